@@ -12,6 +12,7 @@ from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
 from hookscope.execution.expert_counts import count_expert_tokens
+from hookscope.execution.language_output import describe_language_output
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import run_forward
@@ -48,6 +49,8 @@ def capture(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -76,7 +79,8 @@ def capture(
 
     Args:
         model: the spec of a model, or a module.
-        layers: layer patterns; none means all. A leading ``!`` excludes.
+        layers: layer patterns; none means all. A leading ``!`` excludes. Of ``h.3@-1`` only these
+            positions of the sequence are stored (see docs/language-models.md).
         types: class names, or globs of them.
         depth: the maximum number of parts of a name.
         leaves: leaf modules only.
@@ -97,6 +101,9 @@ def capture(
         size: height and width that an image is resized to, in pixels.
         mean: subtracted from each channel of an image with values from 0 to 1.
         std: each channel is then divided by it.
+        tokenizer: the ``tokenizer.json`` of a tokenizer for texts, or its folder of transformers;
+            None for that of the model.
+        chat: put each text in the tokenizer's chat template, as the message of a user.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
         rename: prefixes of names in the file, each with its replacement in the model.
@@ -151,7 +158,7 @@ def capture(
             model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
         Interventions(edits, (), compare, hooks, hook_args, hook_kind),
     )
@@ -180,6 +187,7 @@ def capture(
         recorded.metadata["top"] = top
     if experts := count_expert_tokens(recorded, prepared.module):
         recorded.metadata["experts"] = experts
+    recorded.metadata |= describe_language_output(prepared, recorded.output)
     if strict:
         check_all_ran(recorded)
     return recorded

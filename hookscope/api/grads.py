@@ -53,6 +53,8 @@ def grads(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -131,7 +133,7 @@ def grads(
             model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, device_map, max_memory, train),
         Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
         loss_request,

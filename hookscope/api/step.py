@@ -54,6 +54,8 @@ def step(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -116,7 +118,7 @@ def step(
             model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, train=train),
         Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
         loss_request,

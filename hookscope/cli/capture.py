@@ -67,6 +67,7 @@ EXAMPLES = (
     options.ops,
     options.attention,
     input_options.inputs,
+    input_options.texts,
     intervention_options.for_command("capture"),
     options.run,
     options.device_map,

@@ -65,6 +65,7 @@ penalty = option(
     options.what("output,param", "output", "input", "param"),
     options.ops,
     input_options.inputs,
+    input_options.texts,
     intervention_options.for_command("grads"),
     options.run,
     options.device_map,

@@ -120,6 +120,9 @@ def _layers() -> TopicText:
                 ("layer[12]*", "one of the characters in brackets; [!12] any other"),
                 ("{conv,bn}1", "either of two names"),
                 ("!layer4.*", "exclude these layers"),
+                ("h.3@-1, h.3@2-5", "positions of the sequence, counted in tokens (capture)"),
+                ("'h.3@\" Paris\"'", "the positions of a token"),
+                ("encoder.*@3x5, @cls", "a patch by row and column, and the class token"),
                 (". or (model)", "the model itself"),
             ],
             "Other options": [
@@ -155,6 +158,7 @@ def _inputs() -> TopicText:
                 ("zeros:2x4, ones:2x4", "constants, as float32"),
                 ("ints:1x16:0-1000", "integers from 0 to 999 from --seed"),
                 ("text:WORDS", "text, for the model's tokenizer"),
+                ("lines:FILE", "each line of a file as a text, a batch; lines:FILE:N is line N"),
             ],
             "Other forms": [
                 ("FILE.py:FUNCTION", "the first batch of a function, a loader or a Dataset"),
@@ -220,6 +224,7 @@ def _edits() -> TopicText:
             "Targets": [
                 ("GLOB=OP", "the output of every layer that matches"),
                 ("relu:2=OP", "the output of the second call only"),
+                ("h.3@-1=OP", "some positions only; see 'hookscope help layers'"),
                 ("conv1[3,7,10-12]=OP", "some channels only, counted from 0"),
                 ("input:GLOB=OP", "the input of the layer (--edit only)"),
             ],
@@ -349,7 +354,8 @@ def _keys() -> TopicText:
         (
             "A tensor in a result file has the key LAYER[:CALL]/NAME. The first call has no number."
             " 'hookscope show FILE' lists the keys.",
-            "A slice after a key selects a part, as in numpy: layer3.0/output[0,3].",
+            "A slice after a key selects a part, as in numpy: layer3.0/output[0,3]. Positions of"
+            " tokens follow an @: h.3/output@-1.",
             "In a file of weights, a key is the name of a tensor, as layer1.0.conv1.weight, the"
             " name of a module that contains it, or a glob of either.",
         ),

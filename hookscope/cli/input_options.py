@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hookscope.cli.commands import combine, option
+from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.param_types import (
     Choice,
+    FileName,
     InputName,
     ParsedValue,
     read_divisors,
@@ -97,3 +98,13 @@ images = combine(
 )
 
 inputs = combine(input, shape, images)
+
+texts = combine(
+    option(
+        "--tokenizer",
+        section="Input",
+        type=FileName("path"),
+        help="Tokenizer for texts: tokenizer.json or a folder. Default: the model's.",
+    ),
+    flag("chat", section="Input", help="Put texts in the tokenizer's chat template."),
+)

@@ -125,10 +125,10 @@ def show(
         return
     _refuse_misfits(ctx, file, keys, draws, console.json)
     from hookscope.results.capture_file import open_capture
-    from hookscope.specs.tensor_key import choose_keys
+    from hookscope.results.positions import choose_parts
 
     capture = open_capture(file)
-    wanted = choose_keys(keys, [record.key for record in capture.records], file)
+    wanted = choose_parts(keys, capture, file)
     if wanted and (console.sort or console.top):
         raise RequestError(
             "--sort and --top are for the table of the whole file.", "Leave out KEY, or the option."

@@ -65,6 +65,7 @@ optimizer = combine(
     loss_options.loss,
     options.layers,
     input_options.inputs,
+    input_options.texts,
     intervention_options.for_command("step"),
     options.run,
     options.limits,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hookscope.execution.forward import run_without_hooks
+from hookscope.execution.language_output import next_tokens
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.provenance import top_classes
 from hookscope.execution.recorded_run import RecordedRun
@@ -47,7 +48,7 @@ def describe_effect(
 
     - ``output``: the change of each tensor of the model's output (see ``tensor_change``),
     - ``top``: for a classifier with named classes, the most probable classes of each image,
-      ``unedited`` and ``edited``,
+      ``unedited`` and ``edited``; ``next_tokens``: likewise, for a language model,
     - ``drift``: with ``compare``, the change of each recorded tensor. The first entry of a capture
       is the first edited tensor, because tensors before it do not change.
 
@@ -111,6 +112,10 @@ def _output_effect(prepared: Prepared, edited: Any, clean: Any) -> EditEffect:
     effect: EditEffect = {"output": changes}
     if before and after:
         effect["top"] = {"unedited": before, "edited": after}
+    if prepared.generate is None:
+        old_tokens, new_tokens = (next_tokens(prepared, value) for value in (clean, edited))
+        if old_tokens and new_tokens:
+            effect["next_tokens"] = {"unedited": old_tokens, "edited": new_tokens}
     return effect
 
 

@@ -6,13 +6,14 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy
@@ -25,6 +26,7 @@ from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.wrappers import copy_model, dispatch_device
 from hookscope.specs.model_spec import LIVE, ONNX
+from hookscope.specs.positions import Positions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.tensors.nested import as_call, map_tensors
 
@@ -49,6 +51,7 @@ class Prepared:
         interventions: edits and user hooks.
         recipe: the preprocessing of image files; None if there are none.
         generate: number of tokens that a language model generates; None to call it once.
+        positions: by layer, the positions that are recorded; all of a layer that is not in it.
     """
 
     loaded: LoadedModel
@@ -63,6 +66,7 @@ class Prepared:
     interventions: BoundInterventions = BoundInterventions()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
     generate: int | None = None
+    positions: Mapping[str, Positions] = field(default_factory=dict)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, or generate tokens with it."""
@@ -116,6 +120,11 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         verb=request.command,
     )
     loaded = loaded or find_model(request.model, run.seed)
+    if request.input.tokenizer is not None:
+        from hookscope.sources.transformers.text_inputs import recipe_of_file
+
+        path = os.fspath(request.input.tokenizer)
+        loaded = replace(loaded, own_text=recipe_of_file(path, loaded.module))
     live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:
@@ -138,31 +147,45 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         layers = select_layers(request.layers, module, loaded.spec)
     dtype = dtype or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
     cast = None if getattr(module, "_hookscope_keeps_dtypes", False) else dtype
+    value = map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, cast))
+    place = {**describe_arguments(loaded, value), "options": {"generate": run.generate}}
     return Prepared(
         loaded,
         module,
         layers,
-        map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, cast)),
+        value,
         batch.sources,
         run.seed,
         device,
         str(dtype or torch.float32).removeprefix("torch."),
         run.train,
         interventions=BoundInterventions(
-            bind_edits(module, interventions.value_edits, loaded.spec),
-            bind_edits(module, interventions.gradient_edits, loaded.spec),
+            bind_edits(module, interventions.value_edits, loaded.spec, place),
+            bind_edits(module, interventions.gradient_edits, loaded.spec, place),
             bind_user_hooks(hooks, module, layers, loaded.spec),
         ),
         recipe=batch.recipe,
         generate=run.generate,
+        positions=_positions_of(request.layers, module, loaded.spec),
     )
+
+
+def _positions_of(selection: LayerSelection, module: nn.Module, spec: str) -> dict[str, Positions]:
+    """The positions of each layer that is selected with positions only."""
+    chosen: dict[str, Positions | None] = {}
+    for pattern, positions in selection.parsed if selection.has_positions else ():
+        for layer in () if pattern.startswith("!") else select(module, [pattern], spec=spec):
+            before = chosen.get(layer.name, positions)
+            both = positions and before and before.union(positions)
+            chosen[layer.name] = positions if before is positions else both
+    return {name: positions for name, positions in chosen.items() if positions is not None}
 
 
 def select_layers(selection: LayerSelection, module: nn.Module, spec: str) -> tuple[Layer, ...]:
     """Return the selected layers of ``module``, which errors call ``spec``."""
     return select(
         module,
-        selection.layers,
+        selection.patterns,
         types=selection.types,
         depth=selection.depth,
         leaves=selection.leaves,
@@ -182,6 +205,7 @@ def _build_input(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch
         mean=request.mean,
         std=request.std,
         seed=seed,
+        chat=request.chat,
     )
     log.info("%s", batch.note)
     return batch

@@ -10,10 +10,11 @@ from typing import Any
 
 from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import describe_hooks
 from hookscope.results.metadata import ClassProbability
-from hookscope.tensors.nested import as_call, walk
+from hookscope.tensors.nested import walk
 from hookscope.version import __version__
 
 TOP = 5
@@ -21,6 +22,8 @@ TOP = 5
 
 class Provenance:
     """The metadata of a run. The error of a user hook in its block gets the capture with metadata.
+
+    At the end of the block, padding is left out of the statistics of the capture.
 
     Attributes:
         metadata: returns the metadata.
@@ -36,11 +39,13 @@ class Provenance:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, HookError):
-            return
-        error.capture = error.capture or self.capture
-        if error.capture is not None:
-            error.capture.metadata = {**self.metadata(), "failed": error.message}
+        if isinstance(error, HookError):
+            error.capture = error.capture or self.capture
+            if error.capture is not None:
+                error.capture.metadata = {**self.metadata(), "failed": error.message}
+                error.capture.exclude_padding()
+        elif error is None and self.capture is not None:
+            self.capture.exclude_padding()
 
 
 def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,10 +57,6 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         options: the options that are not the defaults, as plain values.
     """
     loaded = prepared.loaded
-    arguments = [
-        {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
-        for path, t in walk(as_call(prepared.value))
-    ]
     return {
         "command": command,
         "options": dict(options),
@@ -66,7 +67,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
             "blake3": loaded.weights.blake3,
         },
         "inputs": list(prepared.sources),
-        "arguments": arguments,
+        **describe_arguments(loaded, prepared.value),
         "seed": prepared.seed,
         "device": str(prepared.device),
         "dtype": prepared.dtype,

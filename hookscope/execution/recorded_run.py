@@ -17,11 +17,13 @@ from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.optimizer_step import OptimizerSpec, take_step
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.execution.verification import check_single_thread
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import backward_interventions, forward_interventions
 from hookscope.hooks.ops.op_recorder import record_ops
+from hookscope.hooks.position_sink import PositionSink
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
@@ -59,9 +61,8 @@ def run_forward(
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
     """
-    recorder = Recorder(
-        prepared.module, prepared.layers, kinds, sink=CaptureSink(max_bytes), caches=True
-    )
+    sink = _sink(prepared, max_bytes)
+    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=sink, caches=True)
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
@@ -78,8 +79,21 @@ def run_forward(
         capture.output = detach_clone(forward(prepared, recorder.capture))
     check_single_thread(recorder, _SWITCHED if switched else "")
     values.check_effect()
-    metadata = {"attention": attention} if ATTENTION in recorder.kinds else {}
+    metadata: dict[str, Any] = {"attention": attention} if ATTENTION in recorder.kinds else {}
+    if isinstance(sink, PositionSink):
+        metadata["positions"] = sink.stored
     return RecordedRun(capture, values, metadata=metadata)
+
+
+def _sink(prepared: Prepared, max_bytes: int | None) -> CaptureSink:
+    """The sink of a run, which stores only some positions if the layers were selected so."""
+    if not prepared.positions:
+        return CaptureSink(max_bytes)
+    place = {
+        **describe_arguments(prepared.loaded, prepared.value),
+        "options": {"generate": prepared.generate},
+    }
+    return PositionSink(prepared.positions, place, max_bytes)
 
 
 def run_backward(

@@ -27,7 +27,7 @@ def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     A copy of the model runs on the meta device, so caches and counters of the model do not change.
     A gradient has the size of its tensor.
     """
-    if prepared.generate is not None:  # the next token depends on values
+    if prepared.generate is not None or prepared.positions:  # they depend on values
         return None
     forward_kinds = {kind.removesuffix(".grad") for kind in kinds}
     names = {layer.name for layer in prepared.layers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hookscope.hooks.padding import summarize_real
 from hookscope.results.capture_arrays import CaptureArrays
 from hookscope.results.key_lookup import find_key
 from hookscope.results.records import Record, Recording, key_of
 from hookscope.results.stats import Stats
+from hookscope.results.tokens import padded_dims
 from hookscope.specs.output_path import SUFFIX, recording_ending
 from hookscope.tensors import save as store
 from hookscope.tensors.tensor_stats import summarize
@@ -160,6 +163,16 @@ class Capture(Recording, Mapping[str, Tensor]):
             self._tensors[key] = tensor
         self._records[key] = record
         return record
+
+    def exclude_padding(self) -> None:
+        """Leave the padding of a batch of tokens out of the statistics; tensors do not change.
+
+        The metadata say where the padding is; see ``hookscope.results.tokens.sequence_dims``.
+        """
+        for key, record in self._records.items():
+            if key in self._tensors and (dims := padded_dims(record, self.metadata)):
+                summary = partial(summarize_real, self._tensors[key], dims)
+                self._records[key] = replace(record, summary=summary)
 
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write everything but ``output`` to a safetensors file; return its size in bytes.

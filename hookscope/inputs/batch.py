@@ -98,6 +98,7 @@ def build_batch(
     mean: Numbers = None,
     std: Numbers = None,
     seed: int = 0,
+    chat: bool = False,
 ) -> Batch:
     """Return the batch that the model ``loaded`` is called with.
 
@@ -113,6 +114,7 @@ def build_batch(
         mean: subtracted from each channel; channels have values from 0 to 1 before.
         std: each channel is divided by it after that.
         seed: seed of the noise. The global random state is not changed.
+        chat: whether texts are put in the chat template of the tokenizer.
 
     Raises:
         InputError: a file, shape or choice cannot be used.
@@ -132,7 +134,7 @@ def build_batch(
         specs = [specs]
     if _are_specs(specs):
         generator = seeded_generator(seed)
-        context = ReadContext(loaded, shape, preprocess, size, mean, std, seed, generator)
+        context = ReadContext(loaded, shape, preprocess, size, mean, std, seed, chat, generator)
         return _read_batch(context, parse_inputs(specs))
     choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
     reject_image_options(choices, "a tensor is used unchanged")

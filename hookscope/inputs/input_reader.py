@@ -32,6 +32,7 @@ class ReadContext:
         loaded: the model.
         shape, preprocess, size, mean, std: as in ``hookscope.capture``; they apply to images only.
         seed: seed of generated values.
+        chat: whether texts are put in the chat template of the tokenizer.
         generator: generator for the tensors of ``random:`` and ``ints:``, in the order of specs.
     """
 
@@ -42,6 +43,7 @@ class ReadContext:
     mean: Numbers = None
     std: Numbers = None
     seed: int = 0
+    chat: bool = False
     generator: torch.Generator = field(default_factory=lambda: seeded_generator(0))
 
 

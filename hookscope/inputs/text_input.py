@@ -14,28 +14,26 @@ from hookscope.inputs.input_reader import (
     sha256,
     tensor_entries,
 )
-from hookscope.specs.input_spec import InputSpec
-
-_MAX_BYTES = 16 << 20  # tokenizers take seconds for each million
+from hookscope.specs.input_spec import MAX_TEXT_BYTES, InputSpec
 
 
 def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
-    """Return the call value of a batch of texts: text files and ``text:WORDS``.
+    """Return the call value of a batch of texts: text files, lines of one, and ``text:WORDS``.
 
     Raises:
-        InputError: the model takes no text, or a file is not UTF-8.
+        InputError: the model takes no text, a file is not UTF-8, or there is no chat template.
     """
     recipe = context.loaded.own_text
     if recipe is None:
         raise InputError(
             f"{context.loaded.spec} has no tokenizer for a text.",
-            "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, or define"
-            " tokenize(texts) in the model's own Python file.",
+            "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, a tokenizer with"
+            " --tokenizer FILE, or define tokenize(texts) in the model's own Python file.",
         )
     texts, digests = [], []
     for spec in specs:
-        if spec.path:
-            data = read_bytes(spec.path, _MAX_BYTES, "Give a shorter one.")
+        if spec.path and not spec.rest:
+            data = read_bytes(spec.path, MAX_TEXT_BYTES, "Give a shorter one.")
         else:
             data = spec.rest.encode()
         try:
@@ -46,7 +44,12 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
                 WRITE_AGAIN,
             ) from exc
         digests.append(sha256(data))
-    value = recipe.run(texts)
+    if context.chat and recipe.chat is None:
+        raise InputError(
+            "The tokenizer has no chat template.",
+            "Leave out --chat, or give the tokenizer of a chat model with --tokenizer FOLDER.",
+        )
+    value = recipe.chat(texts) if context.chat and recipe.chat else recipe.run(texts)
     if isinstance(value, Mapping):  # a tokenizer returns its own class
         value = dict(value)
     entries = tensor_entries(value, specs[0].text, digests[0])

@@ -5,7 +5,7 @@ Every key may be missing, because a file may come from ``hookscope.record`` or a
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypedDict
 
 from hookscope.files.strict_json import Number, type_error
@@ -40,12 +40,49 @@ class ArgumentMetadata(TypedDict, total=False):
     dtype: str
 
 
+class _TokenIds(TypedDict):
+    argument: str
+    ids: list[list[int]]
+    padding: list[list[int]]
+
+
+class TokensMetadata(_TokenIds, total=False):
+    """The tokens of one argument by row: ids, positions that are padding, and texts if known."""
+
+    texts: list[list[str]]
+
+
+class StoredPositions(TypedDict):
+    """The positions of a tensor that are stored: of each row, along ``dim`` of ``length``."""
+
+    key: str
+    dim: int
+    length: int
+    rows: list[list[int]]
+
+
 class ClassProbability(TypedDict):
     """One of a classifier's most likely classes."""
 
     index: int
     label: str | None
     probability: Number | None
+
+
+class TokenProbability(TypedDict):
+    """One of the most likely next tokens; ``token`` is its text, None without a vocabulary."""
+
+    id: int
+    token: str | None
+    probability: Number | None
+
+
+class GeneratedText(TypedDict):
+    """The tokens that were generated after one row; texts are None without a vocabulary."""
+
+    ids: list[int]
+    tokens: list[str] | None
+    text: str | None
 
 
 class _AttentionKey(TypedDict):
@@ -92,12 +129,20 @@ class TopClasses(TypedDict):
     edited: list[list[ClassProbability]]
 
 
+class TopTokens(TypedDict):
+    """The most likely next tokens after each row, without edits and with them."""
+
+    unedited: list[list[TokenProbability]]
+    edited: list[list[TokenProbability]]
+
+
 class EditEffect(TypedDict, total=False):
     """The effect of the edits; see ``execution/edit_effect.py``."""
 
     output: list[OutputChange]
     drift: list[RecordChange]
     top: TopClasses
+    next_tokens: TopTokens
 
 
 class _Value(TypedDict):
@@ -215,6 +260,8 @@ class Metadata(TypedDict, total=False):
     model: ModelMetadata
     inputs: list[InputMetadata]
     arguments: list[ArgumentMetadata]
+    tokens: list[TokensMetadata]
+    positions: list[StoredPositions]
     seed: int | None
     device: str | None
     dtype: str | None
@@ -223,6 +270,8 @@ class Metadata(TypedDict, total=False):
     verified: bool
     failed: str
     top: list[list[ClassProbability]]
+    next_tokens: list[list[TokenProbability]]
+    generated: list[GeneratedText]
     attention: list[AttentionMetadata]
     experts: list[ExpertCounts]
     edits: list[AppliedEdit]
@@ -244,6 +293,16 @@ def has_random_weights(metadata: Mapping[str, Any]) -> bool:
     return bool(model.get("weights") == "random")
 
 
+def image_size(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return height and width of the input images or videos; None without images."""
+    for argument in metadata.get("arguments") or ():
+        shape: list[int] = argument.get("shape") or []
+        # Other inputs of four dimensions are unlikely to have so few channels.
+        if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
+            return shape[-2], shape[-1]
+    return None
+
+
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
     """Return what is wrong with a file's metadata: a type, or a key that does not exist.
 
@@ -261,10 +320,28 @@ def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
         for entry in metadata.get("attention", ())
     ):
         return "metadata.attention has a difference without tolerance"
+    if wrong := _token_damage(metadata.get("tokens", ())):
+        return wrong
     effect = metadata.get("effect", {})
     unknown = [entry["key"] for entry in effect.get("drift", ()) if entry["key"] not in keys]
     if unknown:
         return f"metadata.effect.drift has {unknown[0]!r}, which is not recorded"
-    top = effect.get("top", {"unedited": [], "edited": []})
-    before, after = ([len(image) for image in top[name]] for name in ("unedited", "edited"))
-    return "" if before == after else "metadata.effect.top has different numbers of classes"
+    tops: tuple[Mapping[str, list[list[Any]]], ...]
+    tops = tuple(effect[name] for name in ("top", "next_tokens") if name in effect)
+    for top in tops:
+        before, after = ([len(row) for row in top[name]] for name in ("unedited", "edited"))
+        if before != after:
+            return "metadata.effect has different numbers of classes"
+    return ""
+
+
+def _token_damage(entries: Sequence[TokensMetadata]) -> str:
+    """What is inconsistent in the tokens; empty if nothing is."""
+    for entry in entries:
+        ids, padding = entry["ids"], entry["padding"]
+        lengths = {len(row) for row in (*ids, *entry.get("texts", ids))}
+        if len(lengths) != 1 or {len(padding), len(entry.get("texts", ids))} != {len(ids)}:
+            return "metadata.tokens has rows of different lengths"
+        if any(not 0 <= position < max(lengths) for row in padding for position in row):
+            return "metadata.tokens has padding outside the sequence"
+    return ""

@@ -14,7 +14,7 @@ from typing import Any
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files import strict_json
 from hookscope.files.escapes import encodable
-from hookscope.results.metadata import find_damage
+from hookscope.results.metadata import find_damage, image_size
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.stats import Stats
 
@@ -178,12 +178,7 @@ class Recording(NotebookResult):
     @property
     def image(self) -> tuple[int, int] | None:
         """Height and width of the input images or videos; None without images."""
-        for argument in self.metadata.get("arguments") or ():
-            shape: list[int] = argument.get("shape") or []
-            # Other inputs of four dimensions are unlikely to have so few channels.
-            if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
-                return shape[-2], shape[-1]
-        return None
+        return image_size(self.metadata)
 
     def to_info(self) -> dict[str, Any]:
         """Return records and metadata as one plain dict."""

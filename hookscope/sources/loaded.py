@@ -48,11 +48,13 @@ class TextRecipe:
         run: takes a list of texts, returns the call value of that batch.
         text: a description of ``run`` for users.
         vocabulary: the text of each token; None if it is not known.
+        chat: as ``run``, with each text as a message in the chat template; None without a template.
     """
 
     run: Callable[[Sequence[str]], Any]
     text: str
     vocabulary: Vocabulary | None = None
+    chat: Callable[[Sequence[str]], Any] | None = None
 
 
 @dataclass(frozen=True)

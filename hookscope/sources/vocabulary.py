@@ -38,6 +38,8 @@ class Vocabulary:
         """
         if not 0 <= token < self.size:
             return f"<{token}>"
+        if token in self.special:
+            return self.name(token)
         # Some tokenizers leave out the space before the first word, but not before a later one.
         before = self.decode([token])
         both = self.decode([token, token])

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from hookscope.errors import EditError
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
+from hookscope.specs.output_path import holds_features
 from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.positions import Positions, cut_quoted, split_positions
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.specs.suggestions import did_you_mean
 
@@ -38,6 +40,7 @@ class Edit(NamedTuple):
         channels: channel numbers in ascending order; None for all.
         name: the operation.
         argument: its argument, parsed by the operation.
+        positions: the positions of the sequence; None for all.
     """
 
     text: str
@@ -47,18 +50,19 @@ class Edit(NamedTuple):
     channels: tuple[int, ...] | None
     name: str
     argument: Any
+    positions: Positions | None = None
 
     @property
     def what(self) -> str:
         """The operation as typed, ``scale:0.5``."""
-        return self.text.partition("=")[2]
+        return self.text[cut_quoted(self.text).index("=") + 1 :]
 
 
 def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
     """Parse edits, in the order given; a single text is accepted too.
 
     Args:
-        specs: each ``[input:]GLOB[:CALL][[CHANNELS]]=OP[:ARGUMENT]``.
+        specs: each ``[input:]GLOB[:CALL][@POSITIONS][[CHANNELS]]=OP[:ARGUMENT]``.
         gradients: parse them as edits of the gradient at a module's output.
 
     Raises:
@@ -80,8 +84,8 @@ def files_read_by(specs: Iterable[str]) -> list[str]:
     >>> files_read_by(["fc=zero", "fc=scale:2"])
     []
     """
-    read = [edit for edit in parse_edits(specs) if edit.name in ("add", "patch")]
-    return [edit.argument[0] if edit.name == "add" else edit.argument for edit in read]
+    sources = [edit.argument for edit in parse_edits(specs)]
+    return [source.path for source in sources if isinstance(source, TensorSource)]
 
 
 def check_comparison(compare: bool, *changes: object) -> None:
@@ -110,9 +114,10 @@ def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]
 
 def _read(spec: str, gradients: bool) -> Edit:
     flag = "--grad-edit" if gradients else "--edit"
-    target, equals, what = str(spec).partition("=")
+    target, equals, what = _split(str(spec))
     side = INPUT if target.startswith("input:") else OUTPUT
-    match = _TARGET.fullmatch(target.removeprefix("input:"))
+    target, positions = _cut_positions(target.removeprefix("input:"))
+    match = _TARGET.fullmatch(target)
     if not equals or not what or match is None or match[1].startswith("!"):
         raise EditError(
             f"{spec!r} is not a valid edit.",
@@ -141,7 +146,24 @@ def _read(spec: str, gradients: bool) -> Edit:
         raise EditError(f"{spec!r} names call 0.", "Calls are counted from 1.")
     channels = None if match[3] is None else _channels(spec, match[3])
     value = _argument(spec, known[name], argument)
-    return Edit(spec, OUTPUT_GRAD if gradients else side, match[1], call, channels, name, value)
+    kind = OUTPUT_GRAD if gradients else side
+    return Edit(spec, kind, match[1], call, channels, name, value, positions)
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    """The target, the first equals sign outside of a token in quotes, and the operation."""
+    at = cut_quoted(spec).find("=")
+    return (spec, "", "") if at < 0 else (spec[:at], "=", spec[at + 1 :])
+
+
+def _cut_positions(target: str) -> tuple[str, Positions | None]:
+    """The target without its positions, which are before the channels."""
+    at = target.find("@")
+    if at < 0:
+        return target, None
+    opening = cut_quoted(target).find("[", at)
+    end = len(target) if opening < 0 else opening
+    return target[:at] + target[end:], split_positions(target[:end])[1]
 
 
 def _argument(spec: str, formula: EditOperation, text: str) -> Any:
@@ -238,20 +260,60 @@ def _choice(*choices: str) -> Callable[[str], str]:
     return read
 
 
-def _file(text: str) -> str:
-    if not os.path.isfile(text):
-        alone = (
-            "; leave out the part after the #" if os.path.isfile(text.rpartition("#")[0]) else ""
-        )
-        raise ValueError(f"there is no file {text!r}{alone}")
-    return text
+class TensorSource(NamedTuple):
+    """A tensor of a file: ``FILE#KEY[:SCALE]``, or an array, ``FILE.npy[:SCALE]``.
+
+    Attributes:
+        path: a file of safetensors, an array, or a features folder, whose rows are averaged.
+        key: the tensor's name; None for an array, and for the key of the edited tensor.
+        scale: a factor.
+        typed: the key and the factor as typed, because a key may contain a colon.
+    """
+
+    path: str
+    key: str | None = None
+    scale: float = 1.0
+    typed: str = ""
 
 
-def _file_and_key(text: str) -> tuple[str, str]:
-    file, hash_sign, key = text.rpartition("#")
-    if not hash_sign or not file or not key:
-        raise ValueError(f"{text!r} is not FILE#KEY")
-    return _file(file), key
+def _source(*, scaled: bool = False, keyed: bool = True) -> Callable[[str], TensorSource]:
+    """Return a parser of a tensor in a file; ``keyed`` if it must name one."""
+
+    def read(text: str) -> TensorSource:
+        if _is_source(text):
+            path, typed = text, ""
+        else:
+            path, _, typed = text.rpartition("#")
+            if not path and scaled and _is_source(text.rpartition(":")[0]):
+                path, typed = text.rpartition(":")[0], text
+        if not path:
+            raise ValueError(f"{text!r} is not FILE#KEY" if keyed else f"there is no file {text!r}")
+        if not _is_source(path):
+            raise ValueError(f"there is no file {path!r}")
+        array = path.endswith(".npy")
+        if not typed and keyed and not array:
+            raise ValueError(f"{text!r} is not FILE#KEY")
+        if array and typed and typed != text:
+            raise ValueError(f"{path!r} is a single array; leave out the part after the #")
+        key, colon, number = typed.rpartition(":")
+        scale = _scale(number) if scaled and colon else None
+        if scale is None:
+            return TensorSource(path, typed or None, 1.0, typed)
+        return TensorSource(path, None if array else key, scale, "" if array else typed)
+
+    return read
+
+
+def _is_source(path: str) -> bool:
+    return bool(path) and (os.path.isfile(path) or holds_features(path))
+
+
+def _scale(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _table(*entries: EditOperation) -> dict[str, EditOperation]:
@@ -278,10 +340,25 @@ VALUE_OPERATIONS = _table(
         _choice("", "batch", "spatial", "channel"),
     ),
     EditOperation(
-        "add", "add:FILE#KEY", "add:mean.safetensors#fc/output", "x + tensor KEY", _file_and_key
+        "add",
+        "add:FILE#KEY[:SCALE]",
+        "add:steer.safetensors#v:4",
+        "x + SCALE v, v tensor KEY of FILE; of a features folder, the mean of its rows",
+        _source(scaled=True),
     ),
     EditOperation(
-        "patch", "patch:FILE", "patch:clean.safetensors", "the same key of that capture", _file
+        "patch",
+        "patch:FILE[#KEY]",
+        "patch:clean.safetensors",
+        "tensor KEY of FILE, or the same key of that capture",
+        _source(keyed=False),
+    ),
+    EditOperation(
+        "project",
+        "project:FILE#KEY",
+        "project:steer.safetensors#v",
+        "x - v (x . v) / (v . v): x without its part along v, over the channels",
+        _source(),
     ),
     EditOperation(
         "quantize",

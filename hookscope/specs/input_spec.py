@@ -28,8 +28,14 @@ IMAGE, VIDEO, AUDIO, TEXT = "image", "video", "audio", "text"
 NUMPY, SAFETENSORS, TORCH, TABLE = "numpy", "safetensors", "torch", "table"
 JSON, GENERATED, PYTHON = "json", "generated", "python"
 TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no preprocessing
-TEXT_PREFIX = "text"
+TEXT_PREFIXES = ("text", "lines")
 MAKERS = ("random", "zeros", "ones", "ints")
+
+MAX_TEXT_BYTES = 16 << 20  # tokenizers take seconds for each million
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
+    *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+)
 
 _SUFFIXES = {
     **dict.fromkeys(IMAGE_SUFFIXES, IMAGE),
@@ -59,7 +65,7 @@ _KEYED = re.compile(
 _BOUNDS = re.compile(r"(?P<shape>[^:]+):(?P<low>-?\d{1,18})-(?P<high>-?\d{1,18})")
 _MADE = (
     f"An input is a file, {', '.join(f'{name}:SHAPE' for name in MAKERS[:3])},"
-    " ints:SHAPE:LOW-HIGH or text:WORDS."
+    " ints:SHAPE:LOW-HIGH, text:WORDS or lines:FILE."
 )
 
 
@@ -72,8 +78,8 @@ class InputSpec:
         kind: ``image``, ``numpy``, ``generated`` ...: which reader reads it.
         place: the argument that it is for: a parameter's name, a position from 0, or None.
         path: the file; ``-`` for standard input; empty if there is none.
-        rest: the key or columns of a file, the text, the generator of a tensor, or the spec of a
-            function.
+        rest: the key or columns of a file, the text or line, the generator of a tensor, or the spec
+            of a function.
         shape: the shape of a generated tensor.
         bounds: the range of its integers, without the second.
     """
@@ -129,7 +135,7 @@ def is_single_spec(text: str) -> bool:
     prefix = _PREFIX.fullmatch(bare)
     keyed = _KEYED.fullmatch(bare)
     return bool(
-        (prefix and prefix["prefix"] in (*MAKERS, TEXT_PREFIX))
+        (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES))
         or is_function_spec(bare)
         or (keyed and not os.path.exists(keyed["key"]))
     )
@@ -187,7 +193,7 @@ def may_name_image(spec: str) -> bool:
     placed = _PLACE.fullmatch(spec)
     bare = placed["rest"] if placed else spec
     prefix = _PREFIX.fullmatch(bare)
-    if (prefix and prefix["prefix"] in (*MAKERS, TEXT_PREFIX)) or _KEYED.fullmatch(bare):
+    if (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES)) or _KEYED.fullmatch(bare):
         return False
     if bare.startswith("@"):  # a list of files
         return True
@@ -220,7 +226,9 @@ def _parse_bare(spec: str) -> list[InputSpec]:
     if os.path.lexists(os.path.expanduser(spec)) and not spec.endswith(".py"):
         return _from_files(spec)
     prefix = _PREFIX.fullmatch(spec)
-    if prefix and prefix["prefix"] == TEXT_PREFIX:
+    if prefix and prefix["prefix"] == "lines":
+        return _from_lines(spec, prefix["rest"])
+    if prefix and prefix["prefix"] == "text":
         if not prefix["rest"].strip():
             raise InputError(f"{spec!r} contains no text.", 'Write it as in "text:some words".')
         return [InputSpec(spec, TEXT, rest=prefix["rest"])]
@@ -233,7 +241,7 @@ def _parse_bare(spec: str) -> list[InputSpec]:
         function = parse_function(spec)
         path = function.home if function.in_file else ""
         return [InputSpec(spec, PYTHON, path=path, rest=function.text)]
-    if prefix and (near := did_you_mean(prefix["prefix"], (*MAKERS, TEXT_PREFIX))):
+    if prefix and (near := did_you_mean(prefix["prefix"], (*MAKERS, *TEXT_PREFIXES))):
         raise InputError(f"There is no kind of input {prefix['prefix']!r}.", f"{near} {_MADE}")
     return _from_files(spec, _MADE if prefix else "")
 
@@ -257,13 +265,56 @@ def may_name_code(spec: str) -> bool:
     placed = _PLACE.fullmatch(spec)
     bare = placed["rest"] if placed else spec
     prefix = _PREFIX.fullmatch(bare)
-    if (prefix and prefix["prefix"] in (*MAKERS, TEXT_PREFIX)) or _KEYED.fullmatch(bare):
+    if (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES)) or _KEYED.fullmatch(bare):
         return False
     return is_function_spec(bare) or bare.endswith(".py")
 
 
 def _from_files(spec: str, hint: str = "") -> list[InputSpec]:
     return [InputSpec(file, _kind_of(file), path=file) for file in list_files(spec, hint)]
+
+
+def _from_lines(spec: str, rest: str) -> list[InputSpec]:
+    """A text for each line of a file that is not empty, or for line N of ``FILE:N``."""
+    name, _, number = rest.rpartition(":")
+    chosen = int(number) if name and number.isdecimal() and not os.path.exists(rest) else None
+    file = os.path.expanduser(rest if chosen is None else name)
+    try:
+        if os.path.getsize(file) > MAX_TEXT_BYTES:
+            raise InputError(
+                f"The file {file!r} exceeds {MAX_TEXT_BYTES >> 20} MiB, the limit for such a file.",
+                "Split it.",
+            )
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as exc:
+        raise InputError(f"The file {file!r} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise InputError(
+            f"The file {file!r} is not UTF-8 text: byte {exc.start} is not valid.",
+            "Write it as UTF-8.",
+        ) from exc
+    texts = [(n, line) for n, line in enumerate(lines, start=1) if line.strip()]
+    if chosen is not None:
+        texts = [(n, line) for n, line in texts if n == chosen]
+    if not texts:
+        missing = "no text" if chosen is None else f"no text in line {chosen}"
+        raise InputError(f"{spec!r} has {missing}.", "Give a file with a text in each line.")
+    return [InputSpec(f"lines:{file}:{n}", TEXT, path=file, rest=line) for n, line in texts]
+
+
+def check_tokenizer(path: str) -> None:
+    """Raise InputError if a path cannot be that of a tokenizer.
+
+    Raises:
+        InputError: says what is missing.
+    """
+    hint = "Give the tokenizer.json of the package tokenizers, or a folder of transformers."
+    if not os.path.exists(path):
+        raise InputError(f"There is no tokenizer {path!r}.", hint)
+    if os.path.isdir(path) and not any(
+        os.path.isfile(os.path.join(path, name)) for name in VOCABULARIES
+    ):
+        raise InputError(f"The folder {path!r} contains no tokenizer.", hint)
 
 
 def _kind_of(file: str) -> str:

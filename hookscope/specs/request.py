@@ -14,12 +14,20 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from hookscope.errors import LossError, RequestError
+from hookscope.errors import InputError, LossError, RequestError
 from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
 from hookscope.specs.edit import check_second_order
 from hookscope.specs.hook_spec import resolve_hook_kinds
-from hookscope.specs.input_spec import IMAGE_OPTIONS, NO_IMAGE, may_name_image, reject_image_options
+from hookscope.specs.input_spec import (
+    IMAGE_OPTIONS,
+    NO_IMAGE,
+    TEXT,
+    check_tokenizer,
+    may_name_image,
+    parse_inputs,
+    reject_image_options,
+)
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.losses import (
     FORMULAS,
@@ -32,6 +40,7 @@ from hookscope.specs.losses import (
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
+from hookscope.specs.positions import Positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
 
 Text = str | os.PathLike[str]
@@ -156,7 +165,7 @@ class LayerSelection:
     """The selected layers: all, or those that meet every condition.
 
     Attributes:
-        layers: patterns of their names; a leading ``!`` excludes.
+        layers: patterns of names, with positions after an ``@``; a leading ``!`` excludes.
         types: class names or globs of them.
         depth: at most this deep; 0 is the model itself.
         leaves: modules without children only.
@@ -177,7 +186,31 @@ class LayerSelection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_texts(self.layers))
         object.__setattr__(self, "types", as_texts(self.types))
-        check_patterns(self.layers)
+        check_patterns(name for name, _ in self.parsed)
+
+    @cached_property
+    def parsed(self) -> tuple[tuple[str, Positions | None], ...]:
+        """Each pattern without its positions, and the positions if it has some.
+
+        Raises:
+            RequestError: the positions cannot be parsed, or follow an excluded layer.
+        """
+        parsed = tuple(map(split_positions, self.layers))
+        if excluded := next((name for name, at in parsed if at and name.startswith("!")), None):
+            raise RequestError(
+                f"{excluded!r} is excluded, so it has no positions.", "Leave them out."
+            )
+        return parsed
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns without positions."""
+        return tuple(name for name, _ in self.parsed)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether only some positions are selected of some layers."""
+        return any(positions for _, positions in self.parsed)
 
     @property
     def everything(self) -> bool:
@@ -197,9 +230,12 @@ class InputRequest:
         size: height and width that an image is resized to, in pixels.
         mean: subtracted from each channel of an image scaled to 0 to 1.
         std: each channel is then divided by it.
+        tokenizer: the file or folder of a tokenizer for texts; None for that of the model.
+        chat: whether texts are put in the chat template of the tokenizer.
 
     Raises:
-        InputError: there are options for images, and no image.
+        InputError: there are options for images, and no image; a chat, and no text; or there is no
+            such tokenizer.
     """
 
     input: Any = None
@@ -208,11 +244,26 @@ class InputRequest:
     size: int | tuple[int, int] | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    tokenizer: Text | None = None
+    chat: bool = False
 
     def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            check_tokenizer(os.fspath(self.tokenizer))
+        if self.chat and not self._has_texts():
+            raise InputError(
+                "--chat is for texts, and no text is given.", 'Add --input "text:WORDS".'
+            )
         chosen = any(getattr(self, name) is not None for name in IMAGE_OPTIONS)
         if chosen and not self._may_hold_images():
             reject_image_options(vars(self), NO_IMAGE)
+
+    def _has_texts(self) -> bool:
+        values = [self.input] if isinstance(self.input, str | os.PathLike) else self.input
+        if not isinstance(values, list | tuple):
+            return False
+        specs = [value for value in values if isinstance(value, str | os.PathLike)]
+        return any(spec.kind == TEXT for spec in parse_inputs(specs))
 
     def _may_hold_images(self) -> bool:
         values = self.input
@@ -314,6 +365,11 @@ class Request:
 
     def __post_init__(self) -> None:
         run, interventions = self.run, self.interventions
+        if self.layers.has_positions and self.command != "capture":
+            raise RequestError(
+                "Only capture stores single positions of a layer.",
+                "Leave out the part of --layer after the @.",
+            )
         if self.model.source == ONNX:
             has_loss = self.loss is not None and not self.loss.is_default
             check_onnx_run(self.command, run, interventions, has_loss=has_loss)

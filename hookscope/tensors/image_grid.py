@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hookscope.results.dimensions import channels_last, has_aspect
-
-MAX_PREFIX_TOKENS = 16  # class tokens, distillation tokens, registers
+from hookscope.results.dimensions import channels_last
+from hookscope.results.token_grid import find_token_grid
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,8 @@ def find_image_grid(
     if len(shape) == 4 and shape[0] == batch:
         return _of_maps(shape, image)
     if len(shape) == 3 and shape[0] == batch:
-        return _of_tokens(shape[1], image, known)
+        grid = find_token_grid(shape[1], image, known)
+        return ImageGrid(grid.height, grid.width, "NLC", grid.prefix) if grid else None
     return None
 
 
@@ -84,20 +84,3 @@ def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> ImageGrid | None
     else:
         return None
     return grid if grid.height * grid.width > 1 else None
-
-
-def _of_tokens(
-    length: int, image: tuple[int, int], known: Collection[tuple[int, int]]
-) -> ImageGrid | None:
-    prefixes = range(min(MAX_PREFIX_TOKENS, length - 2) + 1)
-    for prefix in prefixes:
-        for grid in known:
-            if grid[0] * grid[1] == length - prefix:
-                return ImageGrid(*grid, "NLC", prefix)
-    for exact in (True, False):
-        for prefix in prefixes:
-            count = length - prefix
-            for height in range(1, count + 1):
-                if count % height == 0 and has_aspect((height, count // height), image, exact):
-                    return ImageGrid(height, count // height, "NLC", prefix)
-    return None

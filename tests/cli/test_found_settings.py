@@ -87,6 +87,7 @@ def test_every_option_was_judged() -> None:
             "head",
             "hook-kind",
             "json",
+            "chat",
         ),
         *(
             "kind",
@@ -124,6 +125,7 @@ def test_every_option_was_judged() -> None:
             "strict",
             "target",
             "task",
+            "tokenizer",
             "top",
             "train",
             "type",

@@ -69,6 +69,8 @@ SAMPLES = {
     "size": ("32x48", (32, 48)),
     "mean": ("0.5,0.25,0", (0.5, 0.25, 0.0)),
     "std": ("1", (1.0,)),
+    "tokenizer": ("t.json", "t.json"),
+    "chat": ("1", True),
     "weights": ("w.pth", "w.pth"),
     "seed": ("7", 7),
     "dtype": ("float16", "float16"),

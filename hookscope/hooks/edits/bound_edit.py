@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EditError, HookscopeError
+from hookscope.hooks.edits.edit_tensors import check_key, fit_operand, operand, read_source
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.position_sink import put_positions, take_positions
 from hookscope.hooks.selection import select
 from hookscope.results.dimensions import channel_dim
-from hookscope.specs.edit import Edit
-from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors import save as store
+from hookscope.results.positions import LocatedPositions
+from hookscope.specs.edit import Edit, TensorSource
 
 
 @dataclass(frozen=True)
 class BoundEdit:
     """One edit at one layer that it matches.
 
-    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file.
+    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file, and
+    ``place`` the arguments and tokens of the run, by which positions are found.
     """
 
     edit: Edit
     position: int
     layer: Layer
     stored: Mapping[str, Tensor] = field(repr=False)
+    place: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     def concerns(self, kind: str, call: int) -> bool:
         """Whether it applies to values of this kind at this call of its layer."""
@@ -36,9 +40,14 @@ class BoundEdit:
 
 
 def bind_edits(
-    model: nn.Module, edits: tuple[Edit, ...], spec: str = "MODEL"
+    model: nn.Module,
+    edits: tuple[Edit, ...],
+    spec: str = "MODEL",
+    place: Mapping[str, Any] | None = None,
 ) -> tuple[BoundEdit, ...]:
     """Find the layers of ``model`` that edits match, and read the files that they name.
+
+    ``place`` has the arguments and tokens of the run, as in its metadata.
 
     Raises:
         LayerError: a pattern matches nothing.
@@ -47,36 +56,24 @@ def bind_edits(
     """
     files: dict[str, Mapping[str, Tensor]] = {}
     return tuple(
-        BoundEdit(edit, position, layer, _stored(edit, files))
+        BoundEdit(edit, position, layer, read_source(edit, files), place or {})
         for position, edit in enumerate(edits)
         for layer in select(model, [edit.pattern], spec=spec)
     )
 
 
-def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-    if edit.name not in ("add", "patch"):
-        return {}
-    path, key = edit.argument if edit.name == "add" else (edit.argument, None)
-    if path not in files:
-        files[path], _ = store.read_tensors(path)
-    if key is not None:
-        _check_key(edit, path, key, files[path])
-    return files[path]
-
-
-def _check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
-    if key not in stored:
-        near = did_you_mean(key, stored) or f"It contains {', '.join(list(stored)[:5])}."
-        raise EditError(f"The edit {edit.text!r} needs {key!r}, which is not in {path}.", near)
-
-
 def apply_edit(
-    bound: BoundEdit, tensor: Tensor, key: str, seed: int, activation: Tensor | None = None
+    bound: BoundEdit,
+    tensor: Tensor,
+    key: str,
+    seed: int,
+    activation: Tensor | None = None,
+    located: LocatedPositions | None = None,
 ) -> Tensor:
     """Return the edited ``tensor``: a new tensor of the same shape and dtype.
 
-    Selected channels are edited as a tensor of their own. The other channels do not affect them and
-    do not change.
+    Selected positions and channels are edited as a tensor of their own. The others do not affect
+    them and do not change.
 
     Args:
         bound: the edit and its layer.
@@ -84,14 +81,36 @@ def apply_edit(
         key: the tensor's name in a capture.
         seed: the run's.
         activation: for a gradient, the value that it belongs to, of the same shape.
+        located: where the positions of the edit are in the tensor; None for all.
 
     Raises:
         EditError: the operation cannot be applied to the tensor; names the layer.
     """
+    if located is not None:
+        try:
+            part = take_positions(tensor, located)
+            active = None if activation is None else take_positions(activation, located)
+            new = _apply(bound, part, key, seed, active, located, tuple(tensor.shape))
+            return put_positions(tensor, located, new)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise _edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
+    return _apply(bound, tensor, key, seed, activation)
+
+
+def _apply(
+    bound: BoundEdit,
+    tensor: Tensor,
+    key: str,
+    seed: int,
+    activation: Tensor | None,
+    located: LocatedPositions | None = None,
+    whole_shape: tuple[int, ...] = (),
+) -> Tensor:
+    """The edited tensor, which has some positions of a tensor of ``whole_shape`` or is complete."""
     edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
     try:
         index = _index_of(bound, tensor, dim)
-        whole = (tensor, _stored_operand(bound, tensor, key), activation)
+        whole = (tensor, _stored_operand(bound, tensor, key, located, whole_shape), activation)
         part, stored, active = (
             t if index is None or t is None else t.index_select(dim, index) for t in whole
         )
@@ -149,27 +168,45 @@ def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
     return torch.tensor(channels, device=tensor.device)
 
 
-def _stored_operand(bound: BoundEdit, tensor: Tensor, key: str) -> Tensor | None:
-    """The tensor from a file that the edit takes, of exactly the shape and dtype of ``tensor``."""
-    edit = bound.edit
-    if edit.name == "add":
-        path, wanted = edit.argument
-    elif edit.name == "patch":
-        path, wanted = edit.argument, key
-        _check_key(edit, path, key, bound.stored)
-    else:
+def _stored_operand(
+    bound: BoundEdit,
+    tensor: Tensor,
+    key: str,
+    located: LocatedPositions | None,
+    whole: tuple[int, ...],
+) -> Tensor | None:
+    """The tensor from a file that the edit takes, in the shape and the dtype of ``tensor``."""
+    edit, source = bound.edit, bound.edit.argument
+    if not isinstance(source, TensorSource):
         return None
+    if source.key is None and not source.path.endswith(".npy"):
+        check_key(edit, source.path, key, bound.stored)
+        wanted, scale = key, 1.0
+    else:
+        wanted, scale = operand(source, bound.stored)
     other = bound.stored[wanted]
-    if other.shape != tensor.shape or other.dtype != tensor.dtype:
+    dim = channel_dim(bound.layer.type, tensor.ndim)
+    fitted = fit_operand(other, tensor, dim, located, whole)
+    kinds = (other.is_floating_point(), other.is_complex())
+    if fitted is None or kinds != (tensor.is_floating_point(), tensor.is_complex()):
+        name = f"{wanted} in {source.path}" if wanted else source.path
+        fits = [_shape(tensor.shape)] + ([f"{tensor.shape[dim]}"] if tensor.ndim > 1 else [])
+        if located is not None:
+            fits.insert(1, _shape(whole))
+        dtype = str(tensor.dtype).removeprefix("torch.")
         raise _edit_error(
             bound,
-            f"{wanted} in {path} is {_describe(other)}, but the tensor is {_describe(tensor)}",
-            "Record the file with an input of the same shape, and in the same dtype.",
+            f"{name} is {_describe(other)}, but the tensor is {_describe(tensor)}",
+            f"Give a tensor of shape {' or '.join(fits)} and dtype {dtype}; a dimension may be 1.",
         )
-    return other.to(tensor.device)
+    fitted = fitted.to(tensor.device, tensor.dtype)
+    return fitted if scale == 1.0 else fitted * scale
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"
 
 
 def _describe(tensor: Tensor) -> str:
     """Shape and dtype as text: ``1x16x8x8 float32``."""
-    shape = "x".join(map(str, tensor.shape)) or "a single number"
-    return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{_shape(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -15,9 +15,10 @@ from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.position_sink import locate_in
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import what_of
+from hookscope.hooks.tensor_sink import RecordKey, what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
@@ -79,6 +80,8 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
             reason = f"{name} never ran"
             if calls:
                 reason = f"no gradient reached {name}"
+            if calls and first.edit.positions is not None:
+                reason = f"no tensor of {name} has the positions @{first.edit.positions.text}"
             if calls and first.edit.call and first.edit.call > calls:
                 reason = f"{name} was called {calls} time{'s' * (calls > 1)}"
             raise EditError(
@@ -128,17 +131,20 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         """The value with its tensors edited; its structure is that of ``value``."""
         layer = call.layer
         pairs: list[tuple[str, Tensor, Tensor]] = []
+        editable = False
 
         def change(path: TensorPath, tensor: Tensor) -> Tensor:
+            nonlocal editable
             what = what_of(kind, path)
-            new = self._edited(bounds, tensor, key_of(layer.name, number, what))
+            editable = editable or any(is_editable(bound, tensor) for bound in bounds)
+            new = self._edited(bounds, tensor, RecordKey(layer, number, what, kind))
             if new is not tensor:
                 new = with_type_and_attributes(new, tensor)
                 pairs.append((what, tensor, new))
             return new
 
         changed = map_tensors(value, change)
-        if not pairs:
+        if not editable:
             raise EditError(
                 f"The edit {bounds[0].edit.text!r} finds no floating-point tensor in the {kind} of"
                 f" {layer.title} ({layer.type}).",
@@ -150,14 +156,25 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         return changed
 
     def _edited(
-        self, bounds: list[BoundEdit], tensor: Tensor, key: str, activation: Tensor | None = None
+        self,
+        bounds: list[BoundEdit],
+        tensor: Tensor,
+        record_key: RecordKey,
+        activation: Tensor | None = None,
     ) -> Tensor:
         """The tensor after all of the edits, in their order."""
+        key = key_of(record_key.layer.name, record_key.call, record_key.what)
         for bound in bounds:
-            if is_editable(bound, tensor):
-                tensor = apply_edit(bound, tensor, key, self.seed, activation)
-                if key not in self.changed[bound.position]:
-                    self.changed[bound.position].append(key)
+            if not is_editable(bound, tensor):
+                continue
+            positions, located = bound.edit.positions, None
+            if positions is not None:
+                located = locate_in(positions, record_key, tensor, bound.place)
+                if located is None:  # another tensor of the call, or a later step of a generation
+                    continue
+            tensor = apply_edit(bound, tensor, key, self.seed, activation, located)
+            if key not in self.changed[bound.position]:
+                self.changed[bound.position].append(key)
         return tensor
 
     def _listen(
@@ -190,7 +207,8 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         if grad is None:
             return None
         # Not under no_grad: a gradient that is differentiated again needs its graph.
-        new = self._edited(bounds, grad, key_of(layer.name, call, what), activation)
+        key = RecordKey(layer, call, what, OUTPUT_GRAD)
+        new = self._edited(bounds, grad, key, activation)
         if self.recorder is not None:
             self.recorder.store_edited(layer, call, what, OUTPUT_GRAD, grad, new)
         return new

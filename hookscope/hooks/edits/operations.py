@@ -27,7 +27,8 @@ class EditSite:
         key: the edited tensor's key.
         seed: for the random draws of this edit at this key.
         channel_dim: the dimension of the channels.
-        stored: the tensor from a file, of the shape of the value; for ``add`` and ``patch``.
+        stored: the tensor from a file, of the shape of the value; for ``add``, ``patch`` and
+            ``project``.
         activation: the value that the gradient belongs to; for ``l1`` and ``l2``.
     """
 
@@ -111,6 +112,16 @@ def _patch(x: Tensor, source: Any, site: EditSite) -> Tensor:
     return torch.where(everywhere, site.stored, x)
 
 
+def _project(x: Tensor, source: Any, site: EditSite) -> Tensor:
+    """Without the component along a vector, such as a direction of refusal (Arditi et al. 2024)."""
+    assert site.stored is not None
+    v, dim = site.stored, site.channel_dim
+    length = (v * v).sum(dim, keepdim=True)
+    if not bool(length.all()):
+        raise ValueError("the vector is zero, so it has no direction")
+    return x - v * ((x * v).sum(dim, keepdim=True) / length)
+
+
 def _quantize(x: Tensor, bits: int, site: EditSite) -> Tensor:
     """Uniform affine quantization to ``bits`` bits and back, one range for the whole tensor.
 
@@ -184,6 +195,7 @@ OPERATIONS: dict[str, Operation] = {
     "mean": _mean,
     "add": _add,
     "patch": _patch,
+    "project": _project,
     "quantize": _quantize,
     "dropout": _dropout,
     "dtype": _dtype,

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError
 from hookscope.sources.layouts import Layout, seeded_generator, stack_images
-from hookscope.sources.loaded import Recipe, SoundRecipe, TextRecipe
-from hookscope.sources.vocabulary import Vocabulary
+from hookscope.sources.loaded import Recipe, SoundRecipe
 from hookscope.specs.model_spec import end_sentence
 
 if TYPE_CHECKING:
@@ -177,61 +176,12 @@ log = logging.getLogger("hookscope")
 
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
-_VOCABULARIES = (
-    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
-    *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-)
-
-_UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
-
-
-def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
-    """Return the recipe of the tokenizer in ``folder``; None without a tokenizer."""
-    if "input_ids" not in inputs.names:
-        return None
-    tokenizer = _load(transformers.AutoTokenizer, folder, _VOCABULARIES)
-    if tokenizer is None:
-        return None
-    padding = ""
-    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
-        tokenizer.pad_token = tokenizer.eos_token
-        padding = f", padded with {tokenizer.eos_token}"
-
-    def run(texts: Sequence[str]) -> dict[str, Any]:
-        several = len(texts) > 1
-        if several and tokenizer.pad_token is None:
-            raise InputError("The tokenizer has no padding token.", "Give the texts one by one.")
-        encoding = tokenizer(list(texts), padding=several, return_tensors="pt")
-        length, limit = encoding["input_ids"].shape[-1], tokenizer.model_max_length
-        if limit < _UNLIMITED and length > limit:
-            raise InputError(
-                f"The text has {length} tokens, but the model takes at most {limit}.", "Shorten it."
-            )
-        if not length:
-            raise InputError("The text has no tokens.", "Give at least a word.")
-        return inputs.completed(_accepted(encoding, inputs))
-
-    text = f"{type(tokenizer).__name__} of its folder{padding}{_decoder_note(inputs)}"
-    return TextRecipe(run, text, vocabulary_of(tokenizer))
-
-
-def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """Return the vocabulary of a tokenizer of transformers."""
-    return Vocabulary(
-        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
-        decode=lambda ids: str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)),
-        name=lambda token: str(tokenizer.convert_ids_to_tokens(token)),
-        size=len(tokenizer),
-        special=frozenset(tokenizer.all_special_ids),
-        padding=tokenizer.pad_token_id,
-    )
-
 
 def image_recipe(folder: Path, inputs: ModelInputs) -> Recipe | None:
     """Return the recipe of the image processor in ``folder``; None without one."""
     if "pixel_values" not in inputs.names:
         return None
-    processor = _load(transformers.AutoImageProcessor, folder, _PROCESSORS)
+    processor = load_processor(transformers.AutoImageProcessor, folder, _PROCESSORS)
     if processor is None:
         return None
     name = type(processor).__name__
@@ -246,14 +196,14 @@ def image_recipe(folder: Path, inputs: ModelInputs) -> Recipe | None:
             )
         return pixels.to(torch.float32)
 
-    return Recipe(run, f"{name} of its folder{_decoder_note(inputs)}", None)
+    return Recipe(run, f"{name} of its folder{decoder_note(inputs)}", None)
 
 
 def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
     """Return the recipe of the feature extractor for audio in ``folder``; None without one."""
     if not {"input_values", "input_features"} & set(inputs.names):
         return None
-    extractor = _load(transformers.AutoFeatureExtractor, folder, _PROCESSORS)
+    extractor = load_processor(transformers.AutoFeatureExtractor, folder, _PROCESSORS)
     rate = getattr(extractor, "sampling_rate", None)
     if not isinstance(rate, int):
         return None
@@ -265,15 +215,16 @@ def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
         encoding = extractor(
             [wave.numpy() for wave in waves], sampling_rate=rate, return_tensors="pt", **options
         )
-        return inputs.completed(_accepted(encoding, inputs))
+        return inputs.completed(accepted(encoding, inputs))
 
-    return SoundRecipe(
-        run, rate, f"{type(extractor).__name__} of its folder{_decoder_note(inputs)}"
-    )
+    return SoundRecipe(run, rate, f"{type(extractor).__name__} of its folder{decoder_note(inputs)}")
 
 
-def _load(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
-    """The processor in ``folder``; None if there is none, with a warning if it cannot be loaded."""
+def load_processor(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
+    """Return the processor in ``folder``; None without one.
+
+    If it cannot be loaded, a warning says why.
+    """
     if not any((folder / name).is_file() for name in files):
         return None
     try:
@@ -288,10 +239,11 @@ def _load(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
         return None
 
 
-def _accepted(encoding: Any, inputs: ModelInputs) -> dict[str, Any]:
-    """The values of a processor's result that the model has a parameter for."""
+def accepted(encoding: Any, inputs: ModelInputs) -> dict[str, Any]:
+    """Return the values of a processor's result that the model has a parameter for."""
     return {name: value for name, value in dict(encoding).items() if name in inputs.names}
 
 
-def _decoder_note(inputs: ModelInputs) -> str:
+def decoder_note(inputs: ModelInputs) -> str:
+    """Return what a description of a recipe says of the decoder."""
     return f", decoder start token {inputs.start}" if inputs.has_decoder else ""

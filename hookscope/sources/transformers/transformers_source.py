@@ -43,8 +43,8 @@ from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
     image_recipe,
     sound_recipe,
-    text_recipe,
 )
+from hookscope.sources.transformers.text_inputs import text_recipe
 
 log = logging.getLogger("hookscope")
 

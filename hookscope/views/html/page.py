@@ -124,7 +124,8 @@ class FileSummary:
         warnings: sentences, the most serious first.
         sentences: further sentences: the loss, what edits changed, coverage.
         untrained: whether the weights were random.
-        top: the most probable classes of each image: its name, then labels and probabilities.
+        top: the most probable classes of each image, or the next tokens of each row: the title of
+            the table, then labels and probabilities.
         facts: the provenance, as names and texts.
         figures: the input images.
     """

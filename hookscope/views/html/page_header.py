@@ -20,8 +20,10 @@ from hookscope.views.text.formats import bytes_text, count_text, plural, shape_t
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
 from hookscope.views.text.step import optimizer_lines
-from hookscope.views.text.text_table import PIPE
+from hookscope.views.text.text_table import PIPE, TextOptions
+from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_lines
 
+_SHORTENED = TextOptions(width=1 << 20)  # a long text is shortened as on a terminal
 MAX_NAMES = 5  # names in a sentence; the table has all
 RECORDING_COMMANDS = ("capture", "grads", "step")
 # Keywords of the API whose option has another name.
@@ -52,7 +54,7 @@ def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, .
         warnings,
         tuple(_sentences(capture)),
         has_random_weights(metadata),
-        tuple(_top_classes(metadata)),
+        (*_top_classes(metadata), *_next_tokens(metadata)),
         tuple((name, visible(text)) for name, text in _facts(capture)),
         figures,
     )
@@ -96,6 +98,9 @@ def _warnings(capture: Recording) -> Iterable[str]:
 
 def _sentences(capture: Recording) -> Iterable[str]:
     lines: list[Text] = [
+        *prompt_lines(capture.metadata, _SHORTENED),
+        *generated_lines(capture.metadata, _SHORTENED),
+        *padding_lines(capture, PIPE),
         *loss_lines(capture.metadata, PIPE),
         *effect_lines(capture, PIPE),
         *verified_lines(capture, PIPE),
@@ -126,7 +131,17 @@ def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple
             label = visible(str(entry.get("label") or f"class {entry['index']}"))
             rows.append((label, f"{float(entry['probability']):.1%}"))
         if rows:
-            yield visible(image), tuple(rows)
+            yield f"Most probable classes of {visible(image)}", tuple(rows)
+
+
+def _next_tokens(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
+    for n, entries in enumerate(metadata.get("next_tokens") or [], start=1):
+        rows = []
+        for entry in entries:
+            token = f"id {entry['id']}" if entry.get("token") is None else repr(entry["token"])
+            rows.append((visible(token), f"{float(entry['probability']):.1%}"))
+        if rows:
+            yield f"Most probable next tokens after row {n}", tuple(rows)
 
 
 def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:

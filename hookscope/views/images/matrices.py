@@ -13,6 +13,8 @@ from hookscope.errors import RequestError
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.dimensions import find_channel_dim
 from hookscope.results.numpy_stats import magnitude
+from hookscope.results.records import Record
+from hookscope.results.tokens import sequence_dims
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
 from hookscope.views.images.figure_labels import quantity_name, shape_label
@@ -21,22 +23,37 @@ from hookscope.views.images.plot_choice import TensorPart
 
 @dataclass(frozen=True)
 class TokenMatrix:
-    """One tensor as ``(positions, channels)``; ``note`` says how the channels were found."""
+    """One tensor as ``(positions, channels)``.
+
+    Attributes:
+        name: key and slice of the tensor.
+        values: the numbers.
+        channels: the index of each channel.
+        quantity: what the numbers are.
+        note: how the channels were found; empty if their class says it.
+        tokens: the token at each position; empty if they are not known.
+    """
 
     name: str
     values: NDArray[Any]
     channels: tuple[int, ...]
     quantity: str
     note: str
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention weights of one call, ``(heads, queries, keys)``, and the index of each head."""
+    """Attention weights of one call, ``(heads, queries, keys)``, and the index of each head.
+
+    ``queries`` and ``keys`` are the tokens at these positions; empty if they are not known.
+    """
 
     name: str
     values: NDArray[Any]
     heads: tuple[int, ...]
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 def read_tokens(
@@ -82,7 +99,17 @@ def read_tokens(
     check_channels(channels or (), table.shape[1], part.name)
     chosen = tuple(channels or range(table.shape[1]))
     note = channels_last_note(record, capture.image) if whole and dim is None else ""
-    return TokenMatrix(part.name, table[:, list(chosen)], chosen, quantity_name(record.kind), note)
+    tokens: tuple[str, ...] = ()
+    if whole and along == 1 and len(shape) == 3:
+        tokens = _tokens_along(capture, record, 1)
+    quantity = quantity_name(record.kind)
+    return TokenMatrix(part.name, table[:, list(chosen)], chosen, quantity, note, tokens)
+
+
+def _tokens_along(capture: CaptureFile, record: Record, dim: int) -> tuple[str, ...]:
+    """The tokens of the first row along a dimension; empty if it is not the sequence."""
+    prompt = sequence_dims(record, capture.metadata).get(dim)
+    return () if prompt is None else tuple(prompt.label(0, n) for n in range(prompt.length))
 
 
 def read_heads(
@@ -118,4 +145,5 @@ def read_heads(
         )
     heads = array.reshape(-1, *array.shape[-2:])
     chosen = pick_channels(heads, part.name, channels, by, count, seed)
-    return AttentionHeads(part.name, heads[list(chosen)], chosen)
+    sides = [_tokens_along(capture, part.record, len(shape) - n) if first else () for n in (2, 1)]
+    return AttentionHeads(part.name, heads[list(chosen)], chosen, *sides)

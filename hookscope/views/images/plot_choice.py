@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from hookscope.errors import RequestError
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.dimensions import find_channel_dim, layout
+from hookscope.results.positions import choose_parts
 from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
+from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 
 _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
 _NEEDED = {
@@ -71,7 +72,7 @@ def choose_plot(
     keys = [record.key for record in capture.records]
     matches = [(key, WHOLE) for key in keys]
     if patterns:
-        matches = choose_keys(patterns, keys, capture.path, capture.listing)
+        matches = choose_parts(patterns, capture, capture.path, capture.listing)
     parts = tuple(TensorPart(capture.record(key), index) for key, index in matches)
     if not parts:
         raise RequestError(

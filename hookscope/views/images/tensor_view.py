@@ -16,6 +16,7 @@ from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
+from hookscope.results.tokens import padded_dims, token_labels
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import ColorScale
 
@@ -34,10 +35,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One entry: its index in the whole tensor, and its value (the magnitude if complex)."""
+    """One entry: its index in the whole tensor, and its value (the magnitude if complex).
+
+    ``tokens`` has the text of the token at each dimension that is a sequence of tokens.
+    """
 
     index: tuple[int, ...]
     value: float
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,15 @@ class TensorView(TensorSummary):
         largest: the finite entries of largest absolute value, the largest first.
         first_nan: index of the first NaN in the whole tensor; None if there is none.
         first_inf: index of the first infinite entry.
+        padding: positions of a batch of tokens that the statistics leave out; the histogram and
+            the largest entries are of the whole tensor.
     """
 
     histogram: tuple[Bin, ...]
     largest: tuple[TensorEntry, ...]
     first_nan: tuple[int, ...] | None
     first_inf: tuple[int, ...] | None
+    padding: int = 0
 
 
 def summarize_tensor(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorSummary:
@@ -109,10 +117,21 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
     return TensorView(
         **vars(summary),
         histogram=histogram(capture.blocks(key, index), stats),
-        largest=tuple(TensorEntry(full_index(flat) or (), value) for flat, value in entries),
+        largest=tuple(_entry(capture, key, full_index(flat) or (), v) for flat, v in entries),
         first_nan=full_index(nan),
         first_inf=full_index(inf),
+        padding=_padding(capture, summary.record) if index == WHOLE else 0,
     )
+
+
+def _padding(capture: CaptureFile, record: Record) -> int:
+    """The positions of padding that the recorded statistics leave out."""
+    prompts = list(padded_dims(record, capture.metadata).values())[:1]
+    return sum(len(row) for prompt in prompts for row in prompt.padding)
+
+
+def _entry(capture: CaptureFile, key: str, index: tuple[int, ...], value: float) -> TensorEntry:
+    return TensorEntry(index, value, token_labels(capture.record(key), capture.metadata, index))
 
 
 def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) -> tuple[Bin, ...]:

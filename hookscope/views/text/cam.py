@@ -7,7 +7,6 @@ from rich.text import Text
 from hookscope.files.strict_json import parse_number
 from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.results.records import Recording
-from hookscope.views.text.capture import untrained_lines
 from hookscope.views.text.formats import layer_text, number_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
@@ -16,6 +15,7 @@ from hookscope.views.text.shared_parts import (
     label_cell,
     number_cell,
     probability_cell,
+    untrained_lines,
 )
 from hookscope.views.text.text_table import (
     Cell,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
-from hookscope.results.metadata import ClassProbability, RecordChange, has_random_weights
+from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import ATTENTION
 from hookscope.views.text.formats import count_text, layer_text, number_text
@@ -26,6 +26,7 @@ from hookscope.views.text.shared_parts import (
     origin_cells,
     probability_cell,
     share_cell,
+    untrained_lines,
 )
 from hookscope.views.text.text_table import (
     Cell,
@@ -38,6 +39,13 @@ from hookscope.views.text.text_table import (
     result_table,
     sentence,
     table_lines,
+)
+from hookscope.views.text.tokens import (
+    generated_lines,
+    next_token_change_lines,
+    next_token_lines,
+    padding_lines,
+    prompt_lines,
 )
 
 _CHANNELS = re.compile(r"\[[\d,\s-]*\]$")
@@ -59,6 +67,7 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     notes = [
+        *padding_lines(capture, options),
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *attention_lines(capture, options),
@@ -66,9 +75,14 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
     ]
     if capture.has_coverage:
         notes += coverage_lines(capture.coverage, options)
-    top = top_change_lines(capture.metadata, options) or top_lines(capture.metadata, options)
+    metadata = capture.metadata
+    top = top_change_lines(metadata, options) or top_lines(metadata, options)
+    top += next_token_change_lines(metadata, options) or next_token_lines(metadata, options)
+    top += generated_lines(metadata, options)
     drift = drift_lines(capture, options)
-    return join_blocks(capture_table(capture, options), drift, notes, top, options=options)
+    prompt = prompt_lines(capture.metadata, options)
+    table = capture_table(capture, options)
+    return join_blocks(prompt, table, drift, notes, top, options=options)
 
 
 def capture_table(capture: Recording, options: TextOptions) -> list[Text]:
@@ -156,13 +170,6 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     squeeze: tuple[Squeeze, ...] = (("drop", "class"), ("shorten", "probability"))
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options)
-
-
-def untrained_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
-    """Return the line that belongs below the names of classes if the weights are random."""
-    if not has_random_weights(metadata):
-        return []
-    return sentence("Random weights: the class names mean nothing.", options, NOTICE_STYLE)
 
 
 def edit_note(record: Record, metadata: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hookscope.results.trace_events import Trace
     from hookscope.results.weights.weight_set import WeightSet
     from hookscope.specs.catalog import ModelInfo
-    from hookscope.views.images.tensor_view import TensorSummary, TensorView
+    from hookscope.views.images.tensor_view import TensorEntry, TensorSummary, TensorView
 
 SCHEMA = 1
 
@@ -122,10 +122,16 @@ def _tensor_document(summary: TensorSummary) -> dict[str, Any]:
         return described
     return described | {
         "histogram": [asdict(bin) for bin in summary.histogram],
-        "largest": [asdict(entry) for entry in summary.largest],
+        "largest": [_entry_document(entry) for entry in summary.largest],
         "first_nan": summary.first_nan,
         "first_inf": summary.first_inf,
+        **({"padding": summary.padding} if summary.padding else {}),
     }
+
+
+def _entry_document(entry: TensorEntry) -> dict[str, Any]:
+    tokens = {"tokens": entry.tokens} if entry.tokens else {}
+    return {"index": entry.index, "value": entry.value, **tokens}
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:

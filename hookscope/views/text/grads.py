@@ -41,6 +41,7 @@ from hookscope.views.text.text_table import (
     result_table,
     sentence,
 )
+from hookscope.views.text.tokens import next_token_change_lines, padding_lines, prompt_lines
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
@@ -65,14 +66,16 @@ def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     marks = gradient_marks(capture.records)
     notes = [
         *(sentence(GRADIENT_LEGEND, options, "dim") if marks else []),
+        *padding_lines(capture, options),
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *coverage_lines(capture.coverage, options),
     ]
-    loss = loss_lines(capture.metadata, options)
+    head = prompt_lines(capture.metadata, options) + loss_lines(capture.metadata, options)
     drift = drift_lines(capture, options)
     top = top_change_lines(capture.metadata, options)
-    return join_blocks(loss, grads_table(capture, options), drift, notes, top, options=options)
+    top += next_token_change_lines(capture.metadata, options)
+    return join_blocks(head, grads_table(capture, options), drift, notes, top, options=options)
 
 
 def loss_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:

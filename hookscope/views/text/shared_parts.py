@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
-from hookscope.results.metadata import CamImage, ClassProbability
+from hookscope.results.metadata import (
+    CamImage,
+    ClassProbability,
+    TokenProbability,
+    has_random_weights,
+)
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.views.text.formats import (
@@ -79,12 +84,21 @@ def label_cell(entry: ClassProbability | CamImage) -> Cell:
     return Cell(str(entry.get("label") or f"class {entry['index']}"))
 
 
-def probability_cell(entry: ClassProbability | CamImage) -> Cell:
+def probability_cell(entry: ClassProbability | CamImage | TokenProbability) -> Cell:
     """Return the probability of a class, from an entry of the most probable classes."""
     value = parse_number(entry["probability"])
     if value is None or value != value:
         return Cell("NaN!", style=ALERT_STYLE)
     return Cell(f"{value:.1%}", value=value)
+
+
+def untrained_lines(
+    metadata: dict[str, Any], options: TextOptions, what: str = "class names mean"
+) -> list[Text]:
+    """Return the line that belongs below class names or tokens if the weights are random."""
+    if not has_random_weights(metadata):
+        return []
+    return sentence(f"Random weights: the {what} nothing.", options, NOTICE_STYLE)
 
 
 def note_cell(record: Record, alert: str = "", notice: str = "") -> Cell:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.views.images.tensor_view import Bin, TensorView
-from hookscope.views.text.formats import count_text, shape_text
+from hookscope.views.text.formats import count_text, plural, shape_text, visible
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     nonfinite_note,
@@ -54,7 +54,7 @@ def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
         _stats_table(view, options),
         histogram_table(view.histogram, options) if view.histogram else [],
         _largest_table(view, options) if view.largest else [],
-        _nonfinite_lines(view, options),
+        [*_nonfinite_lines(view, options), *_padding_lines(view, options)],
         options=options,
     )
 
@@ -108,12 +108,17 @@ def _bar(cells: float, ascii: bool) -> str:
 
 
 def _largest_table(view: TensorView, options: TextOptions) -> list[Text]:
-    rows = [
-        Row((Cell(f"[{','.join(map(str, entry.index))}]"), number_cell(entry.value)))
-        for entry in view.largest
-    ]
-    columns = (Column("largest entries"), Column("value", right=True))
-    return table_lines(Table(columns, tuple(rows), note=""), options)
+    rows = []
+    columns = [Column("largest entries"), Column("value", right=True)]
+    labelled = any(entry.tokens for entry in view.largest)
+    if labelled:
+        columns.append(Column("token"))
+    for entry in view.largest:
+        cells = [Cell(f"[{','.join(map(str, entry.index))}]"), number_cell(entry.value)]
+        if labelled:  # of attention weights, the tokens of the query and of the key
+            cells.append(Cell(" to ".join(map(visible, entry.tokens))))
+        rows.append(Row(tuple(cells)))
+    return table_lines(Table(tuple(columns), tuple(rows), note=""), options)
 
 
 def _nonfinite_lines(view: TensorView, options: TextOptions) -> list[Text]:
@@ -125,6 +130,13 @@ def _nonfinite_lines(view: TensorView, options: TextOptions) -> list[Text]:
             text = f"{entries}; the first is at [{','.join(map(str, first))}]."
             lines += sentence(text, options, ALERT_STYLE)
     return lines
+
+
+def _padding_lines(view: TensorView, options: TextOptions) -> list[Text]:
+    if not view.padding:
+        return []
+    text = f"The statistics leave out {plural(view.padding, 'position')} of padding; the histogram"
+    return sentence(f"{text} and the largest entries do not.", options)
 
 
 def provenance_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:

@@ -30,6 +30,7 @@ from hookscope.views.text.text_table import (
     result_table,
     sentence,
 )
+from hookscope.views.text.tokens import next_token_change_lines, prompt_lines
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")
 COLUMNS = (
@@ -59,11 +60,12 @@ def step_lines(capture: Recording, options: TextOptions) -> list[Text]:
         capture: gradients and updates.
         options: where the lines are printed.
     """
-    head = loss_lines(capture.metadata, options)
+    head = prompt_lines(capture.metadata, options) + loss_lines(capture.metadata, options)
     head += optimizer_lines(capture.metadata, options)
     notes = effect_lines(capture, options) + coverage_lines(capture.coverage, options)
     drift = drift_lines(capture, options)
     top = top_change_lines(capture.metadata, options)
+    top += next_token_change_lines(capture.metadata, options)
     return join_blocks(head, step_table(capture, options), drift, notes, top, options=options)
 
 

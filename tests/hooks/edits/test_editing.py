@@ -102,15 +102,12 @@ def test_a_tensor_of_a_file_is_added_to_each_value_of_its_shape(tmp_path: Path) 
     assert same_bits(shot.output, clean.output + clean.output)
 
 
-def test_a_file_of_another_shape_or_dtype_is_never_broadcast(tmp_path: Path) -> None:
-    net, file = small(), tmp_path / "one.safetensors"
-    hookscope.capture(net, input=X[:1]).save(file)
+def test_a_file_of_a_shape_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    net, file = small(), tmp_path / "two.safetensors"
+    hookscope.capture(net, input=X).save(file)
     for edit in (f"b=patch:{file}", f"b=add:{file}#b/output"):
-        with pytest.raises(EditError, match=r"layer b \(Linear\): b/output .* 1x3 float32, .* 2x3"):
-            hookscope.capture(net, input=X, edits=edit)
-    hookscope.capture(net, input=X, dtype="float64").save(file)
-    with pytest.raises(EditError, match="2x3 float64, but the tensor is 2x3 float32"):
-        hookscope.capture(net, input=X, edits=f"b=patch:{file}")
+        with pytest.raises(EditError, match=r"layer b \(Linear\): b/output .* 2x3 float32, .* 1x3"):
+            hookscope.capture(net, input=X[:1], edits=edit)
     assert not hooks_left(net)
 
 
@@ -315,5 +312,5 @@ def test_a_file_without_the_layer_offers_near_names(tmp_path: Path) -> None:
     with pytest.raises(EditError, match="needs 'a/outptu', which is not in"):
         hookscope.capture(small(), input=X, edits=f"b=add:{file}#a/outptu")
     save_file({"a/output": torch.ones(1)}, file)
-    with pytest.raises(hookscope.HookscopeError, match="was not written by hookscope"):
+    with pytest.raises(EditError, match="needs 'b/output', which is not in"):
         hookscope.capture(small(), input=X, edits=f"b=patch:{file}")

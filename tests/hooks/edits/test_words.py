@@ -8,7 +8,7 @@ import pytest
 
 from hookscope.errors import EditError, LayerError
 from hookscope.hooks.edits.operations import OPERATIONS
-from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, parse_edits
+from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, TensorSource, parse_edits
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,16 @@ from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, parse_ed
     ],
 )
 def test_an_edit_is_read(word: str, expected: tuple[object, ...]) -> None:
-    assert parse_edits(word)[0][1:] == expected
+    *edit, positions = parse_edits(word)[0]
+    assert (tuple(edit[1:]), positions) == (expected, None)
 
 
 def test_files_may_hold_any_sign(tmp_path: Path) -> None:
     file = tmp_path / "a=b:c#d.safetensors"
     file.touch()
     [patch, add] = parse_edits([f"fc=patch:{file}", f"fc=add:{file}#fc:2/output"])
-    assert patch.argument == str(file)
-    assert add.argument == (str(file), "fc:2/output")
+    assert patch.argument == TensorSource(str(file))
+    assert add.argument == TensorSource(str(file), "fc:2/output", 1.0, "fc:2/output")
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,14 @@ from hookscope.views.images.figures.canvas import (
     finish_figure,
     label_inches,
     new_figure,
+    token_tick,
 )
 from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
 from hookscope.views.images.matrices import AttentionHeads
 
 _PANEL, _NUMBERS = 1.5, 0.3  # inches of a panel, and of the numbers beside it
+_LINE = 0.13  # inches of a position with the text of its token
+_MAX_TOKENS = 24  # with more positions, they have numbers instead of the texts of tokens
 
 
 def draw_attention(
@@ -36,10 +39,15 @@ def draw_attention(
     check_panel_count(sum(len(layer.heads) for layer in layers))
     most = max(len(layer.heads) for layer in layers)
     columns = most if len(layers) > 1 else columns_for(most, 1)
+    # All grids have one layout, so that panels of several layers stand below each other.
+    labelled = all(0 < len(side) <= _MAX_TOKENS for x in layers for side in (x.queries, x.keys))
+    ticks = [token_tick(text) for x in layers for text in (*x.queries, *x.keys)] if labelled else []
+    side = max(_PANEL, *(max(x.values.shape[1:]) * _LINE for x in layers if labelled), 0.0)
+    beside = max([_NUMBERS, *(label_inches(len(text)) for text in ticks)])
     grids = [
-        Grid(
-            len(layer.heads), columns, _PANEL, _PANEL, each, left=_NUMBERS, below=_NUMBERS
-        ).filling(MIN_WIDTH)
+        Grid(len(layer.heads), columns, side, side, each, left=beside, below=beside).filling(
+            MIN_WIDTH
+        )
         for layer in layers
     ]
     name = LINE * (len(layers) > 1)
@@ -63,7 +71,12 @@ def draw_attention(
         panels = draw_grid(figure, grid, images, labels, "attention weight", 0, top - name)
         queries, keys = layer.values.shape[1:]
         for panel in panels:
-            panel.set_yticks(sorted({0, queries - 1}))
-            panel.set_xticks(sorted({0, keys - 1}))
+            if labelled:
+                panel.set_yticks(range(queries), [token_tick(text) for text in layer.queries])
+                texts = [token_tick(text) for text in layer.keys]
+                panel.set_xticks(range(keys), texts, rotation=90)
+            else:
+                panel.set_yticks(sorted({0, queries - 1}))
+                panel.set_xticks(sorted({0, keys - 1}))
         top -= grid.size[1] + name
     return finish_figure(figure)

@@ -16,6 +16,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.files.escapes import visible
 from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
 
@@ -29,6 +30,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # series differ by more than colo
 FONT = "DejaVu Sans"  # part of matplotlib: the same on every machine
 MAX_PANELS = 400
 MIN_WIDTH = 4.5  # inches of a figure
+_TOKEN_LETTERS = 16  # of the text of a token beside an axis
 _TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
 _LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
 
@@ -134,6 +136,16 @@ def shorten_middle(text: str, letters: int) -> str:
         return text
     head = (letters - 1) // 3
     return f"{text[:head]}…{text[head + 1 - letters :]}"
+
+
+def token_tick(text: str) -> str:
+    """Return the text of a token as a label of an axis, shortened in the middle.
+
+    Example:
+        >>> token_tick(" capital"), token_tick("incomprehensibilities")
+        (' capital', 'incomp…ibilities')
+    """
+    return escape_text(shorten_middle(visible(text), _TOKEN_LETTERS))
 
 
 def label_inches(letters: int) -> float:

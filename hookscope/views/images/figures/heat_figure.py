@@ -15,10 +15,13 @@ from hookscope.views.images.figures.canvas import (
     escape_text,
     finish_figure,
     new_figure,
+    token_tick,
 )
 from hookscope.views.images.matrices import TokenMatrix
 
 _WIDTH, _HEIGHT = 6.5, 2.6  # inches of a panel
+_LINE = 0.14  # inches of a position with the text of its token
+_MAX_TOKENS = 64  # with more positions, they have numbers instead of the texts of tokens
 
 
 def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
@@ -32,8 +35,9 @@ def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
     check_panel_count(len(tensors))
     nonfinite = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
     about = "; ".join(filter(None, (about, nonfinite)))
-    figure, _ = new_figure(_WIDTH, _HEIGHT * len(tensors) + 0.3, title, about)
-    panels = figure.subplots(len(tensors), 1, squeeze=False).flat
+    heights = [max(_HEIGHT, _labelled_count(tokens) * _LINE + 0.6) for tokens in tensors]
+    figure, _ = new_figure(_WIDTH, sum(heights) + 0.3, title, about)
+    panels = figure.subplots(len(tensors), 1, squeeze=False, height_ratios=heights).flat
     for axes, tokens in zip(panels, tensors, strict=True):
         names = len(tokens.channels)
         shown = draw_image(axes, tokens.values, color_scale(tokens.values), aspect="auto")
@@ -44,8 +48,16 @@ def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
         for axis, size, limit in ((axes.yaxis, len(tokens.values), 6), (axes.xaxis, names, 24)):
             every = FixedLocator(list(range(size))) if size <= limit else None
             axis.set_major_locator(every or MaxNLocator(min(limit, 8), integer=True))
+        if _labelled_count(tokens):
+            texts = [token_tick(text) for text in tokens.tokens]
+            axes.set_yticks(range(len(texts)), texts)
         axes.xaxis.set_major_formatter(FuncFormatter(_ChannelLabels(tokens.channels)))
     return finish_figure(figure)
+
+
+def _labelled_count(tokens: TokenMatrix) -> int:
+    """The number of positions that are labelled with the texts of their tokens."""
+    return len(tokens.tokens) if len(tokens.tokens) <= _MAX_TOKENS else 0
 
 
 class _ChannelLabels:

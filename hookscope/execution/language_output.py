@@ -1,0 +1,125 @@
+"""What a language model predicts: the next tokens after a text, and the tokens it generates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.results.metadata import GeneratedText, TokenProbability
+from hookscope.results.tokens import PromptTokens
+from hookscope.sources.vocabulary import Vocabulary
+from hookscope.tensors.nested import walk
+
+TOP = 5
+_LOGITS = "logits"
+
+
+def describe_language_output(prepared: Prepared, output: Any) -> dict[str, Any]:
+    """Return the metadata of a language model: ``next_tokens`` of a run, or ``generated``."""
+    if prepared.generate is None:
+        found: dict[str, Any] = {"next_tokens": next_tokens(prepared, output)}
+    else:
+        found = {"generated": generated_texts(prepared, output)}
+    return {name: rows for name, rows in found.items() if any(rows)}
+
+
+def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]:
+    """Return the five most probable next tokens after the last real position of each row.
+
+    ``probability`` is the softmax of the logits over the whole vocabulary, in float64. Empty if the
+    output has no logits (N, L, V) over the vocabulary, and for models that fill masked tokens.
+    """
+    logits = _logits(output)
+    if logits is None or logits.ndim != 3 or "MaskedLM" in type(prepared.module).__name__:
+        return []
+    # The tokens of a decoder are the last.
+    prompts = reversed(prompt_tokens(prepared.loaded, prepared.value))
+    prompt = next((p for p in prompts if (len(p.ids), p.length) == logits.shape[:2]), None)
+    if prompt is None or not _is_over_vocabulary(prepared, logits.shape[2]):
+        return []
+    return [_row(prepared, prompt, logits, row) for row in range(len(prompt.ids))]
+
+
+def _logits(output: Any) -> Tensor | None:
+    """The tensor called ``logits``, or the first one."""
+    tensors = {path[-1] if path else "": tensor for path, tensor in reversed(list(walk(output)))}
+    found = tensors.get(_LOGITS) if _LOGITS in tensors else next(reversed(tensors.values()), None)
+    return found if found is not None and found.is_floating_point() else None
+
+
+def _is_over_vocabulary(prepared: Prepared, size: int) -> bool:
+    """Whether scores of ``size`` classes are of the vocabulary, whose last ids may be unused."""
+    vocabulary = _vocabulary(prepared)
+    config: Any = getattr(prepared.loaded.module, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    known = getattr(text, "vocab_size", None)
+    return size == known or (vocabulary is not None and size >= vocabulary.size)
+
+
+def _vocabulary(prepared: Prepared) -> Vocabulary | None:
+    return prepared.loaded.own_text.vocabulary if prepared.loaded.own_text is not None else None
+
+
+def _row(
+    prepared: Prepared, prompt: PromptTokens, logits: Tensor, row: int
+) -> list[TokenProbability]:
+    real = prompt.real(row)
+    if not real:
+        return []
+    shares = logits[row, real[-1]].detach().double().softmax(0)
+    best = shares.topk(min(TOP, len(shares)))
+    vocabulary = _vocabulary(prepared)
+    return [
+        {
+            "id": token,
+            "token": None if vocabulary is None else vocabulary.text(token),
+            "probability": round(share, 6),
+        }
+        for share, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+
+
+def generated_texts(prepared: Prepared, output: Any) -> list[GeneratedText]:
+    """Return what a model generated in each row: the new ids, their texts, and the whole text.
+
+    The padding after the end of a shorter row is left out, special tokens only of the text. Empty
+    if the output is not token ids (N, L).
+    """
+    tensors = {path[-1] if path else "": tensor for path, tensor in walk(output)}
+    ids = tensors.get("sequences", tensors.get(""))
+    if ids is None or ids.ndim != 2 or ids.is_floating_point() or ids.dtype is torch.bool:
+        return []
+    prompts = prompt_tokens(prepared.loaded, prepared.value)
+    if not prompts or len(prompts[-1].ids) != len(ids):
+        return []
+    vocabulary, prompt = _vocabulary(prepared), prompts[-1]
+    return [
+        _generated(vocabulary, list(start), row)
+        for start, row in zip(prompt.ids, ids.tolist(), strict=True)
+    ]
+
+
+def _generated(vocabulary: Vocabulary | None, start: list[int], row: list[int]) -> GeneratedText:
+    new = row[len(start) :] if row[: len(start)] == start else row
+    if vocabulary is None:
+        return {"ids": new, "tokens": None, "text": None}
+    # A padding token is also the end of a text in some vocabularies: the first one belongs to it.
+    fill = {vocabulary.padding, *vocabulary.special}
+    while len(new) > 1 and new[-1] == vocabulary.padding and new[-2] in fill:
+        new = new[:-1]
+    before, plain = (
+        vocabulary.decode([token for token in tokens if token not in vocabulary.special])
+        for tokens in (start, start + new)
+    )
+    # The tokens alone may be decoded without the space before the first word.
+    joined = plain.startswith(before) and len(new) < len(row)
+    text = (
+        plain[len(before) :]
+        if joined
+        else vocabulary.decode([token for token in new if token not in vocabulary.special])
+    )
+    return {"ids": new, "tokens": list(vocabulary.texts(new)), "text": text}

@@ -1,0 +1,150 @@
+"""Texts as the input of a model: a tokenizer of transformers as a recipe, with its vocabulary."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import EnvironmentFault, InputError, cause
+from hookscope.sources.loaded import TextRecipe
+from hookscope.sources.vocabulary import Vocabulary
+from hookscope.specs.input_spec import VOCABULARIES
+from hookscope.specs.model_spec import end_sentence
+
+try:
+    import transformers
+except ModuleNotFoundError as exc:
+    if exc.name != "transformers":
+        raise
+    raise EnvironmentFault(
+        "--tokenizer needs the package transformers, which is not installed.",
+        'Install it: python -m pip install "hookscope[transformers]"',
+    ) from exc
+
+from hookscope.sources.transformers.model_inputs import (
+    ModelInputs,
+    accepted,
+    decoder_note,
+    load_processor,
+)
+
+_UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
+
+
+def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
+    """Return the recipe of the tokenizer in ``folder``; None without a tokenizer."""
+    if "input_ids" not in inputs.names:
+        return None
+    tokenizer = load_processor(transformers.AutoTokenizer, folder, VOCABULARIES)
+    if tokenizer is None:
+        return None
+    arrange = _arrangement_of(inputs)
+    return _recipe(tokenizer, arrange, f"of its folder{{}}{decoder_note(inputs)}")
+
+
+def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
+    """Return the recipe of a tokenizer that is given by a file or a folder, for any model.
+
+    A model of transformers, and one with a parameter ``input_ids``, gets its arguments by name;
+    any other the ids alone.
+
+    Raises:
+        InputError: there is no tokenizer in it.
+    """
+    try:
+        if Path(path).is_dir():
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False
+            )
+        else:
+            reader: Any = transformers.PreTrainedTokenizerFast
+            tokenizer = reader(tokenizer_file=path)
+    except Exception as exc:  # the readers raise nearly any type
+        raise InputError(
+            f"{path!r} is not a tokenizer: {end_sentence(cause(exc).partition(chr(10))[0])}",
+            "Give the tokenizer.json of the package tokenizers, or a folder of transformers.",
+        ) from exc
+    if hasattr(module, "main_input_name"):
+        arrange = _arrangement_of(ModelInputs(module))
+    else:
+        names = tuple(inspect.signature(module.forward).parameters)
+
+        def arrange(encoding: dict[str, Any]) -> Any:
+            if "input_ids" not in names:
+                return encoding["input_ids"]
+            return {name: value for name, value in encoding.items() if name in names}
+
+    return _recipe(tokenizer, arrange, f"of {path}{{}}")
+
+
+def _arrangement_of(inputs: ModelInputs) -> Callable[[dict[str, Any]], Any]:
+    return lambda encoding: inputs.completed(accepted(encoding, inputs))
+
+
+def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: str) -> TextRecipe:
+    padding = ""
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+        padding = f", padded with {tokenizer.eos_token}"
+
+    def run(texts: Sequence[str], special: bool = True) -> Any:
+        several = len(texts) > 1
+        if several and tokenizer.pad_token is None:
+            raise InputError(
+                "The tokenizer has no padding token, which several texts need.",
+                "Give the texts one by one, or a tokenizer that names a pad_token.",
+            )
+        encoding = tokenizer(
+            list(texts), padding=several, return_tensors="pt", add_special_tokens=special
+        )
+        length, limit = encoding["input_ids"].shape[-1], tokenizer.model_max_length
+        if limit < _UNLIMITED and length > limit:
+            raise InputError(
+                f"The text has {length} tokens, but the model takes at most {limit}.", "Shorten it."
+            )
+        if not length:
+            raise InputError("The text has no tokens.", "Give at least a word.")
+        return arrange(dict(encoding))
+
+    def chat(texts: Sequence[str]) -> Any:
+        # The template writes the special tokens that the tokenizer would add otherwise.
+        return run([_as_chat(tokenizer, text) for text in texts], special=False)
+
+    return TextRecipe(
+        run,
+        f"{type(tokenizer).__name__} {origin.format(padding)}",
+        vocabulary_of(tokenizer),
+        chat if getattr(tokenizer, "chat_template", None) else None,
+    )
+
+
+def _as_chat(tokenizer: Any, text: str) -> str:
+    """The text as the message of a user, up to where the answer begins."""
+    messages = [{"role": "user", "content": text}]
+    try:
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
+    except Exception as exc:  # a template is a program of its own
+        raise InputError(
+            f"The chat template of the tokenizer fails: {end_sentence(cause(exc))}",
+            "Leave out --chat, and write the text as the model expects it.",
+        ) from exc
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of transformers."""
+    added = tokenizer.added_tokens_decoder.items()  # a file of tokenizers names no end of a text
+    special = [token for token, entry in added if entry.special]
+    return Vocabulary(
+        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
+        decode=lambda ids: str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)),
+        name=lambda token: str(tokenizer.convert_ids_to_tokens(token)),
+        size=len(tokenizer),
+        special=frozenset((*tokenizer.all_special_ids, *special)),
+        padding=tokenizer.pad_token_id,
+    )

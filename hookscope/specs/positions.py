@@ -1,0 +1,122 @@
+"""Positions of a sequence after a layer: ``GLOB@3``, ``GLOB@-1``, ``GLOB@2-5``, ``GLOB@" Paris"``.
+
+Positions count tokens: padding is left out, ``@0`` is the first token of each row and ``@-1`` the
+last one. In a vision transformer ``@3x5`` is the patch in row 3 and column 5, and ``@cls`` the
+class token. Several are separated by commas.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+
+_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_ENTRY = re.compile(
+    r"(?P<row>\d{1,6})x(?P<column>\d{1,6})"
+    r"|(?P<first>-?\d{1,9})(?:-(?P<last>-?\d{1,9}))?"
+    r"|(?P<cls>cls)"
+    r"|\"(?P<double>[^\"]+)\"|'(?P<single>[^']+)'"
+)
+_FORMS = 'Write numbers, ranges or tokens in quotes: @3, @-1, @2-5, @" Paris", @0,-1.'
+
+
+@dataclass(frozen=True)
+class IndexRange:
+    """Positions from ``first`` to ``last``, both included; negative ones count from the end."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """Every position of a token with this text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The patch of an image in a row and a column, from 0."""
+
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class ClassToken:
+    """The class token of a vision transformer."""
+
+
+Entry = IndexRange | TokenText | Patch | ClassToken
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Parsed positions.
+
+    Attributes:
+        text: as typed, without the ``@``.
+        entries: in the order typed.
+    """
+
+    text: str
+    entries: tuple[Entry, ...]
+
+    def union(self, other: Positions) -> Positions:
+        """Return the positions of both."""
+        return Positions(f"{self.text},{other.text}", self.entries + other.entries)
+
+
+def split_positions(target: str) -> tuple[str, Positions | None]:
+    """Split a layer from its positions, which follow the first ``@``.
+
+    Raises:
+        RequestError: the positions cannot be parsed.
+
+    Example:
+        >>> name, positions = split_positions("model.layers.12@2-5,-1")
+        >>> name, positions.entries
+        ('model.layers.12', (IndexRange(first=2, last=5), IndexRange(first=-1, last=-1)))
+        >>> split_positions("fc")
+        ('fc', None)
+    """
+    name, at, text = target.partition("@")
+    if not at:
+        return target, None
+    if not name or not text:
+        raise RequestError(f"{target!r} has no {'positions' if name else 'layer'}.", _FORMS)
+    entries: list[Entry] = []
+    start = 0
+    while start <= len(text):
+        match = _ENTRY.match(text, start)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            part = text[start:].partition(",")[0]
+            raise RequestError(f"{target!r}: {part!r} is not a position.", _FORMS)
+        entries.append(_entry(match))
+        start = match.end() + 1
+    return name, Positions(text, tuple(entries))
+
+
+def _entry(match: re.Match[str]) -> Entry:
+    if match["first"] is not None:
+        first = int(match["first"])
+        return IndexRange(first, first if match["last"] is None else int(match["last"]))
+    if match["row"] is not None:
+        return Patch(int(match["row"]), int(match["column"]))
+    if match["cls"] is not None:
+        return ClassToken()
+    return TokenText(match["double"] or match["single"])
+
+
+def cut_quoted(text: str) -> str:
+    """Return a text of the same length, with what stands in quotes replaced by underscores.
+
+    So the separators outside of quotes can be found by their place.
+
+    >>> cut_quoted('h.1@"a=b"=zero')
+    'h.1@_____=zero'
+    """
+    return _QUOTED.sub(lambda match: "_" * len(match[0]), text)

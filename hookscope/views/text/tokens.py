@@ -1,0 +1,151 @@
+"""The tokens of a language model as text: its input, the most likely next ones, generated text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from hookscope.results.metadata import TokenProbability
+from hookscope.results.records import Recording
+from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of
+from hookscope.views.text.formats import plural, visible
+from hookscope.views.text.shared_parts import count_cell, probability_cell, untrained_lines
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    sentence,
+    table_lines,
+)
+
+MAX_TOKENS = 16  # of a row on a terminal; a pipe gets all of them
+MAX_ROWS = 3  # of a batch on a terminal
+MAX_ENDING = 4  # tokens of a row before the next one
+
+
+def prompt_lines(metadata: Mapping[str, Any], options: TextOptions) -> list[Text]:
+    """Return a line for each row of token ids: its tokens, with a bar between two of them.
+
+    On a terminal long rows and large batches are shortened. Padding is counted, not shown.
+    """
+    prompts = prompts_of(metadata)
+    lines: list[Text] = []
+    for prompt in prompts:
+        name = f" of {prompt.argument}" if len(prompts) > 1 else ""
+        rows = len(prompt.ids)
+        shown = rows if options.width is None else min(rows, MAX_ROWS)
+        for row in range(shown):
+            which = f" {row + 1}" if rows > 1 else ""
+            lines += sentence(f"Tokens{which}{name}: {_row_text(prompt, row, options)}", options)
+        if rows > shown:
+            lines += sentence(f"{plural(rows - shown, 'more row')} of tokens.", options)
+    return lines
+
+
+def _row_text(prompt: PromptTokens, row: int, options: TextOptions) -> str:
+    real = prompt.real(row)
+    shown = real if options.width is None else real[:MAX_TOKENS]
+    text = "|".join(visible(prompt.label(row, position)) for position in shown)
+    notes = [f"{len(real) - len(shown)} more"] if len(real) > len(shown) else []
+    padding = prompt.padding[row]
+    if padding:
+        left = not real or padding[0] < real[0]
+        notes.append(f"{len(padding)} of padding {'before' if left else 'after'}")
+    count = plural(len(real), "token")
+    return f"{text} ({', '.join([count, *notes])})"
+
+
+def next_token_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return the most probable next tokens after each row of a language model."""
+    rows_of = metadata.get("next_tokens") or []
+    if not any(rows_of):
+        return []
+    endings = _endings(metadata, len(rows_of))
+    rows = [
+        Row((_token_cell(entry), count_cell(entry["id"]), probability_cell(entry), Cell(ending)))
+        for entries, ending in zip(rows_of, endings, strict=True)
+        for entry in entries
+    ]
+    columns = (
+        Column("next token"),
+        Column("id", right=True),
+        Column("probability", short="prob", right=True),
+        Column("after", optional=len(rows_of) == 1),
+    )
+    squeeze: tuple[Squeeze, ...] = (("drop", "id"), ("shorten", "probability"))
+    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    return table + untrained_lines(metadata, options, "next tokens mean")
+
+
+def next_token_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return the most probable next tokens without edits and with them, side by side."""
+    top = metadata.get("effect", {}).get("next_tokens")
+    if not top:
+        return []
+    rows = [
+        Row(
+            (
+                *(_token_cell(before), probability_cell(before)),
+                *(_token_cell(after), probability_cell(after), count_cell(n)),
+            )
+        )
+        for n, pair in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
+        for before, after in zip(*pair, strict=True)
+    ]
+    columns = (
+        Column("unedited"),
+        Column("p unedited", right=True),
+        Column("edited"),
+        Column("p edited", right=True),
+        Column("row", right=True, optional=True),
+    )
+    squeeze: tuple[Squeeze, ...] = (("drop", "row"), ("drop", "p unedited"), ("drop", "p edited"))
+    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    return table + untrained_lines(metadata, options, "next tokens mean")
+
+
+def _token_cell(entry: TokenProbability) -> Cell:
+    token = entry.get("token")
+    return Cell(f"id {entry['id']}" if token is None else repr(token))
+
+
+def _endings(metadata: Mapping[str, Any], rows: int) -> Sequence[str]:
+    """The last few tokens of each row, after which the next one comes."""
+    prompts = [prompt for prompt in prompts_of(metadata) if len(prompt.ids) == rows]
+    if not prompts:
+        return [str(n + 1) for n in range(rows)]
+    prompt = prompts[-1]
+    return [
+        "".join(prompt.label(row, n) if prompt.texts else f"{prompt.label(row, n)} " for n in last)
+        for row in range(rows)
+        for last in [prompt.real(row)[-MAX_ENDING:]]
+    ]
+
+
+def generated_lines(metadata: Mapping[str, Any], options: TextOptions) -> list[Text]:
+    """Return the text that was generated after each row; the ids without a vocabulary."""
+    rows = metadata.get("generated") or []
+    lines: list[Text] = []
+    for n, entry in enumerate(rows, start=1):
+        which = f" {n}" if len(rows) > 1 else ""
+        text = ", ".join(map(str, entry["ids"])) if entry["text"] is None else repr(entry["text"])
+        count = plural(len(entry["ids"]), "token")
+        lines += sentence(f"Generated{which}: {text} ({count})", options)
+    return lines
+
+
+def padding_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return the note that statistics leave out the padding of a batch, if they do."""
+    padded = [dims for r in capture.records if (dims := padded_dims(r, capture.metadata))]
+    if not padded:
+        return []
+    prompts = {prompt.argument: prompt for dims in padded for prompt in dims.values()}.values()
+    count = sum(len(row) for prompt in prompts for row in prompt.padding)
+    total = sum(len(prompt.ids) * prompt.length for prompt in prompts)
+    text = f"The statistics of {plural(len(padded), 'tensor')} leave out the padding: {count}"
+    return sentence(f"{text} of {total} positions.", options)

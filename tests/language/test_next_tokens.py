@@ -1,0 +1,172 @@
+"""Next tokens are the softmax after the last real position; generated text is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hookscope
+from hookscope.sources.model_loader import load
+from tests.conftest import Run
+
+PROMPT, SHORT = "text:The capital of France is", "text:Paris"
+
+
+def expected(spec: str, text: str) -> list[tuple[int, float]]:
+    """The five most probable next tokens after a text alone, by hand."""
+    loaded = load(spec, weights="default")
+    assert loaded.own_text is not None
+    with torch.no_grad():
+        logits = loaded.module(**loaded.own_text.run([text])).logits[0, -1]
+    shares = torch.exp(logits.double() - torch.logsumexp(logits.double(), 0))
+    best = shares.argsort(descending=True)[:5].tolist()
+    return [(token, float(shares[token])) for token in best]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "left_padded"])
+def test_next_tokens_are_the_softmax_after_the_last_real_position(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    spec = request.getfixturevalue(name)
+    shot = hookscope.capture(spec, input=[PROMPT, SHORT], layers="lm_head")
+    rows = shot.metadata["next_tokens"]
+    vocabulary = load(spec).own_text.vocabulary  # type: ignore[union-attr]
+    for row, text in zip(rows, (PROMPT[5:], SHORT[5:]), strict=True):
+        by_hand = expected(spec, text)
+        assert [entry["id"] for entry in row] == [token for token, _ in by_hand]
+        assert [entry["probability"] for entry in row] == pytest.approx(
+            [share for _, share in by_hand], abs=1e-5
+        )
+        assert [entry["token"] for entry in row] == [vocabulary.text(e["id"]) for e in row]
+
+
+def test_an_encoder_decoder_predicts_after_its_decoders_tokens(t5: str) -> None:
+    shot = hookscope.capture(t5, input=PROMPT, layers="lm_head")
+    [row] = shot.metadata["next_tokens"]
+    logits = shot["lm_head/output"][0, 0].double().softmax(0)
+    assert row[0]["id"] == int(logits.argmax())
+    assert row[0]["probability"] == pytest.approx(float(logits.max()), abs=1e-6)
+
+
+def test_masked_language_models_and_classifiers_have_no_next_tokens(bert: str) -> None:
+    for spec, given in ((bert, PROMPT), ("resnet18", None)):
+        shot = hookscope.capture(spec, input=given, layers=".")
+        assert "next_tokens" not in shot.metadata
+
+
+def test_a_capture_without_logits_has_no_next_tokens(gpt2: str, tmp_path: Path) -> None:
+    body = hookscope.capture(
+        load(gpt2).module.transformer, input={"input_ids": torch.ones(1, 3).long()}
+    )
+    assert "next_tokens" not in body.metadata
+
+
+def test_the_command_prints_a_table_and_its_json_has_the_rows(gpt2: str, run: Run) -> None:
+    words = ("capture", gpt2, "--input", PROMPT, "--layer", "lm_head", "--no-output")
+    lines = run(*words).stdout.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("next token"))
+    document = json.loads(run(*words, "--json").stdout)
+    assert len(document["next_tokens"][0]) == 5
+    for line, entry in zip(lines[start + 1 :], document["next_tokens"][0], strict=True):
+        assert line.startswith(repr(entry["token"])) and " capital of France is" in line
+        assert str(entry["id"]) in line.split()
+
+
+def test_edits_show_next_tokens_before_and_after(gpt2: str, run: Run) -> None:
+    edit = "transformer.h.1.mlp=scale:40"
+    shot = hookscope.capture(gpt2, input=PROMPT, layers="lm_head", edits=edit)
+    clean = hookscope.capture(gpt2, input=PROMPT, layers="lm_head")
+    effect = shot.metadata["effect"]["next_tokens"]
+    assert effect["unedited"] == clean.metadata["next_tokens"]
+    assert effect["edited"] == shot.metadata["next_tokens"] != effect["unedited"]
+    done = run(
+        "capture", gpt2, "--input", PROMPT, "--edit", edit, "--layer", "lm_head", "--no-output"
+    )
+    assert any(line.startswith("unedited") for line in done.stdout.splitlines())
+
+
+def test_a_page_has_the_table(gpt2: str) -> None:
+    shot = hookscope.capture(gpt2, input=PROMPT, layers="lm_head")
+    page = hookscope.report(shot).html
+    assert "Most probable next tokens after row 1" in page
+    assert "next token" in shot._repr_html_()
+
+
+def greedy(spec: str, text: str, steps: int) -> list[int]:
+    """Greedy decoding by hand, all tokens anew for each."""
+    loaded = load(spec, weights="default")
+    assert loaded.own_text is not None
+    ids = loaded.own_text.run([text])["input_ids"]
+    new: list[int] = []
+    with torch.no_grad():
+        for _ in range(steps):
+            following = loaded.module(input_ids=ids).logits[:, -1].argmax(-1)
+            new.append(int(following))
+            ids = torch.cat([ids, following[:, None]], 1)
+    return new
+
+
+def test_generated_text_is_greedy_decoding(gpt2: str, run: Run) -> None:
+    shot = hookscope.capture(gpt2, input=PROMPT, layers="lm_head", generate=4)
+    [entry] = shot.metadata["generated"]
+    vocabulary = load(gpt2).own_text.vocabulary  # type: ignore[union-attr]
+    assert entry["ids"] == greedy(gpt2, PROMPT[5:], 4)
+    assert entry["tokens"] == list(vocabulary.texts(entry["ids"]))
+    assert entry["text"] == "".join(entry["tokens"])
+    assert "next_tokens" not in shot.metadata
+    words = ("--input", PROMPT, "--layer", "lm_head", "--generate", "4", "--no-output")
+    done = run("capture", gpt2, *words)
+    assert done.stdout.splitlines()[-1] == f"Generated: {entry['text']!r} (4 tokens)"
+    assert json.loads(run("capture", gpt2, *words, "--json").stdout)["generated"] == [entry]
+
+
+def test_each_row_of_a_batch_has_its_text(left_padded: str) -> None:
+    shot = hookscope.capture(left_padded, input=[PROMPT, SHORT], layers="lm_head", generate=3)
+    texts = [entry["ids"] for entry in shot.metadata["generated"]]
+    assert texts == [greedy(left_padded, text[5:], 3) for text in (PROMPT, SHORT)]
+
+
+def test_an_encoder_decoder_generates_after_its_start_token(t5: str) -> None:
+    shot = hookscope.capture(t5, input=PROMPT, layers="lm_head", generate=3)
+    by_hand = load(t5, weights="default")
+    assert by_hand.own_text is not None
+    whole: Any = by_hand.module.generate(
+        **by_hand.own_text.run([PROMPT[5:]]), max_new_tokens=3, do_sample=False
+    )
+    assert shot.metadata["generated"][0]["ids"] == whole[0, 1:].tolist()
+
+
+def test_a_generate_of_a_file_without_texts_gives_ids(repo: Path, run: Run) -> None:
+    letters = f"{repo}/sample_models/letters.py:Letters"
+    shot = hookscope.capture(letters, input="text:hello", layers="scores", generate=2)
+    [entry] = shot.metadata["generated"]
+    assert (len(entry["ids"]), entry["text"]) == (2, None)
+    assert entry["ids"][0] == int(shot["scores/output"][0, -1].argmax())
+
+
+@pytest.mark.parametrize(
+    ("new", "ids", "text"),
+    [
+        ([5, 0, 1, 1], [5, 0], "e"),  # the end, then padding
+        ([0, 1], [0], ""),
+    ],
+)
+def test_padding_after_the_end_is_left_out(new: list[int], ids: list[int], text: str) -> None:
+    from hookscope.execution.language_output import _generated
+    from hookscope.sources.vocabulary import Vocabulary
+
+    letters = ["<eos>", "<pad>", *"bcde"]
+    vocabulary = Vocabulary(
+        encode=lambda text: [letters.index(c) for c in text],
+        decode=lambda ids: "".join(letters[i] for i in ids),
+        name=letters.__getitem__,
+        size=6,
+        special=frozenset({0, 1}),
+        padding=1,
+    )
+    entry = _generated(vocabulary, [3, 4], [3, 4, *new])
+    assert (entry["ids"], entry["text"]) == (ids, text)
