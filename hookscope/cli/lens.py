@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     Example(
-        'hookscope lens hf:sample_models/capitals --input "text:the capital of France is"'
-        ' --target " Paris"',
+        'hookscope lens hf:sample_models/capitals -i "text:the capital of Peru is"',
         "The layer at which a small language model knows the next word.",
     ),
     Example(
-        'hookscope lens hf:sample_models/capitals --input "text:yes , the capital of Peru is"'
-        " --layer model.layers.1 --layer model.layers.3 -o lens.png",
-        "Two layers, as a picture.",
+        'hookscope lens hf:sample_models/capitals -i "text:the capital of" -o lens.png',
+        "The same as a picture.",
+    ),
+    Example(
+        'hookscope lens hf:sample_models/capitals -i "text:the capital of France is"'
+        ' --target " Paris" --layer model.layers.1 --layer model.layers.3',
+        "Two layers, with the rank of one token.",
     ),
 )
 
