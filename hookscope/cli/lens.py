@@ -99,9 +99,9 @@ def lens(
     """Show what each layer of a language model would predict.
 
     This is the logit lens: it applies the model's final norm and its unembedding to the output of
-    every block, at every position, and shows the most probable next token. The last position is
-    shown in figures: the rank and probability of a target, and the divergence from the prediction
-    of the whole model.
+    every block, or of the layers that --layer selects, at every position, and shows the most
+    probable next token. The last position is shown in figures: the rank and probability of a
+    target, and the divergence from the prediction of the whole model.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request

@@ -39,7 +39,7 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
     # The tokens of a decoder are the last.
     prompts = reversed(prompt_tokens(prepared.loaded, prepared.value))
     prompt = next((p for p in prompts if (len(p.ids), p.length) == logits.shape[:2]), None)
-    if prompt is None or not _is_over_vocabulary(prepared, logits.shape[2]):
+    if prompt is None or not is_over_vocabulary(prepared, logits.shape[2]):
         return []
     return [_row(prepared, prompt, logits, row) for row in range(len(prompt.ids))]
 
@@ -51,7 +51,7 @@ def _logits(output: Any) -> Tensor | None:
     return found if found is not None and found.is_floating_point() else None
 
 
-def _is_over_vocabulary(prepared: Prepared, size: int) -> bool:
+def is_over_vocabulary(prepared: Prepared, size: int) -> bool:
     """Whether scores of ``size`` classes are of the vocabulary, whose last ids may be unused."""
     vocabulary = _vocabulary(prepared)
     config: Any = getattr(prepared.loaded.module, "config", None)

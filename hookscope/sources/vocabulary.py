@@ -21,6 +21,7 @@ class Vocabulary:
         size: number of ids, from 0.
         special: ids of tokens that stand for no text, such as the end of a sequence.
         padding: the id that fills the shorter texts of a batch; None without one.
+        unknown: the id of words that are not in the vocabulary; None without one.
     """
 
     encode: Callable[[str], list[int]]
@@ -29,6 +30,7 @@ class Vocabulary:
     size: int
     special: frozenset[int] = frozenset()
     padding: int | None = None
+    unknown: int | None = None
 
     def text(self, token: int) -> str:
         """Return the text of a token as it stands within a text, with its leading space.
@@ -55,9 +57,11 @@ class Vocabulary:
         """Return the id of a text that is a single token.
 
         Raises:
-            InputError: it is several tokens, or none.
+            InputError: it is several tokens or none, or not in the vocabulary.
         """
         ids = self.encode(text)
+        if self.unknown in ids and text != self.name(ids[0]):
+            raise InputError(f"{text!r} is not in the vocabulary.", "Give the id of a token.")
         if len(ids) == 1:
             return ids[0]
         if not ids:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hookscope.errors import InputError
+from hookscope.sources.model_loader import load
 from hookscope.sources.transformers.text_inputs import vocabulary_of
 from hookscope.sources.vocabulary import Vocabulary
 
@@ -78,3 +80,12 @@ def test_a_missing_space_is_suggested() -> None:
     with pytest.raises(InputError) as caught:
         byte_level().token("Berlin")
     assert caught.value.hint == "' Berlin', with a space in front, is one token."
+
+
+def test_a_word_that_is_not_in_the_vocabulary_is_refused(repo: Path) -> None:
+    loaded = load(f"hf:{repo / 'sample_models' / 'capitals'}")
+    assert loaded.own_text is not None and loaded.own_text.vocabulary is not None
+    vocabulary = loaded.own_text.vocabulary
+    assert vocabulary.text(vocabulary.token("<unk>")) == "<unk>"
+    with pytest.raises(InputError, match="' Zebra' is not in the vocabulary"):
+        vocabulary.token(" Zebra")

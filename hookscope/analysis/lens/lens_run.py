@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,44 +15,47 @@ from hookscope.analysis.lens.unembedding import (
     largest_difference,
     read_layers,
 )
-from hookscope.errors import LayerError, RequestError
+from hookscope.errors import InputError, LayerError, RequestError
+from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.language_output import is_over_vocabulary
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.layers import Layer
 from hookscope.results.lens import Candidate, Lens, LensCell, LensRow, Token
-from hookscope.sources.loaded import LoadedModel
+from hookscope.results.tokens import PromptTokens
 from hookscope.specs.command_options import LensOptions
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.nested import as_call, walk
 
 _ARGMAX = "argmax"
-_TOLERANCE = 1e-4  # of the last layer's logits from the output, over the largest logit
+_TOLERANCE = 1e-4  # of the last block's logits from the output, over the largest logit
 _NARROW_TOLERANCE = 2e-2  # the same in 16 bits
 
 
-class TokenNames:
-    """The texts of the ids that a model predicts: of its tokenizer, or the names of its classes.
+class OutputNames:
+    """The names of what a model predicts: tokens of its vocabulary, or its classes.
 
     Args:
-        loaded: the model.
-        count: number of ids.
+        prepared: the model.
+        count: number of logits.
     """
 
-    def __init__(self, loaded: LoadedModel, count: int) -> None:
-        recipe = loaded.own_text
-        self._vocabulary = recipe.vocabulary if recipe else None
+    def __init__(self, prepared: Prepared, count: int) -> None:
+        loaded = prepared.loaded
         self._classes = loaded.categories if len(loaded.categories) == count else ()
+        recipe = loaded.own_text
+        is_text = not self._classes and is_over_vocabulary(prepared, count)
+        self._vocabulary = recipe.vocabulary if recipe and is_text else None
         self._count = count
         self._known: dict[int, Token] = {}
 
     def __getitem__(self, index: int) -> Token:
         token = self._known.get(index)
         if token is None:
+            text = str(index)
             if self._classes:
                 text = self._classes[index]
             elif self._vocabulary is not None:
                 text = self._vocabulary.text(index)
-            else:
-                text = str(index)
             token = self._known[index] = Token(index, text)
         return token
 
@@ -97,78 +100,97 @@ def run_lens(
         metadata: of the result.
 
     Raises:
-        LayerError: a layer does not fit the norm or the head.
-        RequestError: the blocks or the head cannot be found, or there is no such target.
-        InputError: the target is not one token.
+        LayerError: a layer is not as wide as what the last block returns.
+        RequestError: the blocks or the head cannot be found or applied, or there is no such target.
+        InputError: the target is not one token, or the input is only padding.
         ForwardError: the model raised.
     """
-    stream = record_stream(prepared, layers, options.norm, options.head)
-    shape = _common_shape(stream)
-    unembedding = Unembedding(prepared.module, stream)
-    call = _call_tensors(prepared)
-    is_padding = _padding(call, shape)
-    positions = (~is_padding).flatten().nonzero().squeeze(1)
-    final = _final_logits(stream, unembedding, shape)[positions]
-    names = TokenNames(prepared.loaded, final.shape[-1])
-    token = names.target(options.target)
-    targets = final.argmax(-1) if token is None else torch.full_like(positions, token)
-    at = [divmod(position, shape[1]) for position in positions.tolist()]
-    cells = [
-        cell
-        for layer, prediction in read_layers(unembedding, stream, final, targets, positions)
-        for cell in _cells(layer, prediction, at, targets.tolist(), names)
-    ]
+    with preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed):
+        stream = record_stream(prepared, layers, options.norm, options.head)
+        rows, length = _common_shape(prepared, stream)
+        unembedding = Unembedding(prepared.module, stream, stream.logits.shape[-1])
+        prompt = _prompt(prepared, rows, length)
+        texts = _rows(prompt, rows, length)
+        at = [(n, p) for n, row in enumerate(texts) for p in _real(row, length)]
+        if not at:
+            raise InputError("The input is only padding.", "Give a text with tokens.")
+        positions = torch.tensor([row * length + position for row, position in at])
+        final = _final_logits(stream, unembedding, (rows, length))[positions]
+        names = OutputNames(prepared, final.shape[-1])
+        token = names.target(options.target)
+        targets = final.argmax(-1) if token is None else torch.full_like(final[:, 0], token).long()
+        cells = [
+            cell
+            for layer, prediction in read_layers(unembedding, stream, final, targets, positions)
+            for cell in _cells(layer, prediction, at, targets.tolist(), names)
+        ]
+        notes = _notes(stream, unembedding, final, positions)
     return Lens(
         layers=tuple(stream.values),
-        rows=_rows(call, is_padding, names),
-        positions=shape[1],
+        rows=texts,
+        positions=length,
         cells=tuple(cells),
         norm=stream.norm.name if stream.norm else "",
         head=stream.head.name,
-        notes=_notes(stream, unembedding, final, positions),
+        notes=notes,
         metadata=metadata,
     )
 
 
-def _common_shape(stream: ResidualStream) -> tuple[int, int]:
+def _common_shape(prepared: Prepared, stream: ResidualStream) -> tuple[int, int]:
     """Batch and positions, which all layers have in common."""
     shapes: dict[tuple[int, ...], str] = {}
     for layer, value in stream.values.items():
         if value.ndim != 3:
-            dims = "x".join(map(str, value.shape))
             raise LayerError(
-                f"The output of {layer} ({dims}) is not batch, position, width.",
-                "Select the layers that return the residual stream, usually the blocks.",
+                f"The output of {layer} ({_dims(value.shape)}) is not batch, position, width.",
+                "Select the layers that return the residual stream with --layer.",
             )
         shapes.setdefault(tuple(value.shape[:2]), layer)
     if len(shapes) > 1:
         (one, first), (two, second) = list(shapes.items())[:2]
         raise LayerError(
-            f"{first} returns {one[1]} positions and {second} {two[1]}.",
-            "Select layers with the same positions.",
+            f"{first} returns {_dims(one)} positions and {second} {_dims(two)}.",
+            "Select layers that return the residual stream with --layer.",
         )
     if not shapes:
         raise RequestError(
             "None of the selected layers ran.", "Select layers that the model calls."
         )
-    [(batch, positions)] = shapes
-    return batch, positions
+    [(rows, length)] = shapes
+    if rows != length and tuple(stream.logits.shape[:-1]) == (length, rows):
+        raise RequestError(
+            f"The layers of {prepared.loaded.spec} return position, batch, width.",
+            "The lens needs batch, position, width.",
+        )
+    return rows, length
 
 
-def _call_tensors(prepared: Prepared) -> dict[str, Tensor]:
-    args, kwargs = as_call(prepared.value)
-    named = {".".join(path): tensor for path, tensor in walk(kwargs)}
-    first = next((tensor for _, tensor in walk(args)), None)
-    if first is not None:
-        named.setdefault("input_ids", first)
-    return named
+def _dims(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
-def _padding(call: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
-    mask = call.get("attention_mask")
-    if mask is None or tuple(mask.shape) != shape:
-        return torch.zeros(shape, dtype=torch.bool)
-    return (mask == 0).cpu()
+def _prompt(prepared: Prepared, rows: int, length: int) -> PromptTokens | None:
+    """The tokens at the positions; those of a decoder if there are some."""
+    prompts = prompt_tokens(prepared.loaded, prepared.value)
+    decoders = [prompt for prompt in prompts if prompt.argument.startswith("decoder")]
+    fitting = (p for p in decoders or prompts if (len(p.ids), p.length) == (rows, length))
+    return next(fitting, None)
+
+
+def _rows(prompt: PromptTokens | None, rows: int, length: int) -> tuple[LensRow, ...]:
+    if prompt is None:
+        return (LensRow(()),) * rows
+    return tuple(
+        LensRow(
+            tuple(Token(ids[n], prompt.label(row, n)) for n in range(length)), prompt.padding[row]
+        )
+        for row, ids in enumerate(prompt.ids)
+    )
+
+
+def _real(row: LensRow, length: int) -> Sequence[int]:
+    return [position for position in range(length) if position not in set(row.padding)]
 
 
 def _final_logits(
@@ -176,9 +198,8 @@ def _final_logits(
 ) -> Tensor:
     """The logits of the whole model at all positions: (batch times position, token)."""
     logits = stream.logits
-    if tuple(logits.shape[:-1]) != shape:
-        # A classifier reads one position: the others are read with the same norm and head.
-        logits = unembedding.logits(list(stream.values.values())[-1])
+    if tuple(logits.shape[:-1]) != shape:  # a classifier reads one position
+        logits = unembedding.logits("the last block", stream.end)
     return logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -187,7 +208,7 @@ def _cells(
     prediction: Prediction,
     at: list[tuple[int, int]],
     targets: list[int],
-    names: TokenNames,
+    names: OutputNames,
 ) -> Iterable[LensCell]:
     columns = zip(
         at,
@@ -206,28 +227,23 @@ def _cells(
         )
 
 
-def _rows(call: Mapping[str, Tensor], is_padding: Tensor, names: TokenNames) -> tuple[LensRow, ...]:
-    ids = call.get("decoder_input_ids", call.get("input_ids"))
-    is_text = ids is not None and ids.shape == is_padding.shape and not ids.is_floating_point()
-    rows = ids.tolist() if ids is not None and is_text else [()] * len(is_padding)
-    return tuple(
-        LensRow(tuple(names[i] for i in row), tuple(mask.nonzero().flatten().tolist()))
-        for row, mask in zip(rows, is_padding, strict=True)
-    )
-
-
 def _notes(
     stream: ResidualStream, unembedding: Unembedding, final: Tensor, positions: Tensor
 ) -> tuple[str, ...]:
-    """Whether the norm and the head give the model's own logits."""
-    if stream.logits.ndim != 3 or stream.logits.shape[:-1] != stream.final.shape[:-1]:
-        return ()
-    again = unembedding.from_final(stream.final).flatten(0, -2)[positions]
+    """Whether the norm and the head make the model's own logits of what the last block returns."""
+    notes = []
+    if bool(final.isnan().any()):
+        notes.append("The model's output contains NaN. hookscope check names the layer.")
+    if stream.is_chain or stream.end.shape[:-1] != stream.logits.shape[:-1]:
+        return tuple(notes)
+    again = unembedding.logits("the last block", stream.end).flatten(0, -2)[positions]
     narrow = stream.logits.dtype in (torch.float16, torch.bfloat16)
     difference = largest_difference(final, again.to(final.dtype))
-    if difference <= (_NARROW_TOLERANCE if narrow else _TOLERANCE):
-        return ()
-    return (
-        f"The model changes the logits after {stream.head.name}: its output differs from them by"
-        f" {difference:.2g} of the largest logit. The lens shows the logits of {stream.head.name}.",
-    )
+    if difference > (_NARROW_TOLERANCE if narrow else _TOLERANCE):
+        parts = f"{stream.norm.name} and {stream.head.name}" if stream.norm else stream.head.name
+        notes.append(
+            f"The last block, read with {parts}, does not give the model's output: the logits"
+            f" differ by {difference:.2g} of the largest. The model does more than the lens. Name"
+            " other modules with --norm and --head, if they do all of it."
+        )
+    return tuple(notes)

@@ -1,15 +1,15 @@
-"""One run of a language model that keeps what its blocks return, and finds its norm and head.
+"""One run of a language model that stores what its blocks return, and finds its norm and head.
 
 The blocks of a transformer add to the *residual stream*: each returns it with its part added. After
-the last block comes a norm and the *head*, the linear layer that makes logits of it. Both are found
-by their tensors: the head is the module that returns the logits, and the norm is the module that
-returns what the head gets.
+the last block comes a norm and the *head*, the part that makes logits of it. Both are found by
+their tensors, in a chain: the norm was called with what the last block returned, the head with what
+the norm returned, and the head returned the logits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.execution.forward import forward
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.losses.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, layers_of, submodule
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.nested import walk
 
-_RECENT = 12  # calls that may lie between the norm and the output: the head and the modules around
 NO_NORM = "none"
+_RECENT = 24  # calls that may lie between the last block and the output
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,19 @@ class ResidualStream:
 
     Attributes:
         values: the residual stream by layer, in execution order: batch, position, width.
+        end: what the last block returned.
         norm: the final norm; None if there is none.
         head: the unembedding.
-        final: the tensor that the head was called with.
         logits: the logits of the model's output: batch, position, token, or batch, class.
+        is_chain: whether norm and head are known to lead from ``end`` to ``logits``.
     """
 
     values: dict[str, Tensor]
+    end: Tensor
     norm: Layer | None
     head: Layer
-    final: Tensor
     logits: Tensor
+    is_chain: bool
 
 
 @dataclass(frozen=True)
@@ -59,26 +61,38 @@ class _Returned:
     value: Tensor
 
 
+@dataclass(frozen=True)
+class _Way:
+    """The calls from the end of a stack of blocks to the logits."""
+
+    stack: Sequence[Layer]
+    norm: _Returned | None
+    head: _Returned
+
+
 class StreamRecorder(CallSubscriber):
     """Stores the outputs of layers, and the last calls before the end of the run.
 
     Args:
-        layers: whose outputs are stored.
-        first: whose input is stored too; None for none.
-        outer: modules outside the blocks, one of which is the norm and one the head.
+        stored: layers whose outputs are stored.
+        stacks: the stacks of blocks; what goes into each first block is stored too.
+        outer: modules outside the blocks, among them the norm and the head.
 
     Attributes:
         values: the stored tensors by layer.
+        ends: what the last block of each stack returned, not copied, in execution order.
         recent: the last calls of ``outer``, the latest last.
     """
 
     def __init__(
-        self, layers: Iterable[Layer], firsts: Iterable[Layer], outer: Iterable[Layer]
+        self, stored: Iterable[Layer], stacks: Sequence[Sequence[Layer]], outer: Iterable[Layer]
     ) -> None:
-        self._stored = {layer.module for layer in layers}
-        self._firsts = {layer.module for layer in firsts}
+        self._stored = {layer.module for layer in stored}
+        self._firsts = {stack[0].module for stack in stacks}
+        self._lasts = {stack[-1].module for stack in stacks}
         self._outer = {layer.module for layer in outer}
         self.values: dict[str, Tensor] = {}
+        self.ends: dict[str, Tensor] = {}
         self.recent: deque[_Returned] = deque(maxlen=_RECENT)
 
     def before_call(self, call: ModuleCall) -> None:
@@ -93,9 +107,13 @@ class StreamRecorder(CallSubscriber):
         value = None if call.failed else _first_tensor(call.output)
         if value is None:
             return
-        if call.layer.module in self._stored:
-            self.values[call.layer.name] = value.detach().clone()
-        if call.layer.module in self._outer:
+        name, module = call.layer.name, call.layer.module
+        if module in self._stored:
+            self.values[name] = value.detach().clone()
+        if module in self._lasts:
+            self.ends.pop(name, None)
+            self.ends[name] = value
+        if module in self._outer:
             argument = _first_tensor((call.args, call.kwargs))
             self.recent.append(_Returned(call.layer, argument, value))
 
@@ -117,70 +135,54 @@ def record_stream(
         RequestError: the blocks or the head cannot be found.
         ForwardError: the model raised.
     """
-    module = prepared.module
-    chosen = tuple(layers)
+    module, chosen = prepared.module, tuple(layers)
     stacks = _stacks(module)
     blocks = [layer for stack in stacks for layer in stack]
-    stored = chosen or blocks
     inside = {inner for layer in blocks for inner in layer.module.modules()}
     inside -= {layer.module for layer in blocks}
     named = [_named(prepared, name) for name in (norm, head) if name not in (None, NO_NORM)]
-    outer = [layer for layer in layers_of(module) if layer.module not in inside]
-    recorder = StreamRecorder(stored, [stack[0] for stack in stacks] if not chosen else (), outer)
-    watched = {layer.name: layer for layer in (*stored, *blocks, *outer, *named)}
-    registry = CallRegistry(module)
-    guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
+    outer = [layer for layer in layers_of(module) if layer.module not in inside] + named
+    recorder = StreamRecorder(chosen or blocks, stacks, outer)
+    watched = {layer.name: layer for layer in (*chosen, *blocks, *outer)}
     edits = forward_interventions(prepared.interventions, module, prepared.seed)
-    with guard, edits, registry.subscribed(recorder, tuple(watched.values())):
+    registry = CallRegistry(module)
+    with edits, registry.subscribed(recorder, tuple(watched.values())):
         logits = _logits_of(prepared, forward(prepared))
-        recent = list(recorder.recent)
-        found_head = _find_head(prepared, recent, logits, head)
-        found_norm = _find_norm(recent, found_head, (*stored, *blocks), norm, prepared)
-        final = found_head.argument
-        assert final is not None
-    values = recorder.values
+    way, is_chain = _find_way(prepared, recorder, stacks, logits, norm, head)
+    names = [layer.name for layer in chosen]
     if not chosen:
-        values = _of_last_stack(values, stacks, final, prepared)
+        names = [f"{way.stack[0].name}/input", *(layer.name for layer in way.stack)]
+    values = {name: value for name, value in recorder.values.items() if name in names}
     return ResidualStream(
-        values, found_norm, found_head.layer, final.detach().clone(), logits.detach()
+        values,
+        recorder.ends[way.stack[-1].name].detach(),
+        way.norm.layer if way.norm else None,
+        way.head.layer,
+        logits.detach(),
+        is_chain,
     )
 
 
 def _first_tensor(value: Any) -> Tensor | None:
-    return next((tensor for _, tensor in walk(value) if tensor.is_floating_point()), None)
+    tensors = (tensor for _, tensor in walk(value))
+    return next((t for t in tensors if t.is_floating_point() and t.ndim > 1), None)
 
 
 def _stacks(module: nn.Module) -> list[list[Layer]]:
-    """The lists of at least two modules of one class each; a stack inside another is left out."""
+    """The lists of modules of one class each; a stack inside another is left out."""
     layers = layers_of(module)
     by_module = {layer.module: layer for layer in layers}
     stacks: list[list[Layer]] = []
     covered: set[nn.Module] = set()
     for layer in layers:
         children = list(layer.module.children())
-        same = len(children) > 1 and len({type(child) for child in children}) == 1
-        is_block = same and any(True for _ in children[0].children())
-        if layer.module in covered or not is_block:
+        several = len(children) > (0 if isinstance(layer.module, nn.ModuleList) else 1)
+        same = several and len({type(child) for child in children}) == 1
+        if layer.module in covered or not same or not list(children[0].children()):
             continue
         covered.update(inner for child in children for inner in child.modules())
         stacks.append([by_module[child] for child in children if child in by_module])
     return [stack for stack in stacks if stack]
-
-
-def _of_last_stack(
-    values: dict[str, Tensor], stacks: list[list[Layer]], final: Tensor, prepared: Prepared
-) -> dict[str, Tensor]:
-    """The values of the last stack whose width is that of the head's input."""
-    for stack in reversed(stacks):
-        names = [f"{stack[0].name}/input", *(layer.name for layer in stack)]
-        found = {name: values[name] for name in names if name in values}
-        last = found.get(stack[-1].name)
-        if last is not None and last.shape[-1] == final.shape[-1]:
-            return found
-    raise RequestError(
-        f"{prepared.loaded.spec} has no stack of blocks that leads to the head.",
-        "Name the layers that return the residual stream, such as --layer 'model.layers.*'.",
-    )
 
 
 def _logits_of(prepared: Prepared, output: Any) -> Tensor:
@@ -202,52 +204,100 @@ def _named(prepared: Prepared, name: str | None) -> Layer:
     return Layer(name, module)
 
 
-def _find_head(
-    prepared: Prepared, recent: list[_Returned], logits: Tensor, name: str | None
-) -> _Returned:
-    """The call of the head: that of the module named, else the innermost that returned logits."""
-    if name is None:
-        calls = (call for call in recent if call.argument is not None)
-        made = (call for call in calls if _is_same(call.value, logits))
-        call = next(made, None) or _output_embeddings(prepared.module, recent)
-    else:
-        head = _named(prepared, name).module
-        call = next((call for call in recent if call.layer.module is head), None)
-    if call is None or call.argument is None:
-        what = "The module that makes the logits" if name is None else f"The head {name!r}"
-        raise RequestError(
-            f"{what} was not found among the last calls of {prepared.loaded.spec}.",
-            "Name it with --head, such as --head lm_head.",
-        )
-    return call
-
-
-def _output_embeddings(module: nn.Module, recent: list[_Returned]) -> _Returned | None:
-    """The call of what transformers calls the output embeddings, whose output is changed later."""
-    getter = getattr(module, "get_output_embeddings", None)
-    head = getter() if callable(getter) else None
-    return next((call for call in recent if call.layer.module is head), None)
-
-
-def _find_norm(
-    recent: list[_Returned],
-    head: _Returned,
-    blocks: Iterable[Layer],
-    name: str | None,
+def _find_way(
     prepared: Prepared,
-) -> Layer | None:
-    """The norm: the module named, else the innermost that returned what the head got."""
+    recorder: StreamRecorder,
+    stacks: Sequence[Sequence[Layer]],
+    logits: Tensor,
+    norm: str | None,
+    head: str | None,
+) -> tuple[_Way, bool]:
+    """The norm and the head, and whether they are a chain from the last block to the logits."""
+    by_end = {stack[-1].name: stack for stack in stacks}
+    ends = [(by_end[name], end) for name, end in reversed(recorder.ends.items())]
+    recent = [call for call in recorder.recent if call.layer.name != ROOT]
+    heads = list(_heads(prepared, recent, logits, head))
+    for call in heads:
+        for stack, end in ends:
+            for way in _chains(recent, call, stack, end, norm):
+                return way, _is_same(call.value, logits)
+    if not heads:
+        _raise_unknown_head(prepared, recent, head)
+    call = heads[0]
+    assert call.argument is not None
+    width = call.argument.shape[-1]
+    fitting = [stack for stack, end in ends if end.shape[-1] == width]
+    if not fitting:
+        raise RequestError(
+            f"{prepared.loaded.spec} has no stack of blocks that leads to the head.",
+            "Choose a language model, such as hf:FOLDER, or name another part with --head.",
+        )
+    return _Way(fitting[0], _nearest_norm(prepared, recent, call, norm), call), False
+
+
+def _heads(
+    prepared: Prepared, recent: Sequence[_Returned], logits: Tensor, name: str | None
+) -> Iterator[_Returned]:
+    """The calls that may be that of the head: those that returned the logits, innermost first."""
+    if name is not None:
+        head = _named(prepared, name).module
+        yield from (call for call in recent if call.layer.module is head and _has_argument(call))
+        return
+    made = [call for call in recent if _has_argument(call) and _is_same(call.value, logits)]
+    if not made:  # a model of transformers that changes the logits after its head
+        getter = getattr(prepared.module, "get_output_embeddings", None)
+        embeddings = getter() if callable(getter) else None
+        made = [c for c in recent if _has_argument(c) and c.layer.module is embeddings]
+    yield from made
+
+
+def _has_argument(call: _Returned) -> bool:
+    return call.argument is not None
+
+
+def _chains(
+    recent: Sequence[_Returned],
+    head: _Returned,
+    stack: Sequence[Layer],
+    end: Tensor,
+    norm: str | None,
+) -> Iterator[_Way]:
+    """The ways from the end of a stack to the head, without a norm and with one."""
+    assert head.argument is not None
+    if norm in (None, NO_NORM) and _shares_storage(head.argument, end):
+        yield _Way(stack, None, head)
+    if norm == NO_NORM:
+        return
+    for call in recent:
+        is_named = norm is None or call.layer.name == norm
+        if is_named and call is not head and _has_argument(call):
+            assert call.argument is not None
+            leads = _shares_storage(call.value, head.argument)
+            if leads and _shares_storage(call.argument, end):
+                yield _Way(stack, call, head)
+
+
+def _nearest_norm(
+    prepared: Prepared, recent: Sequence[_Returned], head: _Returned, name: str | None
+) -> _Returned | None:
+    """The call of the norm named; else the innermost leaf that returned what the head got."""
+    assert head.argument is not None
     if name == NO_NORM:
         return None
     if name is not None:
-        return _named(prepared, name)
-    assert head.argument is not None
-    stack = {layer.module for layer in blocks}
-    for call in recent:
-        if call is not head and _shares_storage(call.value, head.argument):
-            is_outer = any(inner in stack for inner in call.layer.module.modules())
-            return None if is_outer else call.layer
-    return None
+        layer = _named(prepared, name)
+        return _Returned(layer, None, head.argument)
+    calls = (call for call in recent if call is not head and call.layer.leaf)
+    return next((call for call in calls if _shares_storage(call.value, head.argument)), None)
+
+
+def _raise_unknown_head(prepared: Prepared, recent: Sequence[_Returned], name: str | None) -> None:
+    what = "The module that makes the logits" if name is None else f"The head {name!r}"
+    last = [call.layer.name for call in recent if call.layer.leaf][-3:]
+    raise RequestError(
+        f"{what} was not found among the last calls of {prepared.loaded.spec}.",
+        f"Name it with --head. The last modules that ran are {', '.join(last)}.",
+    )
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:

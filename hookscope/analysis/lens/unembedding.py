@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.analysis.lens.residual_stream import ResidualStream
-from hookscope.errors import LayerError
+from hookscope.errors import LayerError, RequestError, cause
+from hookscope.hooks.layers import Layer
 
 TOP = 5  # candidates of a cell
 _CHUNK = 1 << 26  # logits computed at once
@@ -44,20 +45,52 @@ class Unembedding:
     Args:
         model: the model.
         stream: a run of it.
+        count: number of tokens that the model's own logits have.
     """
 
-    def __init__(self, model: nn.Module, stream: ResidualStream) -> None:
-        self._norm = stream.norm.module if stream.norm else nn.Identity()
-        self._head = stream.head.module
+    def __init__(self, model: nn.Module, stream: ResidualStream, count: int) -> None:
+        self._norm, self._head = stream.norm, stream.head
+        self._width = stream.end.shape[-1]
+        self._count = count
         self._config = getattr(model, "config", None)
 
-    def logits(self, residual: Tensor) -> Tensor:
-        """Return the logits, (..., token), of a residual stream, (..., width)."""
-        return self.from_final(self._norm(residual))
+    def logits(self, layer: str, residual: Tensor) -> Tensor:
+        """Return the logits of a residual stream, in float32 or wider.
 
-    def from_final(self, final: Tensor) -> Tensor:
-        """Return the logits of what the head is called with."""
-        return self._finish(self._head(final))
+        Args:
+            layer: the name of what returned it; the norm's output goes to the head alone.
+            residual: (..., width).
+
+        Raises:
+            LayerError: it is not as wide as what the last block returns.
+            RequestError: the norm or the head cannot be applied to it.
+        """
+        if residual.shape[-1] != self._width:
+            raise LayerError(
+                f"The output of {layer} is {residual.shape[-1]} wide, and that of the last block"
+                f" {self._width}.",
+                "Select the layers that return the residual stream, usually the blocks.",
+            )
+        value = residual
+        if self._norm is not None and layer != self._norm.name:
+            value = self._apply(self._norm, value, self._width)
+        logits = self._finish(self._apply(self._head, value, self._count))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _apply(self, layer: Layer, value: Tensor, width: int) -> Tensor:
+        hint = "Name other modules with --norm and --head."
+        try:
+            result = layer.module(value)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of a module that is not meant for it
+            raise RequestError(f"{layer.title} cannot be applied: {cause(error)}.", hint) from error
+        if not isinstance(result, Tensor) or result.shape != (*value.shape[:-1], width):
+            shape = "x".join(map(str, getattr(result, "shape", ()))) or type(result).__name__
+            raise RequestError(
+                f"{layer.title} returns {shape} and not {width} numbers for each position.", hint
+            )
+        return result
 
     def _finish(self, logits: Tensor) -> Tensor:
         """Apply what some models of transformers do after the head, by their configuration."""
@@ -90,15 +123,15 @@ def read_layers(
         positions: indices into batch times position, int64 (positions,).
 
     Raises:
-        LayerError: a layer does not fit the norm or the head.
+        LayerError: a layer is not as wide as what the last block returns.
+        RequestError: the norm or the head cannot be applied.
     """
     parts: dict[str, list[Sequence[Tensor]]] = {layer: [] for layer in stream.values}
     step = max(1, _CHUNK // final_logits.shape[-1])
     for at in (slice(first, first + step) for first in range(0, len(positions), step)):
         model = _ModelPrediction(final_logits[at])
         for layer, value in stream.values.items():
-            rows = value.flatten(0, -2)[positions[at]]
-            logits = _logits(unembedding, layer, rows)
+            logits = unembedding.logits(layer, value.flatten(0, -2)[positions[at]])
             parts[layer].append(_predict(logits, model, targets[at]))
     for layer, columns in parts.items():
         yield layer, Prediction(*map(torch.cat, zip(*columns, strict=True)))
@@ -121,18 +154,6 @@ class _ModelPrediction:
         return terms.sum(-1).clamp_min_(0)
 
 
-def _logits(unembedding: Unembedding, layer: str, rows: Tensor) -> Tensor:
-    try:
-        logits = unembedding.logits(rows)
-    except RuntimeError as error:
-        raise LayerError(
-            f"The output of {layer} ({rows.shape[-1]} wide) does not fit the final norm and the"
-            " head.",
-            "Select the layers that return the residual stream, usually the blocks.",
-        ) from error
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 def _predict(logits: Tensor, model: _ModelPrediction, targets: Tensor) -> Sequence[Tensor]:
     """Top ids, their probabilities, rank and probability of the target, and divergence."""
     log_z = logits.logsumexp(-1, keepdim=True)
@@ -141,13 +162,17 @@ def _predict(logits: Tensor, model: _ModelPrediction, targets: Tensor) -> Sequen
     return (
         top.indices,
         (top.values - log_z).exp(),
-        (logits > target).sum(-1) + 1,
+        # So written, a NaN makes the target the last one and not the first.
+        (~(logits <= target)).sum(-1).add_(1).clamp_max_(logits.shape[-1]),
         (target - log_z).exp().squeeze(-1),
         model.divergence(logits - log_z),
     )
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference of two tensors, over the largest magnitude of the first."""
-    scale = float(a.abs().max()) or 1.0
-    return float((a - b).abs().max()) / scale
+    """Return the largest difference of finite entries, over the largest magnitude of the first."""
+    finite = a.isfinite() & b.isfinite()
+    if not bool(finite.any()):
+        return 0.0
+    scale = float(a[finite].abs().max()) or 1.0
+    return float((a - b)[finite].abs().max()) / scale

@@ -147,4 +147,5 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
         size=len(tokenizer),
         special=frozenset((*tokenizer.all_special_ids, *special)),
         padding=tokenizer.pad_token_id,
+        unknown=tokenizer.unk_token_id,
     )

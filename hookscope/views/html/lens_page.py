@@ -10,7 +10,7 @@ from hookscope.files.atomic_files import write_text
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.text.formats import layer_text, number_text
+from hookscope.views.text.formats import layer_text, number_text, token_text
 
 _STYLES = ("page.css", "lens_page.css")
 _SCRIPTS = ("theme.js",)
@@ -85,18 +85,14 @@ def _text(result: Lens, number: int, row: LensRow) -> LensPageText:
         LensPageRow(layer_text(layer), tuple(map(_cell, cells)))
         for layer, cells in result.by_layer(number)
     ]
-    return LensPageText(title, tuple(map(_visible, tokens)), tuple(reversed(rows)))
+    return LensPageText(title, tuple(map(token_text, tokens)), tuple(reversed(rows)))
 
 
 def _cell(cell: LensCell) -> LensPageCell:
     best = cell.top[0]
     share = best.probability
     level = round(share * _LEVELS) if math.isfinite(share) else "nan"
-    lines = [f"{_visible(one.token.text)} {one.probability:.1%}" for one in cell.top]
-    target = f"{_visible(cell.target.text)}: rank {cell.rank}, {cell.probability:.2%}"
+    lines = [f"{token_text(one.token.text)} {one.probability:.1%}" for one in cell.top]
+    target = f"{token_text(cell.target.text)}: rank {cell.rank}, {cell.probability:.2%}"
     lines += [f"target {target}", f"KL {number_text(cell.kl)} nats"]
-    return LensPageCell(_visible(best.token.text), level, "\n".join(lines))
-
-
-def _visible(token: str) -> str:
-    return token.replace(" ", "·").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return LensPageCell(token_text(best.token.text), level, "\n".join(lines))

@@ -173,3 +173,12 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
             line = indent
         line += rest
     return [*lines, line]
+
+
+def token_text(token: str, ascii: bool = False) -> str:
+    """Return a token with its spaces visible, and other characters that do not print escaped.
+
+    >>> token_text(" Paris"), token_text(" a", ascii=True)
+    ('·Paris', '_a')
+    """
+    return visible(token.replace(" ", "_" if ascii else "·"), ascii)

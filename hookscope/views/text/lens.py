@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.views.images.colors import SEQUENTIAL
-from hookscope.views.text.formats import layer_text, plural, visible
+from hookscope.views.text.formats import layer_text, plural, token_text, visible
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.text_table import (
     Cell,
@@ -73,7 +73,7 @@ def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text
         line = Text(_padded(name, room))
         for cell in cells[len(positions) - len(shown) :]:
             best = cell.top[0]
-            text = _padded(_spaced(best.token.text, options), TOKEN_WIDTH)
+            text = _padded(token_text(best.token.text, options.ascii), TOKEN_WIDTH)
             line.append(" ").append(text, _shade(best.probability))
         lines.append(line)
     if len(shown) < len(positions):
@@ -88,22 +88,16 @@ def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text
 def _header(row: LensRow, positions: list[int], room: int, options: TextOptions) -> Text:
     line = Text(_padded("after", room), "bold")
     for position in positions:
-        text = _spaced(row.tokens[position].text, options) if row.tokens else str(position)
+        text = token_text(row.tokens[position].text, options.ascii) if row.tokens else str(position)
         line.append(" ").append(_padded(text, TOKEN_WIDTH))
     return line
 
 
 def _padded(text: str, width: int) -> str:
-    """The text in so many cells; the end of a name says more than its beginning."""
+    """The beginning of a text in so many cells."""
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return f"{set_cell_size(text, width - 1)}~"
-
-
-def _spaced(token: str, options: TextOptions) -> str:
-    """A token with its leading space visible, and line breaks escaped."""
-    shown = token.replace(" ", "·") if not options.ascii else token.replace(" ", "_")
-    return visible(shown, options.ascii)
 
 
 def _shade(probability: float) -> Style:
@@ -120,10 +114,10 @@ def _position_lines(result: Lens, number: int, row: LensRow, options: TextOption
     if not real:
         return sentence(f"Text {number} is only padding.", options, "dim")
     last = real[-1]
-    after = f" ({_spaced(row.tokens[last].text, options)!r})" if row.tokens else ""
+    after = f" ({token_text(row.tokens[last].text, options.ascii)!r})" if row.tokens else ""
     text = f" of text {number}" if len(result.rows) > 1 else ""
     cells = [cells[-1] for _, cells in result.by_layer(number)]
-    target = _spaced(cells[-1].target.text, options)
+    target = token_text(cells[-1].target.text, options.ascii)
     title = f"After the last position{text}, {last}{after}; the target is {target!r}:"
     columns = (
         Column("layer"),
@@ -141,7 +135,7 @@ def _position_lines(result: Lens, number: int, row: LensRow, options: TextOption
 
 def _figures(cell: LensCell, options: TextOptions) -> tuple[Cell, ...]:
     best = [
-        f"{_spaced(candidate.token.text, options)} {candidate.probability:.0%}"
+        f"{token_text(candidate.token.text, options.ascii)} {candidate.probability:.0%}"
         for candidate in cell.top[:SHOWN]
     ]
     return (
@@ -170,9 +164,9 @@ def _pipe_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
         (
             Cell(layer_text(cell.layer)),
             *(count_cell(cell.row), count_cell(cell.position)),
-            Cell(_spaced(tokens[cell.position].text, options) if tokens else ""),
-            *(Cell(_spaced(best.token.text, options)), number_cell(best.probability)),
-            *(Cell(_spaced(cell.target.text, options)), count_cell(cell.rank)),
+            Cell(token_text(tokens[cell.position].text, options.ascii) if tokens else ""),
+            *(Cell(token_text(best.token.text, options.ascii)), number_cell(best.probability)),
+            *(Cell(token_text(cell.target.text, options.ascii)), count_cell(cell.rank)),
             *(number_cell(cell.probability), number_cell(cell.kl)),
         )
     )

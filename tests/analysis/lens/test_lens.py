@@ -156,7 +156,10 @@ def test_padding_has_no_cells_and_changes_none(side: str) -> None:
     assert len(list(batch.real_positions(1))) == 4
     for layer, cells in batch.by_layer(1):
         expected = [cell for cell in alone.cells if cell.layer == layer]
+        assert [cell.top[0].token for cell in cells] == [cell.top[0].token for cell in expected]
+        assert [cell.rank for cell in cells] == [cell.rank for cell in expected]
         assert [c.kl for c in cells] == pytest.approx([c.kl for c in expected], rel=1e-3, abs=1e-6)
+        assert [cell.position for cell in cells] == list(batch.real_positions(1))
 
 
 def test_argmax_follows_the_prediction_of_the_model() -> None:
@@ -168,44 +171,151 @@ def test_argmax_follows_the_prediction_of_the_model() -> None:
     assert {cell.rank for cell in found.cells} == {1}
 
 
-def test_a_model_of_ones_own_with_a_norm_and_without() -> None:
-    block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    other = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    parts = [nn.Embedding(20, 8), nn.ModuleList([block, other]), nn.LayerNorm(8), nn.Linear(8, 20)]
+class Net(nn.Module):
+    """Two blocks that return the residual stream, registered in the other order than they run."""
 
-    class Net(nn.Module):
-        def __init__(self, normed: bool) -> None:
-            super().__init__()
-            self.embed, self.blocks, self.norm, self.head = parts
-            self.normed = normed
+    def __init__(self, ending: str = "norm") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.later = nn.ModuleList([Block() for _ in range(2)])
+        self.first = nn.ModuleList([Block() for _ in range(2)])
+        self.embed, self.norm = nn.Embedding(20, 8), nn.LayerNorm(8)
+        self.drop, self.head = nn.Dropout(), nn.Linear(8, 20)
+        self.ending = ending
 
-        def forward(self, ids: Tensor) -> Tensor:
-            x = self.embed(ids)
-            for part in self.blocks:
-                x = x + part(x)
-            return self.head(self.norm(x) if self.normed else x)
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in (*self.first, *self.later):
+            x = block(x)
+        if self.ending == "functional":
+            x = nn.functional.layer_norm(x, (8,))
+        elif self.ending == "norm":
+            x = self.norm(x)
+        elif self.ending == "dropout":
+            x = self.drop(self.norm(x))
+        logits: Tensor = self.head(x)
+        return logits
 
-    ids = torch.tensor([[3, 1, 4]])
-    for normed in (True, False):
-        # The blocks return what is added here, so that the stream is not what they return.
-        found = hookscope.lens(Net(normed), input=ids, layers=["blocks.0", "blocks.1"])
-        assert (found.norm, found.head) == ("norm" if normed else "", "head")
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(x).relu()
+
+
+IDS_OF_NET = torch.tensor([[3, 1, 4]])
+
+
+@pytest.mark.parametrize(
+    ("ending", "norm", "exact"),
+    [
+        ("norm", "norm", True),
+        ("none", "", True),
+        ("dropout", "norm", True),
+        ("functional", "", False),
+    ],
+)
+def test_the_last_block_gives_the_output_or_a_note_says_that_it_does_not(
+    ending: str, norm: str, exact: bool
+) -> None:
+    found = hookscope.lens(Net(ending), input=IDS_OF_NET)
+    assert (found.norm, found.head) == (norm, "head")
+    assert found.layers == ("later.0/input", "later.0", "later.1")
+    assert (found.cell("later.1").kl < 1e-6) is exact
+    assert (found.notes == ()) is exact
+    assert exact or "does not give the model's output" in found.notes[0]
+
+
+def test_all_that_follows_the_last_block_of_a_masked_model_is_applied() -> None:
+    from transformers import BertConfig, BertForMaskedLM
+
+    model = built(lambda: BertForMaskedLM(BertConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64,
+    )))  # fmt: skip
+    found = hookscope.lens(model, input={"input_ids": X})
+    assert (found.norm, found.head) == ("cls.predictions.transform", "cls.predictions.decoder")
+    assert found.notes == ()
+    assert found.cell("bert.encoder.layer.1").kl < 1e-6
+
+
+def test_an_encoder_and_its_decoder_have_masks_of_their_own() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        **{"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2},
+        **{"num_heads": 2, "decoder_start_token_id": 0},
+    )
+    model = built(lambda: T5ForConditionalGeneration(config))
+    mask = torch.ones_like(X)
+    mask[0, 4:] = 0
+    call = {"input_ids": X, "attention_mask": mask, "decoder_input_ids": X}
+    found = hookscope.lens(model, input=call)
+    assert found.layers[-1] == "decoder.block.1"
+    assert [row.padding for row in found.rows] == [(), ()]
+    # Its logits are those of the scaled stream, which no module returns.
+    assert found.notes and "decoder" in found.layers[0]
+
+
+def test_a_layer_that_is_the_norm_is_read_without_it() -> None:
+    found = hookscope.lens(Net(), input=IDS_OF_NET, layers=["later.1", "norm"])
+    assert (found.norm, found.layers) == ("norm", ("later.1", "norm"))
+    assert max(cell.kl for cell in found.cells) < 1e-6
+
+
+def test_values_that_are_not_finite_never_make_the_target_the_first() -> None:
+    model = Net()
+    with torch.no_grad():
+        model.head.bias[5] = -math.inf
+    clean = hookscope.lens(model, input=IDS_OF_NET, target=5)
+    assert clean.notes == ()
+    assert {cell.rank for cell in clean.cells} == {20}
+    assert max(cell.kl for cell in clean.cells if cell.layer == "later.1") < 1e-6
+    with torch.no_grad():
+        model.norm.weight.fill_(math.nan)
+    broken = hookscope.lens(model, input=IDS_OF_NET, target=3)
+    assert {cell.rank for cell in broken.cells} == {20}
+    assert "contains NaN" in broken.notes[0]
+
+
+def test_an_input_of_padding_alone_is_refused() -> None:
+    call = {"input_ids": X, "attention_mask": torch.zeros_like(X)}
+    with pytest.raises(InputError, match="only padding"):
+        hookscope.lens(built(llama), input=call)
 
 
 def test_a_classifier_predicts_its_classes_at_every_patch() -> None:
-    found = hookscope.lens("vit_b_16", shape=(1, 3, 224, 224), target="tench")
-    assert (found.norm, found.head) == ("encoder.ln", "heads.head")
-    assert (len(found.layers), found.positions) == (13, 197)
-    assert found.cells[0].target.text == "tench"
-    assert all(math.isfinite(cell.kl) for cell in found.cells)
+    whole = hookscope.lens("vit_b_16", shape=(1, 3, 224, 224), target="tench")
+    assert (whole.norm, whole.head, whole.notes) == ("encoder.ln", "heads.head", ())
+    assert (len(whole.layers), whole.positions) == (13, 197)
+    assert whole.cells[0].target.text == "tench"
+    early = whole.layers[3]
+    alone = hookscope.lens("vit_b_16", shape=(1, 3, 224, 224), target="tench", layers=early)
+    assert alone.cells == tuple(cell for cell in whole.cells if cell.layer == early)
 
 
-def test_a_run_leaves_the_model_as_it_was() -> None:
-    model = built(gpt2)
+def test_a_run_leaves_the_model_and_the_generator_as_they_were() -> None:
+    class Counting(nn.LayerNorm):
+        def __init__(self) -> None:
+            super().__init__(8)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.seen += 1
+            return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+    model = Net().train()
+    model.norm = Counting()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.train()
-    hookscope.lens(model, input={"input_ids": X})
-    assert model.training
+    state = torch.get_rng_state()
+    first = hookscope.lens(model, input=IDS_OF_NET)
+    assert first == hookscope.lens(model, input=IDS_OF_NET)
+    hookscope.lens(model, input=IDS_OF_NET, train=True)
+    assert model.training and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 
@@ -216,9 +326,16 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": ""}, RequestError, "'' is not a token"),
     ({"norm": "model.nrm"}, LayerError, "has no module 'model.nrm'"),
     ({"head": "model.norm2"}, LayerError, "has no module 'model.norm2'"),
-    ({"head": "model.layers.0.mlp"}, RequestError, "was not found among the last calls"),
-    ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, r"up_proj \(32 wide\) does not fit"),
+    ({"head": "model.layers.0.mlp"}, RequestError, "mlp returns .* not 64 numbers"),
+    ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, "up_proj is 32 wide, and that of"),
     ({"layers": "nothing"}, LayerError, "nothing"),
+    ({"norm": "model.layers.0"}, RequestError, "model.layers.0 cannot be applied"),
+    ({"norm": "model.embed_tokens"}, RequestError, "model.embed_tokens cannot be applied"),
+    (
+        {"layers": ["model.norm", "model.rotary_emb"]},
+        LayerError,
+        "1x7 positions and model.norm 2x7",
+    ),
 ]
 
 

@@ -24,12 +24,12 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing
-from hookscope.views.text.formats import layer_text, plural
+from hookscope.views.text.formats import count_text, layer_text, plural, token_text
 
 _CELL_WIDTH, _CELL_HEIGHT = 0.72, 0.24  # inches
 _LETTERS = 10  # of a token in a cell
-MOST_POSITIONS = 128  # that are drawn, the last ones
-MOST_TEXTS = 16
+MOST_POSITIONS = 64  # that are drawn, the last ones
+MOST_CELLS = 8192  # of all texts together: seconds to draw
 
 
 def draw_lens(result: Lens) -> Drawing:
@@ -38,15 +38,17 @@ def draw_lens(result: Lens) -> Drawing:
     The colour of a cell is the probability of its most probable token, which is written into it.
 
     Raises:
-        RequestError: the batch has more texts than fit, or no cell.
+        RequestError: there are more cells than fit on a picture.
     """
     numbers = [n for n in range(len(result.rows)) if result.real_positions(n)]
-    if not numbers or len(numbers) > MOST_TEXTS:
-        raise RequestError(
-            f"The lens has {plural(len(numbers), 'text')} to draw.",
-            f"Draw 1 to {MOST_TEXTS} at once.",
-        )
     panels = [_panel(result, number) for number in numbers]
+    count = sum(values.size for values, _ in panels)
+    if count > MOST_CELLS:
+        raise RequestError(
+            f"The picture would have {count_text(count)} cells, and the limit is"
+            f" {count_text(MOST_CELLS)}.",
+            "Select layers with --layer, give fewer texts, or write a page (-o lens.html).",
+        )
     columns = max(values.shape[1] for values, _ in panels)
     names = [shorten_middle(layer_text(layer), 32) for layer in result.layers]
     label = label_inches(max(map(len, names)))
@@ -91,21 +93,18 @@ def _draw_panel(
     for y, row in enumerate(cells):
         for x, cell in enumerate(row):
             probability = cell.top[0].probability
-            text = shorten_middle(_token(cell.top[0].token.text), _LETTERS)
+            text = shorten_middle(token_text(cell.top[0].token.text), _LETTERS)
             bright = math.isfinite(probability) and probability > 0.5
             color = "#1c1e21" if bright else "white"
             axes.text(x, y, escape_text(text), ha="center", va="center", fontsize=6, color=color)
     tokens = result.rows[number].tokens
     positions = [cell.position for cell in cells[0]]
-    below = [_token(tokens[position].text) if tokens else str(position) for position in positions]
+    below = [
+        token_text(tokens[position].text) if tokens else str(position) for position in positions
+    ]
     axes.set_xlabel("after")
     axes.xaxis.set_major_locator(FixedLocator(list(range(len(below)))))
     axes.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
     short = [escape_text(shorten_middle(text, _LETTERS)) for text in below]
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: short[int(at)]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: escape_text(names[int(at)])))
-
-
-def _token(text: str) -> str:
-    """A token with its spaces visible; line breaks are escaped."""
-    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace(" ", "·")
