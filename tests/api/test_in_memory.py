@@ -71,7 +71,7 @@ def test_the_page_differs_in_the_name_and_the_size_of_the_file_alone(
 
 @pytest.mark.parametrize("function", [hookscope.plot, hookscope.report])
 def test_anything_else_is_refused(function) -> None:
-    with pytest.raises(RequestError, match="A dict is neither a file nor a capture"):
+    with pytest.raises(RequestError, match="A value of type dict is neither a file nor a capture"):
         function({"conv1": torch.ones(2)})
 
 

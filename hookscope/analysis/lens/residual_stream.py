@@ -80,7 +80,8 @@ class StreamRecorder(CallSubscriber):
 
     Attributes:
         values: the stored tensors by layer.
-        ends: what the last block of each stack returned, not copied, in execution order.
+        ends: what the last block of each stack and each stored layer returned, not copied, in
+            execution order.
         recent: the last calls of ``outer``, the latest last.
     """
 
@@ -110,7 +111,7 @@ class StreamRecorder(CallSubscriber):
         name, module = call.layer.name, call.layer.module
         if module in self._stored:
             self.values[name] = value.detach().clone()
-        if module in self._lasts:
+        if module in self._lasts or module in self._stored:
             self.ends.pop(name, None)
             self.ends[name] = value
         if module in self._outer:
@@ -148,7 +149,9 @@ def record_stream(
     registry = CallRegistry(module)
     with edits, registry.subscribed(recorder, tuple(watched.values())):
         logits = _logits_of(prepared, forward(prepared))
-    way, is_chain = _find_way(prepared, recorder, stacks, logits, norm, head)
+    # Of a model without such stacks, the layers that are chosen are taken for blocks.
+    ways = [*stacks, *([layer] for layer in chosen)]
+    way, is_chain = _find_way(prepared, recorder, ways, logits, norm, head)
     names = [layer.name for layer in chosen]
     if not chosen:
         names = [f"{way.stack[0].name}/input", *(layer.name for layer in way.stack)]
@@ -213,8 +216,11 @@ def _find_way(
     head: str | None,
 ) -> tuple[_Way, bool]:
     """The norm and the head, and whether they are a chain from the last block to the logits."""
-    by_end = {stack[-1].name: stack for stack in stacks}
-    ends = [(by_end[name], end) for name, end in reversed(recorder.ends.items())]
+    # The one that ran last comes first, and a single layer after all stacks.
+    order = {name: n for n, name in enumerate(recorder.ends)}
+    ran = [stack for stack in stacks if stack[-1].name in order]
+    ran.sort(key=lambda stack: (len(stack) > 1, order[stack[-1].name]), reverse=True)
+    ends = [(stack, recorder.ends[stack[-1].name]) for stack in ran]
     recent = [call for call in recorder.recent if call.layer.name != ROOT]
     heads = list(_heads(prepared, recent, logits, head))
     for call in heads:

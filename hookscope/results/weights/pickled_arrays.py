@@ -41,11 +41,14 @@ class PlainArray:
     big_endian: bool
     shape: tuple[int, ...]
     column_major: bool
-    data: bytes
+    data: bytes | bytearray
 
 
 class PickledArray(OpaqueObject):
-    """An array of numpy, whose state the pickle sets after it."""
+    """An array of numpy, whose state the pickle sets after it.
+
+    Its bytes are not copied: any number of arrays of a pickle may have the same ones.
+    """
 
     __slots__ = ()
 
@@ -68,40 +71,59 @@ class PickledArray(OpaqueObject):
             raise DamagedPickle("an array has sizes that are no numbers, or negative")
         if len(data) != prod(shape) * bits_of(name) // 8:
             raise DamagedPickle("an array has more or fewer values than its shape")
-        return PlainArray(name, big_endian, shape, column_major is True, bytes(data))
+        return PlainArray(name, big_endian, shape, column_major is True, data)
 
 
-def build_array(name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return what a call that numpy pickles stands for; None for any other call.
+class ArrayBuilder:
+    """What calls that numpy pickles stand for.
 
-    Args:
-        name: the dotted name of the function.
-        arguments: what it would be called with.
+    Bytes in a pickle of protocol 2 are a call that encodes a text. Each text is encoded once,
+    however often a pickle names it.
 
     Example:
-        >>> array = build_array("numpy._core.multiarray._reconstruct", (GlobalName(_ARRAY), (0,)))
+        >>> build = ArrayBuilder()
+        >>> array = build("numpy._core.multiarray._reconstruct", (GlobalName(_ARRAY), (0,)))
         >>> array.state = (1, (2,), OpaqueObject(_DTYPE, ("u1",)), False, b"ab")
         >>> array.state[2].state = (3, "|", None, None, None, -1, -1, 0)
         >>> array.content.dtype, array.content.shape
         ('uint8', (2,))
     """
-    if _RECONSTRUCT.fullmatch(name) and arguments and arguments[0] == GlobalName(_ARRAY):
-        return PickledArray(_ARRAY, arguments)
-    if _FROM_BUFFER.fullmatch(name) and len(arguments) == 4:
-        array = PickledArray(_ARRAY, arguments)
-        data, dtype, shape, order = arguments
-        array.state = (_VERSION, shape, dtype, order == "F", data)
-        return array
-    if name == _ENCODE and len(arguments) == 2 and arguments[1] in _LATIN:  # bytes, as a text
-        return _encoded(arguments[0])
-    if name in _EMPTY_BYTES and not arguments:
-        return b""
-    return None
+
+    def __init__(self) -> None:
+        self._encoded: dict[int, tuple[str, bytes | None]] = {}
+
+    def __call__(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Return what a call stands for; None for any other call.
+
+        Args:
+            name: the dotted name of the function.
+            arguments: what it would be called with.
+        """
+        if _RECONSTRUCT.fullmatch(name) and arguments and arguments[0] == GlobalName(_ARRAY):
+            return PickledArray(_ARRAY, arguments)
+        if _FROM_BUFFER.fullmatch(name) and len(arguments) == 4:
+            array = PickledArray(_ARRAY, arguments)
+            data, dtype, shape, order = arguments
+            array.state = (_VERSION, shape, dtype, order == "F", data)
+            return array
+        if name == _ENCODE and len(arguments) == 2 and arguments[1] in _LATIN:
+            return self._encode(arguments[0])
+        if name in _EMPTY_BYTES and not arguments:
+            return b""
+        return None
+
+    def _encode(self, text: Any) -> bytes | None:
+        if not isinstance(text, str):
+            return None
+        if id(text) not in self._encoded:
+            # The text is stored too: its id may not pass to another one.
+            self._encoded[id(text)] = text, _encoded(text)
+        return self._encoded[id(text)][1]
 
 
-def _encoded(text: Any) -> bytes | None:
+def _encoded(text: str) -> bytes | None:
     try:
-        return text.encode("latin1") if isinstance(text, str) else None
+        return text.encode("latin1")
     except UnicodeEncodeError:
         return None
 

@@ -37,7 +37,7 @@ class StridedLocation:
     strides: tuple[int, ...] | None = None
     record: str = ""
     big_endian: bool = False
-    data: bytes | None = None
+    data: bytes | bytearray | None = None
 
     def values(self) -> TensorValues:
         """Return what reads the values."""

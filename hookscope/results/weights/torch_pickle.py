@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from hookscope.files.pickle_scan import DamagedPickle
 from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler
-from hookscope.results.weights.pickled_arrays import build_array
+from hookscope.results.weights.pickled_arrays import ArrayBuilder
 from hookscope.results.weights.strided_location import is_shape
 from hookscope.results.weights.weight_dtypes import bits_of, is_known
 
@@ -93,9 +93,12 @@ class TorchUnpickler(PlainUnpickler):
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
         self.storages: dict[str, int] = {}
+        self._build_array = ArrayBuilder()
 
     def build(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Return a tensor, a container, or an opaque object."""
+        if (array := self._build_array(name, arguments)) is not None:
+            return array
         return _build(name, arguments)
 
     def resolve(self, pid: Any) -> Any:
@@ -137,8 +140,6 @@ def _build(name: str, arguments: tuple[Any, ...]) -> Any:
         return OpaqueObject(getattr(arguments[0], "name", "?"), arguments[1:])
     if name == "torch.device" and arguments:
         return ":".join(map(str, arguments))
-    if (built := build_array(name, arguments)) is not None:
-        return built
     return OpaqueObject(name, arguments)
 
 

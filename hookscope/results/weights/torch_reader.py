@@ -185,10 +185,12 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
     first: dict[tuple[object, ...], str] = {}
     tensors = []
     allowed = os.path.getsize(path) + _EXPANDED
+    in_arrays = 0
     for name, record in chosen.tensors.items():
         place: tuple[object, ...]
         if isinstance(record, PickledArray):
-            location, place = _array_location(path, record), (id(record),)
+            location = _array_location(path, record)
+            place = _array_place(record, location)
         else:
             key = record.storage.key
             if key not in ranges:
@@ -200,6 +202,10 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
         if nbytes > allowed:
             raise DamagedPickle(f"{name!r} has more values than its file can hold")
         tied_to = first.setdefault(place if numel else (name,), name)
+        if isinstance(record, PickledArray) and tied_to == name:
+            in_arrays += nbytes
+            if in_arrays > allowed:
+                raise DamagedPickle("its arrays have more values than the file can hold")
         tensor = WeightTensor(
             name, location.dtype, location.shape, nbytes, path, "" if tied_to == name else tied_to
         )
@@ -234,6 +240,14 @@ def _array_location(path: str, record: PickledArray) -> StridedLocation:
     return StridedLocation(
         path, 0, array.dtype, array.shape, strides, big_endian=array.big_endian, data=array.data
     )
+
+
+def _array_place(record: PickledArray, location: StridedLocation) -> tuple[object, ...]:
+    """What two arrays with the same values in a pickle have in common."""
+    # Python has each text of one byte once, so that arrays of one byte would all be the same.
+    if location.data is None or len(location.data) < 2:
+        return (id(record),)
+    return (id(location.data), location.dtype, location.shape, location.strides)
 
 
 def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> Iterator[str]:

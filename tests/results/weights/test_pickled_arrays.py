@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +181,70 @@ def test_other_encodings_are_not_computed(tmp_path: Path, arguments: tuple[objec
     path = tmp_path / "a.pth"
     torch.save({"w": torch.ones(1), "e": Encoded(*arguments)}, path)
     assert list(open_weights(path)) == ["w"]
+
+
+SIZE = 1 << 20
+TEXT, BUFFER = "\x01" * SIZE, bytearray(b"\x01" * SIZE)
+
+
+class EncodedText:
+    """Bytes as protocol 2 writes them: a call that encodes a text."""
+
+    def __reduce__(self) -> Any:
+        return codecs.encode, (TEXT, "latin1")
+
+
+class OfText:
+    """An array of a text that the pickle has once."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __reduce__(self) -> Any:
+        make = np._core.multiarray._reconstruct
+        state = (1, self.shape, np.dtype("u1"), False, EncodedText())
+        return make, (np.ndarray, (0,), b"b"), state
+
+
+class OfBuffer(OfText):
+    """An array of a buffer that the pickle has once."""
+
+    def __reduce__(self) -> Any:
+        return np._core.numeric._frombuffer, (BUFFER, np.dtype("u1"), self.shape, "C")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+
+@pytest.mark.parametrize("kind", [OfText, OfBuffer])
+def test_arrays_that_share_their_bytes_take_their_memory_once(
+    tmp_path: Path, kind: type[OfText]
+) -> None:
+    content = {f"a{n}": kind((SIZE,)) for n in range(200)}
+    torch.save(content, tmp_path / "a.pth", pickle_protocol=5 if kind is OfBuffer else 2)
+    tracemalloc.start()
+    try:
+        weights = open_weights(tmp_path / "a.pth")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * SIZE
+    assert weights.parameters == SIZE
+    assert np.array_equal(weights["a199"], np.ones(SIZE, np.uint8))
+
+
+@pytest.mark.parametrize("kind", [OfText, OfBuffer])
+def test_arrays_that_claim_more_than_their_file_has_are_refused(
+    tmp_path: Path, kind: type[OfText], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookscope.results.weights.torch_reader._EXPANDED", 3 * SIZE)
+    content = {f"a{n}": kind((2**n, SIZE >> n)) for n in range(12)}
+    torch.save(content, tmp_path / "a.pth", pickle_protocol=5 if kind is OfBuffer else 2)
+    with pytest.raises(WeightsFileError, match="its arrays have more values than the file"):
+        open_weights(tmp_path / "a.pth")
+
+
+def test_arrays_of_one_byte_are_not_tied(tmp_path: Path) -> None:
+    torch.save({"a": np.ones(1, np.uint8), "b": np.ones(1, np.uint8)}, tmp_path / "a.pth")
+    weights = open_weights(tmp_path / "a.pth")
+    assert [tensor.tied_to for tensor in weights.tensors.values()] == ["", ""]

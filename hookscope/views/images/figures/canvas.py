@@ -143,7 +143,7 @@ def token_tick(text: str) -> str:
 
     Example:
         >>> token_tick(" capital"), token_tick("incomprehensibilities")
-        (' capital', 'incomp…ibilities')
+        (' capital', 'incom…sibilities')
     """
     return escape_text(shorten_middle(visible(text), _TOKEN_LETTERS))
 
