@@ -147,10 +147,11 @@ def diff(
         return compare_runs(sides[0], sides[1], RunDiffOptions(layers, atol, rtol, strict))
     are_weights = weight_sides(a, b)
     if any(are_weights):
-        pairs = zip(sides, are_weights, strict=True)
-        sides = [as_weights(side, trust) if own else side for side, own in pairs]
         check_weight_diff_options(chosen, not all(are_weights))
         weight_options = WeightDiffOptions(layers, atol, rtol, strict, rename)
+        # With trust this runs code, so the options are checked first.
+        pairs = zip(sides, are_weights, strict=True)
+        sides = [as_weights(side, trust) if own else side for side, own in pairs]
         if all(are_weights):
             from hookscope.results.weights.weight_comparison import compare_weights
 

@@ -15,6 +15,7 @@ from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import TrainingRun, rank_folders
+from hookscope.results.weights.diff_sides import is_weight_source
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import NOTE
@@ -124,14 +125,15 @@ def report(
         (1, (), '<!doctype html>')
     """
     sources = [source for source in (file, other) if source is not None]
-    for source in sources:
-        if (weights := as_weights(source, trust)) is not None:
-            if len(sources) > 1:
-                raise RequestError(
-                    f"{weights.label} has weights, and a page of weights shows one set.",
-                    "Compare two sets with 'hookscope diff A B'.",
-                )
-            return _report_of_weights(weights, progress)
+    for source in sources if len(sources) > 1 else ():
+        if is_weight_source(source):  # before it is opened, which may run code
+            name = source.label if isinstance(source, WeightSet) else source
+            raise RequestError(
+                f"{name} has weights, and a page of weights shows one set.",
+                "Compare two sets with 'hookscope diff A B'.",
+            )
+    if (weights := as_weights(file, trust)) is not None:
+        return _report_of_weights(weights, progress)
     folders = [
         source
         for source in sources

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hookscope.errors import WeightsFileError
 from hookscope.files.file_types import SAVE_WEIGHTS, describe_file, is_pickled_object
 from hookscope.files.pickle_scan import foreign_globals, list_globals
+from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.results.weights.checkpoint_parts import choose_part
 from hookscope.results.weights.open_weights import open_weights, split_part
 from hookscope.results.weights.weight_dtypes import read_numpy_dtype
@@ -54,12 +55,11 @@ def open_trusted_weights(text: str) -> WeightSet:
     log.warning("%s runs code: it names %s%s", path, ", ".join(classes[:_LISTED]), more)
     content = run_user_code(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
     chosen = choose_part(_plain(content, 0), _is_tensor, part, path, decides=_is_of_torch)
-    tensors = {name: _as_tensor(value) for name, value in chosen.tensors.items()}
-    named = {name: value for name, value in tensors.items() if _is_plain(value)}
+    named = {name: _as_tensor(value) for name, value in chosen.tensors.items() if _is_plain(value)}
     if not named:
         raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)
     notes = [f"Code of the file was run: it names {', '.join(classes[:_LISTED])}{more}."]
-    if left := sorted(tensors.keys() - named.keys()):
+    if left := sorted({*chosen.tensors, *chosen.unread} - named.keys()):
         notes.append(f"Not listed, since they are no plain tensors: {', '.join(left[:_LISTED])}.")
     return tensor_set(named, path, _KIND, chosen.name, metadata=chosen.metadata, notes=tuple(notes))
 
@@ -78,7 +78,9 @@ def _as_tensor(value: Tensor | NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.asarray(value, value.dtype.newbyteorder("="), order="C"))
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def _is_plain(tensor: Tensor | NDArray[Any]) -> bool:
+    if isinstance(tensor, np.ndarray):
+        return True
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
@@ -90,7 +92,8 @@ def _plain(content: Any, depth: int) -> Any:
     if isinstance(content, Tensor | str | int | float) or depth == _DEEPEST:
         return content
     if isinstance(content, np.ndarray):
-        return content if read_numpy_dtype(content.dtype.str) else None
+        is_read = read_numpy_dtype(content.dtype.str) is not None
+        return content if is_read else OpaqueObject("numpy.ndarray")
     if isinstance(content, Mapping):
         return {str(key): _plain(value, depth + 1) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,3 +95,39 @@ def test_parts_of_a_checkpoint_have_pages_of_their_own(run, tmp_path: Path) -> N
         "ckpt.ema.html",
         "ckpt.state_dict.html",
     }
+
+
+class Touching:
+    """A file that runs code when it is unpickled, which makes the file ``ran``."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f: hookscope.report(f, f, trust=True),
+        lambda f: hookscope.diff(f, f, trust=True, shape=(1, 2)),
+        lambda f: hookscope.diff(f, f, trust=True, atol=-1),
+    ],
+)
+def test_an_invalid_request_runs_no_code(tmp_path: Path, call: Callable[[str], Any]) -> None:
+    content = {"weight": torch.ones(2), "other": Touching(tmp_path / "ran")}
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(RequestError):
+        call(str(tmp_path / "a.pth"))
+    assert not (tmp_path / "ran").exists()
+    hookscope.load(str(tmp_path / "a.pth"), trust=True)
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_trusted_file_names_the_arrays_that_are_left_out(tmp_path: Path) -> None:
+    content = {"weight": torch.ones(2), "names": np.array(["a"]), "kind": Touching(tmp_path / "r")}
+    torch.save(content, tmp_path / "a.pth")
+    opened = hookscope.load(str(tmp_path / "a.pth"), trust=True)
+    assert list(opened) == ["weight"]
+    assert "Not listed, since they are no plain tensors: names." in opened.notes
