@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -50,9 +51,9 @@ class PickledArray(OpaqueObject):
     Its bytes are not copied: any number of arrays of a pickle may have the same ones.
     """
 
-    __slots__ = ()
+    # Without slots, since the content is kept: a checkpoint is searched for it several times.
 
-    @property
+    @cached_property
     def content(self) -> PlainArray | None:
         """The array; None if its values are no plain numbers, such as objects, texts or records.
 

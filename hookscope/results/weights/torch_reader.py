@@ -61,10 +61,14 @@ _Tensor = TensorRecord | PickledArray
 
 @dataclass(frozen=True)
 class _TorchFile:
-    """The content of a file, its globals and those it would call, and its storages by key."""
+    """The content of a file, its globals and those it would call, and its storages by key.
+
+    ``pickle_size`` is the number of bytes that the content was read from.
+    """
 
     kind: str
     root: Any
+    pickle_size: int
     names: tuple[str, ...]
     called: tuple[str, ...]
     storages: Callable[[str], ByteRange]
@@ -127,13 +131,15 @@ def _archive(path: str) -> _TorchFile:
     prefix = records.folder_of("data.pkl")
     if records.text(f"{prefix}byteorder", "little") != "little":
         raise DamagedPickle("its numbers are big-endian, which hookscope does not read")
-    unpickler = TorchUnpickler(io.BytesIO(records.content(f"{prefix}data.pkl", LONGEST_PICKLE)))
+    data = records.content(f"{prefix}data.pkl", LONGEST_PICKLE)
+    unpickler = TorchUnpickler(io.BytesIO(data))
     root = unpickler.load()
 
     def storage(key: str) -> ByteRange:
         return records.range(f"{prefix}data/{key}")
 
-    return _TorchFile("torch.save", root, tuple(unpickler.names), tuple(unpickler.called), storage)
+    names, called = tuple(unpickler.names), tuple(unpickler.called)
+    return _TorchFile("torch.save", root, len(data), names, called, storage)
 
 
 def _legacy_file(path: str, file: IO[bytes]) -> _TorchFile:
@@ -146,6 +152,7 @@ def _legacy_file(path: str, file: IO[bytes]) -> _TorchFile:
     if machine.get("little_endian") is not True:
         raise DamagedPickle("its numbers are big-endian, which hookscope does not read")
     root, keys = unpickler.load(), unpickler.load()
+    size = file.tell()
     if not isinstance(keys, list) or not all(isinstance(key, str | int) for key in keys):
         raise DamagedPickle("it does not list its storages")
     ranges = _legacy_ranges(path, file, [str(key) for key in keys], unpickler.storages)
@@ -155,9 +162,8 @@ def _legacy_file(path: str, file: IO[bytes]) -> _TorchFile:
             raise DamagedPickle(f"its storage {key!r} is missing")
         return ranges[key]
 
-    return _TorchFile(
-        "torch.save, old format", root, tuple(unpickler.names), tuple(unpickler.called), storage
-    )
+    names, called = tuple(unpickler.names), tuple(unpickler.called)
+    return _TorchFile("torch.save, old format", root, size, names, called, storage)
 
 
 def _legacy_ranges(
@@ -204,8 +210,8 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
         tied_to = first.setdefault(place if numel else (name,), name)
         if isinstance(record, PickledArray) and tied_to == name:
             in_arrays += nbytes
-            if in_arrays > allowed:
-                raise DamagedPickle("its arrays have more values than the file can hold")
+            if in_arrays > content.pickle_size:
+                raise DamagedPickle("its arrays have more values than its pickle can hold")
         tensor = WeightTensor(
             name, location.dtype, location.shape, nbytes, path, "" if tied_to == name else tied_to
         )
@@ -247,7 +253,8 @@ def _array_place(record: PickledArray, location: StridedLocation) -> tuple[objec
     # Python has each text of one byte once, so that arrays of one byte would all be the same.
     if location.data is None or len(location.data) < 2:
         return (id(record),)
-    return (id(location.data), location.dtype, location.shape, location.strides)
+    order = (location.strides, location.big_endian)
+    return (id(location.data), location.dtype, location.shape, *order)
 
 
 def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> Iterator[str]:

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from hookscope.errors import WeightsFileError
+from hookscope.files.plain_pickle import GlobalName, OpaqueObject
 from hookscope.results.weights.open_weights import open_weights
+from hookscope.results.weights.pickled_arrays import ArrayBuilder
 from hookscope.sources.pickled_weights import open_trusted_weights
 
 DTYPES = (
@@ -233,15 +235,36 @@ def test_arrays_that_share_their_bytes_take_their_memory_once(
     assert np.array_equal(weights["a199"], np.ones(SIZE, np.uint8))
 
 
+@pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("kind", [OfText, OfBuffer])
-def test_arrays_that_claim_more_than_their_file_has_are_refused(
-    tmp_path: Path, kind: type[OfText], monkeypatch: pytest.MonkeyPatch
+def test_arrays_that_claim_more_than_their_pickle_has_are_refused(
+    tmp_path: Path, kind: type[OfText], old: bool
 ) -> None:
-    monkeypatch.setattr("hookscope.results.weights.torch_reader._EXPANDED", 3 * SIZE)
-    content = {f"a{n}": kind((2**n, SIZE >> n)) for n in range(12)}
-    torch.save(content, tmp_path / "a.pth", pickle_protocol=5 if kind is OfBuffer else 2)
-    with pytest.raises(WeightsFileError, match="its arrays have more values than the file"):
+    torch.save(
+        {f"a{n}": kind((2**n, SIZE >> n)) for n in range(2)},
+        tmp_path / "a.pth",
+        pickle_protocol=5 if kind is OfBuffer else 2,
+        _use_new_zipfile_serialization=not old,
+    )
+    with pytest.raises(WeightsFileError, match="its arrays have more values than its pickle"):
         open_weights(tmp_path / "a.pth")
+
+
+def test_arrays_that_read_shared_bytes_in_another_order_are_not_tied(tmp_path: Path) -> None:
+    data = bytes(range(250)) * 4
+    content = {"a": Crafted((500,), data, "<u2"), "b": Crafted((500,), data, ">u2")}
+    torch.save({**content, "room": "x" * 2000}, tmp_path / "a.pth", pickle_protocol=4)
+    weights = open_weights(tmp_path / "a.pth")
+    assert [tensor.tied_to for tensor in weights.tensors.values()] == ["", ""]
+
+
+def test_the_content_of_an_array_is_computed_once() -> None:
+    build = ArrayBuilder()
+    array = build("numpy._core.multiarray._reconstruct", (GlobalName("numpy.ndarray"), (0,)))
+    array.state = (1, (2,), OpaqueObject("numpy.dtype", ("u1",)), False, bytearray(b"ab"))
+    array.state[2].state = (3, "|", None, None, None, -1, -1, 0)
+    assert array.content is array.content
+    assert array.content.data is array.state[4]
 
 
 def test_arrays_of_one_byte_are_not_tied(tmp_path: Path) -> None:
