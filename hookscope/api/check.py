@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.results.health import Health
 from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import is_run_folder
@@ -130,8 +130,8 @@ def check(
     input_request = InputRequest(input, shape, preprocess, size, mean, std)
     run_options = RunOptions(seed, dtype, device, train=train)
     is_run = isinstance(model, str | os.PathLike) and is_run_folder(model)
-    of_weights = None if is_run else as_weights(model, trust)
-    if is_run or of_weights is not None:
+    label = "" if is_run else label_of_weights(model)
+    if is_run or label:
         of_models = CheckOptions(
             saturated=saturated, margin=margin, exploding=exploding, ceiling=ceiling
         )
@@ -143,13 +143,14 @@ def check(
             **{"attn": attn, "trust": trust and is_run, "onnx_optimize": onnx_optimize},
         }
         chosen += [name for name, value in others.items() if value]
-        if of_weights is None:
+        if is_run:
             check_run_options(model, chosen)
             folder = cast("str | os.PathLike[str]", model)
             return check_run(folder, RunCheckOptions(only, skip, dead, vanishing, floor))
         chosen += chosen_options(CheckOptions(dead=dead, vanishing=vanishing, floor=floor))
-        check_model_options(chosen, WEIGHT_OPTIONS, of_weights.label)
-        return check_weights(of_weights, WeightCheckOptions(only, skip), progress)
+        check_model_options(chosen, WEIGHT_OPTIONS, label)
+        checks = WeightCheckOptions(only, skip)  # before the file is opened, which may run code
+        return check_weights(cast("WeightSet", as_weights(model, trust)), checks, progress)
     options = CheckOptions(
         only,
         skip,

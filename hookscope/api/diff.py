@@ -149,17 +149,17 @@ def diff(
     if any(are_weights):
         check_weight_diff_options(chosen, not all(are_weights))
         weight_options = WeightDiffOptions(layers, atol, rtol, strict, rename)
-        # With trust this runs code, so the options are checked first.
+        side = are_weights.index(False) if False in are_weights else None
+        if side is not None:  # checked before a file is opened, which may run code
+            model = InitialWeights(sides[side], side, weights, partial, model_args, seed, trust)
         pairs = zip(sides, are_weights, strict=True)
-        sides = [as_weights(side, trust) if own else side for side, own in pairs]
-        if all(are_weights):
+        sides = [as_weights(one, trust) if own else one for one, own in pairs]
+        if side is None:
             from hookscope.results.weights.weight_comparison import compare_weights
 
             return compare_weights(sides[0], sides[1], weight_options, progress)
         from hookscope.analysis.diff.initial_weights import compare_with_model
 
-        side = are_weights.index(False)
-        model = InitialWeights(sides[side], side, weights, partial, model_args, seed, trust)
         return compare_with_model(sides[0], sides[1], model, weight_options, progress)
     request = DiffRequest(
         a,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.results.weights.weight_reader import WeightReader
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DEFAULT_MODEL, check_choice
@@ -94,19 +94,16 @@ def filters(
     with require_matplotlib():
         from hookscope.views.images.figures.drawing import FigureOptions
     options = FigureOptions(channels, by, count, seed, None, scale == "each", dark)
-    opened = as_weights(model, trust)
-    if opened is not None:
+    if label := label_of_weights(model):
         others = {
             **{"weights": weights != "random", "rename": rename, "partial": partial},
             **{"model_args": model_args, "method": method, "attn": attn},
             "onnx_optimize": onnx_optimize,
         }
-        check_model_options(
-            [name for name, value in others.items() if value], ("trust",), opened.label
-        )
+        check_model_options([name for name, value in others.items() if value], ("trust",), label)
         from hookscope.views.images.figures.weight_figure import draw_filters
 
-        reader = WeightReader(opened)
+        reader = WeightReader(cast("WeightSet", as_weights(model, trust)))
         return draw_filters(reader, choose_filters(reader, layer), options)
     request = Request(
         "filters",

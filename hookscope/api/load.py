@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, check_trust
 from hookscope.results.features.features import Features
 from hookscope.results.runs.rank_runs import open_run
 from hookscope.results.runs.training_run import TrainingRun
@@ -44,7 +44,8 @@ def load(
     Raises:
         ResultsFileError: there is no such file, it is damaged, or hookscope did not write it; or
             the manifest of the folder, or a file of the run, is damaged.
-        RequestError: the folder has no features; or a path that ends in ``/`` does not exist.
+        RequestError: the folder has no features; a path that ends in ``/`` does not exist; or
+            ``trust`` is given for a result.
         StoreError: the run that writes the folder is not finished.
         WeightsFileError: a file of weights is damaged, or has no tensors.
         ModelError: with ``trust``, the code of the file raised.
@@ -64,6 +65,8 @@ def load(
         >>> weights.tensors["fc.weight"].shape, weights["fc.bias"].dtype
         ((10, 512), dtype('float32'))
     """
+    if trust:
+        check_trust(path)
     if is_run_folder(path):
         return open_run(path)
     if (weights := as_weights(path, trust)) is not None:

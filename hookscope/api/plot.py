@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, check_trust
 from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.weights.weight_reader import WeightReader
 from hookscope.results.weights.weight_set import WeightSet
@@ -84,6 +84,8 @@ def plot(
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
     patterns = [keys] if isinstance(keys, str) else list(keys)
+    if trust:
+        check_trust(file)
     weights = as_weights(file, trust)
     if weights is not None:
         with require_matplotlib():

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, check_trust, label_of_weights
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.files.atomic_files import write_text
 from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import TrainingRun, rank_folders
-from hookscope.results.weights.diff_sides import is_weight_source
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import NOTE
@@ -111,7 +110,8 @@ def report(
     Raises:
         ResultsFileError: a file is missing or damaged, or hookscope did not write it.
         WeightsFileError: a file of weights is missing or damaged.
-        RequestError: one is the folder of a run and the other is not, or one has weights.
+        RequestError: one is the folder of a run and the other is not, or one of two has weights,
+            or ``trust`` is given for results.
         CheckFailed: the metadata alone is too large for a page.
 
     Example:
@@ -125,13 +125,14 @@ def report(
         (1, (), '<!doctype html>')
     """
     sources = [source for source in (file, other) if source is not None]
-    for source in sources if len(sources) > 1 else ():
-        if is_weight_source(source):  # before it is opened, which may run code
-            name = source.label if isinstance(source, WeightSet) else source
-            raise RequestError(
-                f"{name} has weights, and a page of weights shows one set.",
-                "Compare two sets with 'hookscope diff A B'.",
-            )
+    labels = [label for source in sources if (label := label_of_weights(source))]
+    if labels and len(sources) > 1:
+        raise RequestError(
+            f"{labels[0]} has weights, and a page of weights shows one set.",
+            "Compare two sets with 'hookscope diff A B'.",
+        )
+    if trust:
+        check_trust(file)
     if (weights := as_weights(file, trust)) is not None:
         return _report_of_weights(weights, progress)
     folders = [

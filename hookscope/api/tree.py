@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.results.weights.weight_tree import WeightTree
 from hookscope.specs.choices import DEFAULT_MODEL
@@ -143,9 +143,10 @@ def tree(
     chosen = [name for name, value in options.items() if value]
     if hash:
         check_hash_options(chosen)
+    if label := label_of_weights(model):
+        check_model_options(chosen, WEIGHT_OPTIONS, label)
     weights = as_weights(model, trust)
     if weights is not None:
-        check_model_options(chosen, WEIGHT_OPTIONS, weights.label)
         if not hash:
             return WeightTree.of(weights, as_texts(layers), depth, leaves)
         from hookscope.results.weights.weight_hashes import hash_weights

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.results.weights.open_weights import is_weights, open_weights
 from hookscope.results.weights.weight_set import WeightSet
+from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 
 
 def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
@@ -30,14 +32,48 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
     """
     if isinstance(source, WeightSet):
         return source
-    check_no_state_dict(source)
-    if not isinstance(source, str | os.PathLike) or not is_weights(os.fspath(source)):
+    if not label_of_weights(source):
         return None
     if trust:
         from hookscope.sources.pickled_weights import open_trusted_weights
 
         return open_trusted_weights(os.fspath(source))
     return open_weights(source)
+
+
+def label_of_weights(source: Any) -> str:
+    """Return the name of weights for messages; empty for anything else. Nothing is opened.
+
+    A request is checked with it before ``as_weights`` may run code of a file.
+
+    Raises:
+        RequestError: a dict is given, such as a state dict.
+
+    Example:
+        >>> label_of_weights("sample_models/digits.safetensors"), label_of_weights("resnet18")
+        ('sample_models/digits.safetensors', '')
+    """
+    if isinstance(source, WeightSet):
+        return source.label
+    check_no_state_dict(source)
+    is_path = isinstance(source, str | os.PathLike) and is_weights(os.fspath(source))
+    return os.fspath(source) if is_path else ""
+
+
+def check_trust(source: Any) -> None:
+    """Raise RequestError if the source of a request with ``trust`` is a result of hookscope.
+
+    A result has no code to run. Anything else passes: what opens it says what is wrong with it.
+    """
+    name = "a capture in memory"
+    if label_of_weights(source):
+        return
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        is_result = is_hookscope_file(Path(name)) or is_run_folder(name) or holds_features(name)
+        if not is_result:
+            return
+    raise RequestError(f"--trust is for weights, and {name} is a result.", "Leave it out.")
 
 
 def check_no_state_dict(source: Any) -> None:

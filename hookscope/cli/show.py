@@ -105,6 +105,10 @@ def show(
     """
     console: Console = ctx.obj
     draws, trust = values.pop("map"), values.pop("trust")
+    if trust:
+        from hookscope.api.weight_source import check_trust
+
+        check_trust(file)
     if is_run_folder(file):
         _refuse_maps_of_runs(ctx, draws)
         _show_run(console, file, keys, layers)

@@ -113,6 +113,12 @@ class Touching:
         lambda f: hookscope.report(f, f, trust=True),
         lambda f: hookscope.diff(f, f, trust=True, shape=(1, 2)),
         lambda f: hookscope.diff(f, f, trust=True, atol=-1),
+        lambda f: hookscope.diff(f, torch.nn.Linear(2, 2), trust=True, weights=["a", "b"]),
+        lambda f: hookscope.report(f, DIGITS.with_name("five.safetensors"), trust=True),
+        lambda f: hookscope.check(f, trust=True, shape=(1, 4)),
+        lambda f: hookscope.check(f, trust=True, only="none such"),
+        lambda f: hookscope.filters(f, trust=True, partial=True),
+        lambda f: hookscope.tree(f, trust=True, shapes=True),
     ],
 )
 def test_an_invalid_request_runs_no_code(tmp_path: Path, call: Callable[[str], Any]) -> None:
@@ -131,3 +137,22 @@ def test_a_trusted_file_names_the_arrays_that_are_left_out(tmp_path: Path) -> No
     opened = hookscope.load(str(tmp_path / "a.pth"), trust=True)
     assert list(opened) == ["weight"]
     assert "Not listed, since they are no plain tensors: names." in opened.notes
+
+
+@pytest.mark.parametrize("name", ["five.safetensors", "run", "features"])
+def test_trust_on_a_result_is_refused(name: str) -> None:
+    path = DIGITS.with_name(name)
+    functions: list[Callable[..., object]] = [hookscope.load, hookscope.report, hookscope.plot]
+    for function in functions:
+        with pytest.raises(RequestError, match=f"--trust is for weights, and .*{name} is a result"):
+            function(path, trust=True)
+    capture = hookscope.load(DIGITS.with_name("five.safetensors"))
+    for function in functions[1:]:
+        with pytest.raises(RequestError, match="a capture in memory is a result"):
+            function(capture, trust=True)
+
+
+def test_trust_on_a_path_without_a_result_does_not_hide_what_is_wrong(tmp_path: Path) -> None:
+    for trust in (False, True):
+        with pytest.raises(hookscope.errors.HookscopeError, match="No such file"):
+            hookscope.load(tmp_path / "none.safetensors", trust=trust)

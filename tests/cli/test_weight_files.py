@@ -212,3 +212,12 @@ def test_a_pickled_model_opens_without_its_code_and_with_trust_runs_it(
     failed = run("tree", str(tmp_path / "best.pt"), "--trust")
     assert failed.rc == 2
     assert "No module named 'mynet'" in failed.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "plot", "report"])
+def test_trust_on_a_capture_is_refused(run: Run, tmp_path: Path, command: str) -> None:
+    done = run(command, f"{REPO}/sample_models/five.safetensors", "--trust", cwd=tmp_path)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "--trust is for weights, and " in done.stderr
+    assert "five.safetensors is a result. Leave it out." in " ".join(done.stderr.split())
+    assert not list(tmp_path.glob("*.html")) + list(tmp_path.glob("*.png"))

@@ -18,7 +18,7 @@ def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
     Raises:
         RequestError: one is, and the other is a capture or a features folder.
     """
-    sides = is_weight_source(a), is_weight_source(b)
+    sides = _are_weights(a), _are_weights(b)
     if sides[0] != sides[1]:
         weights, other = (a, b) if sides[0] else (b, a)
         kind = ""
@@ -37,8 +37,7 @@ def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
     return sides
 
 
-def is_weight_source(side: Any) -> bool:
-    """Whether a side is a file or folder of weights, or an opened one; nothing is read."""
+def _are_weights(side: Any) -> bool:
     if isinstance(side, WeightSet):
         return True
     return isinstance(side, str | os.PathLike) and is_weights(os.fspath(side))
