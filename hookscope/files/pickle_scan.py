@@ -17,6 +17,9 @@ LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle in a file of an old to
 _LEGACY_PREAMBLE = 3  # pickles before the object: magic number, protocol, sizes of the machine
 LONGEST_PICKLE = 1 << 26  # bytes of the pickle in an archive, which may be compressed
 _LONGEST_VALUE = 1 << 26  # bytes of one instruction, such as an array of numpy
+# A name may be put together from two long texts, any number of times.
+_LONGEST_GLOBAL = 1000  # characters
+_MOST_GLOBALS = 10_000
 
 # The errors of zipfile for a damaged archive: an unknown version, names that are not text, a
 # password, compressed data that cannot be decompressed.
@@ -76,6 +79,33 @@ class BoundedFile:
         return line
 
 
+class GlobalNames:
+    """The dotted names of the globals of a file, each once, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def add(self, module: str, name: str = "") -> str:
+        """Add a global and return its dotted name, which is the same object each time.
+
+        Args:
+            module: of the global; or its whole name.
+            name: in the module.
+
+        Raises:
+            LongPickle: the name is too long, or there are too many.
+        """
+        if len(module) + len(name) > _LONGEST_GLOBAL:
+            raise LongPickle(f"it names a global of more than {_LONGEST_GLOBAL:,} characters")
+        dotted = f"{module}.{name}" if name else module
+        if dotted not in self._names and len(self._names) == _MOST_GLOBALS:
+            raise LongPickle(f"it names more than {_MOST_GLOBALS:,} globals")
+        return self._names.setdefault(dotted, dotted)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+
 def list_globals(file: IO[bytes]) -> list[str]:
     """Return the dotted names of a pickle's globals, each once, in the order of their first use.
 
@@ -99,11 +129,12 @@ def list_globals(file: IO[bytes]) -> list[str]:
         file.seek(0)
         if start == b"PK":
             file = io.BytesIO(_data_pickle(file))
-        names = list(_names(file))
-        if names == [str(LEGACY_MAGIC)]:
+        names = GlobalNames()
+        if _scan(file, names):
             for _ in range(_LEGACY_PREAMBLE):
-                names = list(_names(file))
-        return [name for name in dict.fromkeys(names) if not name.isdecimal()]
+                names = GlobalNames()
+                _scan(file, names)
+        return list(names)
     except LongPickle:
         raise
     except (IndexError, KeyError, StopIteration, EOFError, MemoryError, *DAMAGED_ZIP) as exc:
@@ -138,8 +169,9 @@ def _data_pickle(file: IO[bytes]) -> bytes:
     return data
 
 
-def _names(file: IO[bytes]) -> Iterator[str]:
-    """Yield the globals of one pickle; the magic number of an old ``torch.save`` as its digits."""
+def _scan(file: IO[bytes], names: GlobalNames) -> bool:
+    """Add the globals of one pickle; return whether it has the number of an old ``torch.save``."""
+    is_legacy = False
     before = last = "?"  # the last two strings on the stack, which STACK_GLOBAL uses
     memo: dict[int, str] = {}
     for count, (opcode, arg, _) in enumerate(pickletools.genops(BoundedFile(file))):  # type: ignore[arg-type]
@@ -155,13 +187,14 @@ def _names(file: IO[bytes]) -> Iterator[str]:
         elif effect == "put":
             memo[len(memo) if arg is None else arg] = last
         elif effect == "global":
-            yield str(arg).replace(" ", ".")
+            names.add(str(arg).replace(" ", ".", 1))
         elif effect == "stack global":
-            yield f"{before}.{last}"
+            names.add(before, last)
         elif effect == "extension":
-            yield "?"
+            names.add("?")
         elif effect == "number" and arg == LEGACY_MAGIC:
-            yield str(arg)
+            is_legacy = True
+    return is_legacy
 
 
 def _effect(name: str) -> str:

@@ -19,9 +19,12 @@ from hookscope.files.pickle_scan import (
     DAMAGED_ZIP,
     BoundedFile,
     DamagedPickle,
+    GlobalNames,
     LongPickle,
 )
 
+_CUT_KEY = 60  # characters of a key that is not a text, if another has the same
+_LARGEST_KEY = 64  # bits of an integer
 # What instructions raise that do not belong together.
 _UNREADABLE = (
     *(LookupError, TypeError, AttributeError, EOFError, MemoryError, RecursionError),
@@ -85,7 +88,7 @@ class PlainUnpickler:
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
-        self.names: dict[str, None] = {}
+        self.names = GlobalNames()
         self.called: dict[str, None] = {}
 
     def load(self) -> Any:
@@ -193,25 +196,24 @@ class PlainUnpickler:
         for key, value in zip(items[::2], items[1::2], strict=True):
             text = key_text(key)
             if not isinstance(key, str) and text in entries:  # such as two tuples
-                text = f"{text} {len(entries)}"
+                text = f"{text[:_CUT_KEY]} {len(entries)}"
             entries[text] = value
 
     def _global(self, name: str) -> None:
-        self._push_global(name.replace(" ", ".", 1))
+        self._push_global(*name.split(" ", 1))
 
     def _stack_global(self, argument: Any) -> None:
         name = self._stack.pop()
         module = self._stack.pop()
         if type(name) is not str or type(module) is not str:
             raise TypeError("the name of a global is not a string")
-        self._push_global(f"{module}.{name}")
+        self._push_global(module, name)
 
-    def _push_global(self, name: str) -> None:
-        self.names[name] = None
-        self._push(GlobalName(name))
+    def _push_global(self, module: str, name: str = "") -> None:
+        self._push(GlobalName(self.names.add(module, name)))
 
     def _extension(self, code: int) -> None:
-        self._push_global(f"?.{code}")
+        self._push_global("?", str(code))
 
     def _reduce(self, argument: Any) -> None:
         arguments = self._stack.pop()
@@ -227,7 +229,7 @@ class PlainUnpickler:
 
     def _instance(self, name: str) -> None:
         arguments = tuple(self._pop_marked())
-        self._push_global(name.replace(" ", ".", 1))
+        self._push_global(*name.split(" ", 1))
         self._call(self._stack.pop(), arguments)
 
     def _marked_object(self, argument: Any) -> None:
@@ -280,7 +282,9 @@ def key_text(key: Any) -> str:
         return key
     if isinstance(key, GlobalName):
         return key.name
-    # Not every tuple: its text may be much longer than the file.
+    # Not every tuple or integer: their texts may be much longer than the file.
+    if isinstance(key, int) and key.bit_length() > _LARGEST_KEY:
+        return "<int>"
     return str(key) if isinstance(key, int | float | None) else f"<{type(key).__name__}>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from hookscope.errors import RequestError, WeightsFileError
 from hookscope.files.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.shell_words import quote_word
+from hookscope.files.strict_json import parse_table
 
 # The names to look for in a folder, in this order: an index before the files it lists.
 _FOLDER_PATTERNS = (
@@ -25,6 +25,7 @@ HASH_THREADS = min(os.cpu_count() or 1, 8)
 # Bytes that are read at a time, into the same memory: it stays in the processor's cache, and new
 # memory for each part takes as long as the hash.
 _HASHED = 1 << 22
+_LONGEST_INDEX = 100_000_000  # bytes
 _JOIN_COMMAND = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {0} FILE.pth"
 
 
@@ -127,7 +128,7 @@ def _find_in_folder(folder: str) -> str:
     if any(name.endswith(".distcp") for name in names):
         raise RequestError(
             f"The folder {folder!r} was written by torch.distributed.checkpoint.",
-            f"Convert it to one file: {_JOIN_COMMAND.format(folder)}",
+            f"Convert it to one file: {_JOIN_COMMAND.format(quote_word(folder))}",
         )
     raise RequestError(
         f"The folder {folder!r} contains no weights.",
@@ -160,8 +161,9 @@ def _read_index(index: str) -> WeightFiles:
 def _weight_map(index: str) -> dict[str, str]:
     """The content of an index: the file of each tensor."""
     try:
-        with open(index, encoding="utf-8") as file:
-            content = json.load(file)
+        with open(index, "rb") as file:
+            data = file.read(_LONGEST_INDEX + 1)
+        content = parse_table(data) if len(data) <= _LONGEST_INDEX else None
     except OSError as error:
         raise WeightsFileError(
             f"The index {index!r} cannot be read: {error.strerror}.", "Check its permissions."

@@ -19,7 +19,7 @@ from hookscope.errors import WeightsFileError
 from hookscope.files.file_types import SAVE_WEIGHTS, describe_file, is_pickled_object
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
-from hookscope.results.weights.checkpoint_parts import choose_part
+from hookscope.results.weights.checkpoint_parts import DamagedCheckpoint, choose_part
 from hookscope.results.weights.open_weights import open_weights, split_part
 from hookscope.results.weights.weight_dtypes import read_numpy_dtype
 from hookscope.results.weights.weight_set import WeightSet
@@ -54,7 +54,12 @@ def open_trusted_weights(text: str) -> WeightSet:
     more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
     log.warning("%s runs code: it names %s%s", path, ", ".join(classes[:_LISTED]), more)
     content = run_user_code(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
-    chosen = choose_part(_plain(content, 0), _is_tensor, part, path, decides=_is_of_torch)
+    try:
+        chosen = choose_part(_plain(content, 0), _is_tensor, part, path, decides=_is_of_torch)
+    except DamagedCheckpoint as error:
+        raise WeightsFileError(
+            f"The weights in {path!r} cannot be read: {error}.", SAVE_WEIGHTS
+        ) from error
     named = {name: _as_tensor(value) for name, value in chosen.tensors.items() if _is_plain(value)}
     if not named:
         raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)

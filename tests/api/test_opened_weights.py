@@ -154,5 +154,5 @@ def test_trust_on_a_result_is_refused(name: str) -> None:
 
 def test_trust_on_a_path_without_a_result_does_not_hide_what_is_wrong(tmp_path: Path) -> None:
     for trust in (False, True):
-        with pytest.raises(hookscope.errors.HookscopeError, match="No such file"):
+        with pytest.raises(hookscope.errors.HookscopeError, match=r"[Nn]o such file"):
             hookscope.load(tmp_path / "none.safetensors", trust=trust)

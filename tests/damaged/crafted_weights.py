@@ -140,6 +140,44 @@ def _many_paths() -> Any:
     return level
 
 
+def _doubled(levels: int, inner: bytes, memo: int = 0) -> bytes:
+    """Instructions for a tuple that has the one below twice; the text of it doubles each time."""
+    return inner + b"".join(
+        b"q" + bytes([memo + n]) + b"h" + bytes([memo + n]) + b"\x86" for n in range(levels)
+    )
+
+
+def _called(function: bytes, arguments: bytes) -> bytes:
+    return b"c" + function + b"\n" + arguments + b"R"
+
+
+def _repeated(before: bytes, again: bytes, times: int) -> bytes:
+    """A pickle of a list with the same instructions again and again, after some others."""
+    return b"\x80\x02" + before + b"0](" + again * times + b"e."
+
+
+def _memo_text(length: int, index: int) -> bytes:
+    return b"X" + struct.pack("<I", length) + b"a" * length + b"q" + bytes([index])
+
+
+def _around(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = {key: value}
+    return value
+
+
+def _model_in_itself() -> dict[str, Any]:
+    """A part that is named as that of the weights, with itself in it."""
+    own: dict[str, Any] = {"optimizer": {"w": rebuilt(Storage("0", 4), 0, (1,), (1,))}}
+    own["model"] = own
+    return own
+
+
+def _many_views(count: int) -> list[Any]:
+    storage = Storage("0", 4)
+    return [rebuilt(storage, 0, (1 << 27 - n, 1 << n), (0, 0)) for n in range(count)]
+
+
 HARM = "hookscope_was_harmed"  # the file that code in these files would create
 TOUCH = Call(open, HARM, "w")
 CRAFTED: dict[str, Callable[[], bytes]] = {
@@ -166,6 +204,8 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "dtype.safetensors": lambda: safetensors_file({"w": tensor([1], 0, 4, "F9000")}, bytes(4)),
     "dtype_list.safetensors": lambda: safetensors_file({"w": tensor([1], 0, 4, [])}, bytes(4)),
     "metadata.safetensors": lambda: safetensors_file({"__metadata__": {"a": [1]}}),
+    "crowded.safetensors": lambda: safetensors_file(b'{"a":[' + b"[]," * 9_000_000 + b"[]]}"),
+    "no_lengths.safetensors": lambda: safetensors_file({"w": tensor([0, 1 << 61, 1 << 61], 0, 0)}),
     "trailing.safetensors": lambda: safetensors_file({"w": tensor([1], 0, 4)}, bytes(5)),
     "name.safetensors": lambda: safetensors_file({"." * 1_000_000: tensor([1], 0, 4)}, bytes(4)),
     # pickles of torch.save
@@ -196,6 +236,68 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "big_endian.pth": lambda: torch_file(pickled({}), byteorder="big"),
     "bomb.pth": lambda: claims("a/data.pkl", 0xFFFFFFFE),
     "short_old.pth": lambda: pickle.dumps(0x1950A86A20F9469CFC6C, 2),
+    "device.pth": lambda: torch_file(
+        b"\x80\x02" + _called(b"torch\ndevice", _doubled(40, b"K\x01") + b"\x85") + b"."
+    ),
+    "dtype_order.pth": lambda: torch_file(
+        b"\x80\x02cnumpy\nndarray\nq\xf0K\x00\x85q\xf10"
+        + _called(b"numpy._core.multiarray\n_reconstruct", b"h\xf0h\xf1\x86")
+        + b"(K\x01)"
+        + _called(b"numpy\ndtype", b"X\x02\x00\x00\x00f4\x85")
+        + b"(K\x03"
+        + _doubled(40, b"K\x01")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        + b"\x89C\x00tb."
+    ),
+    "globals.pth": lambda: torch_file(_repeated(_memo_text(4_000_000, 0), b"h\x00h\x00\x93", 200)),
+    "copies.pth": lambda: torch_file(
+        b"\x80\x02cbuiltins\nlist\nq\x01]("
+        + b"N" * 1_000_000
+        + b"e\x85q\x000]("
+        + b"h\x01h\x00R" * 200
+        + b"e."
+    ),
+    "dict_copies.pth": lambda: torch_file(
+        b"\x80\x02cbuiltins\ndict\nq\x01]("
+        + b"N" * 1_000_000
+        + b"e\x85q\x000]("
+        + b"h\x01h\x00R" * 20_000
+        + b"e."
+    ),
+    "arguments.pth": lambda: torch_file(
+        b"\x80\x02ctorch._utils\n_rebuild_parameter\nq\x01("
+        + b"N" * 1_000_000
+        + b"tq\x000]("
+        + b"h\x01h\x00R" * 20_000
+        + b"e."
+    ),
+    "reconstructed.pth": lambda: torch_file(
+        b"\x80\x02ccopyreg\n_reconstructor\nq\x01("
+        + b"h\x01"
+        + b"N" * 1_000_000
+        + b"tq\x000]("
+        + b"h\x01h\x00R" * 200
+        + b"e."
+    ),
+    "long_keys.pth": lambda: torch_file(
+        b"\x80\x02\x8b"
+        + struct.pack("<I", 1700)
+        + b"\x7f" * 1700
+        + b"q\x000}("
+        + b"h\x00N" * 300_000
+        + b"u."
+    ),
+    "large_lengths.pth": lambda: one_tensor(Storage("0", 4), 0, (1 << 4_000_000,) * 60, (1,) * 60),
+    "no_lengths.pth": lambda: one_tensor(Storage("0", 4), 0, (0, 1 << 61, 1 << 61), (1, 1, 1)),
+    "long_parts.pth": lambda: torch_file(
+        pickled(_around(rebuilt(Storage("0", 4), 0, (4,), (1,)), *("ab" * 2_000_000,) * 50)),
+        {"0": bytes(16)},
+    ),
+    "model_in_itself.pth": lambda: torch_file(pickled(_model_in_itself()), {"0": bytes(16)}),
+    "many_views.pth": lambda: torch_file(pickled(_many_views(20)), {"0": bytes(16)}),
+    "shared_lists.pth": lambda: torch_file(
+        b"\x80\x02](" + b"N" * 1_000_000 + b"eq\x000](" + b"h\x00" * 100_000 + b"e."
+    ),
     # arrays of numpy
     "objects.npz": lambda: zipped(
         {"o.npy": npy_file("{'descr': '|O', 'fortran_order': False, 'shape': ()}", pickled(TOUCH))}
@@ -219,6 +321,14 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     # GGUF
     "tensors.gguf": lambda: gguf_file(tensors=1 << 60),
     "values.gguf": lambda: gguf_file(values=1 << 60),
+    "long_list_text.gguf": lambda: gguf_file(
+        values=1,
+        body=gguf_text(b"a")
+        + struct.pack("<IIQ", 9, 8, 6)
+        + gguf_text(b"x") * 4
+        + gguf_text(bytes(20_000_000))
+        + gguf_text(b"x"),
+    ),
     "text.gguf": lambda: gguf_file(values=1, body=gguf_text(b"a", 1 << 63)),
     "list.gguf": lambda: gguf_file(
         values=1, body=gguf_text(b"a") + struct.pack("<IIQ", 9, 8, 1 << 62)

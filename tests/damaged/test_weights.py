@@ -14,9 +14,11 @@ from typing import Any
 
 import gguf
 import numpy as np
+import onnx
 import pytest
 import safetensors.torch
 import torch
+from onnx import helper
 
 import hookscope
 from hookscope.errors import HookscopeError
@@ -30,6 +32,7 @@ from tests.conftest import REPO
 from tests.damage import SECONDS, damaged, endure
 from tests.damaged.crafted_weights import CRAFTED, HARM, Call
 from tests.damaged.test_models import rezipped
+from tests.sources.onnx.handmade import FLOAT, model, two_layers
 
 
 class Net:
@@ -100,6 +103,40 @@ WHOLE: dict[str, Callable[[Path], bytes]] = {
 }
 
 
+def _with_functions() -> onnx.ModelProto:
+    """A model of functions that call each other, and of an If with subgraphs."""
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("d", 1)]
+    relu = [helper.make_node("Relu", ["a"], ["b"])]
+    twice = [
+        helper.make_node("F", ["a"], ["b"], domain="d"),
+        helper.make_node("F", ["b"], ["c"], domain="d"),
+    ]
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["h"], ["y"])],
+            name,
+            [],
+            [helper.make_tensor_value_info("y", FLOAT, [2])],
+        )
+        for name, op in (("then", "Neg"), ("else", "Abs"))
+    }
+    nodes = [
+        helper.make_node("G", ["x"], ["h"], domain="d", name="/body/G"),
+        helper.make_node("If", ["yes"], ["y"], name="/body/If", **branches),
+    ]
+    values = [("x", FLOAT, [2])], [("y", FLOAT, [2])], {"yes": np.array(True)}
+    proto = model(nodes, *values, opset_imports=opsets)
+    proto.functions.append(helper.make_function("d", "F", ["a"], ["b"], relu, opsets))
+    proto.functions.append(helper.make_function("d", "G", ["a"], ["c"], twice, opsets))
+    return proto
+
+
+ONNX: dict[str, Callable[[Path], bytes]] = {
+    "two_layers.onnx": lambda _: two_layers().SerializeToString(),
+    "functions.onnx": lambda _: _with_functions().SerializeToString(),
+}
+
+
 def read_everything(path: Path) -> None:
     weights = open_weights(path)
     WeightTree.of(weights)
@@ -117,6 +154,23 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path, name: str) -> N
     if zipfile.is_zipfile(io.BytesIO(whole)) and not name.endswith(".npz"):
         refused += endure(path, rezipped(whole, ROUNDS, 1), lambda: read_everything(path))
     assert refused
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited on Linux")
+@pytest.mark.parametrize("name", [*WHOLE, *ONNX])
+def test_thousands_of_changed_files_take_little_time_and_memory(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((ONNX | WHOLE)[name](tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.damaged.mutated_files", str(path), "1500", "1"],
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{name}: " in done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeGuard, TypeVar
 
 from hookscope.errors import RequestError
 from hookscope.files.plain_pickle import OpaqueObject
+from hookscope.files.shell_words import quote_word
+from hookscope.results.weights.weight_set import LONGEST_NAME
 from hookscope.specs.suggestions import near
 
 WHOLE_FILE = "all"  # the part that has every tensor of the file
@@ -30,8 +32,14 @@ _TRAINING_STATE = re.compile(
 )
 _MODULE_STATE = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 64
+# A checkpoint may contain the same value many times, so that these are no matter of its size.
 _MOST_VALUES = 1_000_000
+_MOST_ENTRIES = 12_000_000  # of containers, as often as they are read
+_MOST_NAME_TEXT = 1 << 26  # characters of all names
+_MOST_HIDDEN = 1000  # buffers of a module that are not saved
 _MOST_METADATA = 200
+_LONGEST_METADATA = 1 << 16  # characters of a value
+_MOST_METADATA_TEXT = 1 << 20  # characters
 _LISTED = 12
 
 
@@ -104,6 +112,7 @@ class _PartChoice(Generic[Leaf]):
         self._is_tensor = is_tensor
         self._path = path
         self._visits = 0
+        self._entries = 0
         self._unread: dict[str, str] = {}
 
     def named(self, part: str) -> CheckpointPart[Leaf]:
@@ -115,9 +124,18 @@ class _PartChoice(Generic[Leaf]):
         self, node: Any, keys: tuple[str, ...], others: dict[str, int]
     ) -> CheckpointPart[Leaf]:
         """The part that the keys lead to."""
-        metadata = dict(self._plain_values(self._root, ""))
+        metadata = dict(_cut_off(self._plain_values(self._root, "")))
         self._unread.clear()
-        tensors = {".".join(names) or "tensor": value for names, value in self._walk(node, ())}
+        tensors = {}
+        characters = 0
+        for names, value in self._walk(node, ()):
+            name = ".".join(names) or "tensor"
+            tensors[name] = value
+            characters += len(name)
+            if characters > _MOST_NAME_TEXT:
+                raise DamagedCheckpoint(
+                    f"the names of its tensors have more than {_MOST_NAME_TEXT:,} characters"
+                )
         return CheckpointPart(".".join(keys), tensors, metadata, others, dict(self._unread))
 
     def has_tensors(self) -> bool:
@@ -130,6 +148,8 @@ class _PartChoice(Generic[Leaf]):
         keys: tuple[str, ...] = ()
         others: dict[str, int] = {}
         while not _is_module(node):
+            if len(keys) > _DEEPEST:  # a value that contains itself
+                raise DamagedCheckpoint("its values are nested too deep")
             direct, parts = self._children(node)
             main = [key for key in parts if key in MAIN_PARTS]
             if (direct and not main) or not parts or _is_sequence(node, parts):
@@ -189,10 +209,15 @@ class _PartChoice(Generic[Leaf]):
         if self._is_tensor(node):
             yield above, node
         elif id(node) not in inside:
+            if sum(map(len, above)) + len(above) > LONGEST_NAME:
+                raise DamagedCheckpoint(f"it has a name of more than {LONGEST_NAME:,} characters")
             if isinstance(node, OpaqueObject) and not _is_module(node):
                 self._unread[".".join(above)] = node.name
             containers = (dict, list, tuple, OpaqueObject)
             for key, value in _items(node):
+                self._entries += 1
+                if self._entries > _MOST_ENTRIES:
+                    raise DamagedCheckpoint("it has the same values too often")
                 if isinstance(value, containers) or self._is_tensor(value):
                     yield from self._walk(value, (*above, key), (*inside, id(node)))
 
@@ -202,7 +227,11 @@ class _PartChoice(Generic[Leaf]):
         if isinstance(node, list | tuple) or len(items) > _MOST_METADATA:
             return
         for key, value in items:
-            if isinstance(value, str | int | float):
+            if len(key) > LONGEST_NAME:
+                continue
+            if isinstance(value, str):
+                yield f"{above}{key}", value
+            elif isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= 64):
                 yield f"{above}{key}", str(value)
             elif not above and isinstance(value, dict | OpaqueObject):
                 yield from self._plain_values(value, f"{key}.")
@@ -212,7 +241,8 @@ class _PartChoice(Generic[Leaf]):
         first = next(iter(names))
         return RequestError(
             f"{self._path} has {len(names)} parts with tensors: {listed_parts(names)}.",
-            f"Name one of them, as in {self._path}#{first}, or all: {self._path}#{WHOLE_FILE}",
+            f"Name one of them, as in {_typed(self._path, first)}, or all:"
+            f" {_typed(self._path, WHOLE_FILE)}",
         )
 
     def _unknown(self, part: str) -> RequestError:
@@ -220,12 +250,20 @@ class _PartChoice(Generic[Leaf]):
         close = near(part, parts)
         return RequestError(
             f"{self._path} has no part {part!r} with tensors.",
-            f"Did you mean {self._path}#{close[0]}?"
+            f"Did you mean {_typed(self._path, close[0])}?"
             if close
             else f"Its parts are: {listed_parts(parts)}."
             if parts
             else "It has one part; give its name without #.",
         )
+
+
+def _cut_off(metadata: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Metadata without texts that are long, or beyond a length in all."""
+    left = _MOST_METADATA_TEXT
+    for key, text in metadata:
+        if len(text) <= _LONGEST_METADATA and (left := left - len(key) - len(text)) >= 0:
+            yield key, text
 
 
 def _items(node: Any) -> Iterator[tuple[str, Any]]:
@@ -236,7 +274,7 @@ def _items(node: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(n), value) for n, value in enumerate(node))
     elif isinstance(node, OpaqueObject):
         if _is_module(node):
-            hidden = node.state.get("_non_persistent_buffers_set") or ()
+            hidden = _hidden_buffers(node)
             for kind in _MODULE_STATE:
                 for key, value in node.state[kind].items():
                     if not (kind == "_buffers" and key in hidden):
@@ -246,6 +284,14 @@ def _items(node: Any) -> Iterator[tuple[str, Any]]:
             yield from node.state.items()
         yield from node.entries.items()
         yield from ((str(n), value) for n, value in enumerate(node.elements))
+
+
+def _hidden_buffers(module: OpaqueObject) -> frozenset[str]:
+    """The names of buffers of a pickled module that are not saved."""
+    names = module.state.get("_non_persistent_buffers_set")
+    if not isinstance(names, list | tuple) or len(names) > _MOST_HIDDEN:
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _is_module(node: Any) -> bool:
@@ -262,6 +308,12 @@ def _is_sequence(node: Any, parts: Mapping[str, int]) -> bool:
     if isinstance(node, dict) and "state" in parts and "param_groups" in node:
         return True
     return all(key.isdecimal() for key in parts)
+
+
+def _typed(path: str, part: str) -> str:
+    """A part as it is typed in a shell, which takes ``#`` in a word as it is."""
+    is_plain = all(quote_word(word) == word for word in (path, part))
+    return f"{path}#{part}" if is_plain else quote_word(f"{path}#{part}")
 
 
 def listed_parts(parts: Mapping[str, int]) -> str:

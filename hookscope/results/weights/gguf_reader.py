@@ -16,7 +16,12 @@ from typing import IO, TYPE_CHECKING, Any
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import GGUF_MAGIC, WRITE_AGAIN
 from hookscope.results.weights.strided_location import StridedLocation, is_shape
-from hookscope.results.weights.weight_set import StoredWeights, WeightTensor, check_count
+from hookscope.results.weights.weight_set import (
+    LONGEST_NAME,
+    StoredWeights,
+    WeightTensor,
+    check_count,
+)
 
 if TYPE_CHECKING:
     from hookscope.results.weights.weight_set import TensorLocation, TensorValues
@@ -73,6 +78,7 @@ _MOST_DIMENSIONS = 8
 _MOST_KEYS = 100_000
 _MOST_VALUES = 2_000_000
 _LONGEST_TEXT = 1 << 24
+_MOST_TEXT = 1 << 26  # bytes of all texts outside lists
 _LARGEST_ALIGNMENT = 1 << 20
 _CHUNK = 1 << 20
 _SHOWN = 4  # values of a list
@@ -130,6 +136,7 @@ class _Header:
         self._buffer = b""
         self._at = 0
         self._values_left = _MOST_VALUES
+        self._text_left = _MOST_TEXT
         self.size = os.fstat(file.fileno()).st_size
         self.position = 0
 
@@ -149,16 +156,22 @@ class _Header:
         (value,) = struct.unpack(f"<{code}", self.take(struct.calcsize(code)))
         return value
 
-    def text(self) -> str:
-        length = self.number("Q")
-        if length > _LONGEST_TEXT:
-            raise ValueError(f"it has a text of {length:,} bytes")
-        return self.take(length).decode("utf-8", "replace")
+    def text(self, longest: int = _LONGEST_TEXT) -> str:
+        data = self._text_bytes(longest)
+        self._text_left -= len(data)
+        if self._text_left < 0:
+            raise ValueError(f"its texts have more than {_MOST_TEXT:,} bytes")
+        return data.decode("utf-8", "replace")
 
-    def key(self) -> str:
-        """The key of a value of the metadata."""
-        self._values_left -= 1
-        return self.text()
+    def _text_bytes(self, longest: int) -> bytes:
+        length = self.number("Q")
+        if length > longest:
+            raise ValueError(f"it has a text of {length:,} bytes")
+        return self.take(length)
+
+    def name(self) -> str:
+        """The name of a tensor or the key of a value of the metadata."""
+        return self.text(LONGEST_NAME)
 
     def value(self) -> tuple[Any, str]:
         """A value of the metadata, and its text; of a list its first entries and its length."""
@@ -189,7 +202,7 @@ class _Header:
             self._values_left -= count
             values = [self.text() for _ in range(min(count, _SHOWN))]
             for _ in range(len(values), count):
-                self.take(self.number("Q"))
+                self._text_bytes(_LONGEST_TEXT)
         else:
             raise ValueError("its metadata have a list of lists or of an unknown type")
         return f"[{', '.join(values)}{', ...' if count > _SHOWN else ''}] ({count:,} values)"
@@ -211,7 +224,7 @@ def _read(path: str, header: _Header) -> StoredWeights:
         raise ValueError("it has more entries than its size allows")
     alignment, metadata = 32, {}
     for _ in range(value_count):
-        key = header.key()
+        key = header.name()
         value, metadata[key] = header.value()
         if key == "general.alignment":
             alignment = value
@@ -240,7 +253,7 @@ class _Entry:
 
 
 def _entry(header: _Header) -> _Entry:
-    name = header.text()
+    name = header.name()
     dimensions = header.number("I")
     if dimensions > _MOST_DIMENSIONS:
         raise ValueError(f"{name!r} has {dimensions:,} dimensions")

@@ -28,6 +28,7 @@ from hookscope.results.weights.zip_records import ByteRange, DamagedArchive, Zip
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # bytes; numpy itself reads no longer one from a file it does not trust
+_MOST_HEADERS = 1 << 25  # bytes of all headers: usually 128 of each
 _LISTED = 5
 
 # What evaluating a text raises that is no table of plain values.
@@ -47,6 +48,7 @@ def read_npz(path: str) -> StoredWeights:
         WeightsFileError: the file is damaged, or has no array of numbers.
     """
     tensors, others = [], []
+    left = _MOST_HEADERS
     try:
         records = ZipRecords(path)
         check_count(path, len(records.names()))
@@ -57,6 +59,9 @@ def read_npz(path: str) -> StoredWeights:
                     with archive.open(record) as file:
                         header = _read_header(file)
                         start = file.tell()
+                        left -= start
+                    if left < 0:
+                        raise ValueError(f"its headers have more than {_MOST_HEADERS:,} bytes")
                 except _NotNumbers:
                     others.append(name)
                     continue

@@ -15,6 +15,7 @@ from hookscope.files.shell_words import join_words, quote_word
 from hookscope.results.weights.safetensors_reader import SAFETENSORS
 from hookscope.results.weights.weight_folder import find_files, named_files
 from hookscope.results.weights.weight_set import (
+    LONGEST_NAME,
     StoredWeights,
     TensorLocation,
     WeightSet,
@@ -29,7 +30,6 @@ from hookscope.specs.output_path import (
     is_run_folder,
 )
 
-LONGEST_NAME = 4096  # characters; a tree has each beginning of a name up to a dot
 _PART = "#"
 _INDEX = ".index.json"
 # The module and the function that read a type of file; imported when there is such a file.
@@ -175,7 +175,7 @@ def _read(path: str, part: str) -> StoredWeights:
         raise WeightsFileError(f"The file {path!r} is {kind}, not weights.", hint)
     if part:
         raise RequestError(
-            f"{path} is {kind}, which has no parts.", f"Give its name without #: {path}"
+            f"{path} is {kind}, which has no parts.", f"Give its name without #: {quote_word(path)}"
         )
     module, function = _READERS[kind]
     reader: Callable[[str], StoredWeights] = getattr(

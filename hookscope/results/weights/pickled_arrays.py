@@ -24,6 +24,7 @@ _ENCODE = "_codecs.encode"
 _EMPTY_BYTES = ("builtins.bytes", "__builtin__.bytes")
 _LATIN = ("latin1", "latin-1")
 _VERSION = 1  # of the state of an array
+_LONGEST_CODE = 8  # characters of a dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +138,10 @@ def _read_dtype(description: Any) -> tuple[str, bool] | None:
     if not isinstance(state, tuple) or len(state) < 5 or not arguments:
         return None
     _, order, *parts = state[:5]  # parts: of an array of arrays, and the names of records
-    if any(part is not None for part in parts) or not isinstance(arguments[0], str):
+    if any(part is not None for part in parts):
         return None
-    return read_numpy_dtype(f"{order}{arguments[0]}")
+    texts = (order, arguments[0])
+    # Nothing else becomes a text: that of nested values may be much longer than the file.
+    if not all(isinstance(text, str) and len(text) <= _LONGEST_CODE for text in texts):
+        return None
+    return read_numpy_dtype("".join(texts))

@@ -6,13 +6,13 @@ The format is 8 bytes with the length of a header in JSON, the header, and the v
 
 from __future__ import annotations
 
-import json
 import os
 from math import prod
 from typing import Any
 
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.strict_json import parse_table
 from hookscope.results.weights.strided_location import StridedLocation, is_shape
 from hookscope.results.weights.weight_dtypes import FROM_SAFETENSORS, bits_of
 from hookscope.results.weights.weight_set import StoredWeights, WeightTensor, check_count
@@ -55,7 +55,7 @@ def _table(path: str) -> tuple[dict[str, Any], int, int]:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
                 raise _damaged(path, "its header is cut off")
-            table = json.loads(file.read(length), object_pairs_hook=_without_repeats)
+            table = parse_table(file.read(length), _without_repeats)
     except OSError as error:
         raise WeightsFileError(
             f"The weights in {path!r} cannot be read: {cause(error)}.", "Check its permissions."

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hookscope.results.weights.weight_set import TensorValues
 
 _MOST_DIMENSIONS = 64  # as in numpy and torch
-_MOST_ELEMENTS = 1 << 62
+_MOST_ELEMENTS = 1 << 58  # numpy and torch count the bytes in 63 bits; a number has up to 16
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,22 @@ class StridedLocation:
 def is_shape(shape: Iterable[object]) -> bool:
     """Whether a file gives a possible shape, or strides: some numbers that are not negative.
 
-    Their product is below 2**62, unless one of them is 0.
+    Their product is below 2**58, and so is that of the others if some of them are 0.
 
     Example:
         >>> is_shape((2, 3)), is_shape((-1,)), is_shape((1 << 40, 1 << 40)), is_shape(("2",))
         (True, False, False, False)
     """
     lengths = list(islice(shape, _MOST_DIMENSIONS + 1))
-    if len(lengths) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in lengths):
+    if len(lengths) > _MOST_DIMENSIONS:
         return False
-    return prod(n for n in lengths if type(n) is int) < _MOST_ELEMENTS
+    elements = 1
+    for length in lengths:
+        # Each by itself first: multiplying integers of megabytes takes minutes.
+        if type(length) is not int or not 0 <= length < _MOST_ELEMENTS:
+            return False
+        elements *= max(length, 1)
+    return elements < _MOST_ELEMENTS
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:

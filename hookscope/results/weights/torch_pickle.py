@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from hookscope.files.pickle_scan import DamagedPickle
-from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler
+from hookscope.files.file_types import MOST_INSTRUCTIONS
+from hookscope.files.pickle_scan import DamagedPickle, LongPickle
+from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler, key_text
 from hookscope.results.weights.pickled_arrays import ArrayBuilder
 from hookscope.results.weights.strided_location import is_shape
 from hookscope.results.weights.weight_dtypes import bits_of, is_known
@@ -33,6 +34,9 @@ _STORAGE_DTYPES = {
     "UntypedStorage": "uint8",
 }
 _MOST_ELEMENTS = 1 << 62
+_MOST_ARGUMENTS = 16  # of a function that builds a tensor, or of a persistent id
+_MOST_COPIED = MOST_INSTRUCTIONS  # entries of containers that are made from others
+_LONGEST_DEVICE = 32  # characters
 _CONTAINERS = {
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), dict),
     **dict.fromkeys(("builtins.dict", "__builtin__.dict"), dict),
@@ -94,16 +98,45 @@ class TorchUnpickler(PlainUnpickler):
         super().__init__(file)
         self.storages: dict[str, int] = {}
         self._build_array = ArrayBuilder()
+        self._copied = 0
 
     def build(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Return a tensor, a container, or an opaque object."""
         if (array := self._build_array(name, arguments)) is not None:
             return array
+        if name in _CONTAINERS:
+            return self._container(_CONTAINERS[name], arguments)
+        if name == "collections.defaultdict":
+            return self._container(dict, arguments[1:2])
+        home, _, function = name.rpartition(".")
+        if home in _REBUILD_HOMES and function in _REBUILD_TYPED and len(arguments) > 2:
+            inner, _, arguments, *_ = arguments[:_MOST_ARGUMENTS]
+            if not isinstance(inner, GlobalName) or not isinstance(arguments, tuple):
+                raise DamagedPickle(f"{name} does not fit its arguments")
+            self.called[inner.name] = None
+            name = inner.name
         return _build(name, arguments)
+
+    def _container(self, kind: type, arguments: tuple[Any, ...]) -> Any:
+        """A new container with the entries of another one, which a pickle may copy many times."""
+        content = arguments[0] if arguments else ()
+        if not isinstance(content, dict | tuple | list):
+            raise DamagedPickle("a container is filled with something else")
+        self._copied += len(content)
+        if self._copied > _MOST_COPIED:
+            raise LongPickle(f"its containers have more than {_MOST_COPIED:,} entries")
+        if kind is dict and isinstance(content, dict):
+            return dict(content)
+        if kind is dict:
+            pairs = [pair for pair in content if isinstance(pair, tuple | list) and len(pair) == 2]
+            return {key_text(key): value for key, value in pairs if isinstance(key, str | int)}
+        if isinstance(content, dict):
+            raise DamagedPickle("a container is filled with something else")
+        return kind(content)
 
     def resolve(self, pid: Any) -> Any:
         """Return the storage of a persistent id; of an old file also a module with its source."""
-        if not isinstance(pid, tuple) or not pid:
+        if not isinstance(pid, tuple) or not 0 < len(pid) <= _MOST_ARGUMENTS:
             raise DamagedPickle("a persistent id is not valid")
         kind, *data = pid
         if kind == "module" and data:
@@ -116,7 +149,8 @@ class TorchUnpickler(PlainUnpickler):
         if dtype is None:  # quantised or not strided
             return OpaqueObject(storage_type.name)
         view = views[0] if views and isinstance(views[0], tuple) else ("", 0, numel)
-        if len(view) != 3 or not _are_sizes((numel, *view[1:])) or type(key) not in (str, int):
+        is_key = isinstance(key, str) or _are_sizes((key,))
+        if len(view) != 3 or not _are_sizes((numel, *view[1:])) or not is_key:
             raise DamagedPickle("a persistent id is not valid")
         self.storages[str(key)] = bits_of(dtype) // 8
         return StorageRecord(str(key), dtype, view[1], view[2])
@@ -125,44 +159,46 @@ class TorchUnpickler(PlainUnpickler):
 def _build(name: str, arguments: tuple[Any, ...]) -> Any:
     """What a global with these arguments stands for."""
     home, _, function = name.rpartition(".")
-    if home in ("torch._utils", "torch._tensor") and function in _REBUILD:
+    if home in _REBUILD_HOMES and function in _REBUILD:
         try:
+            if len(arguments) > _MOST_ARGUMENTS:
+                raise TypeError
             return _REBUILD[function](*arguments)
         except DamagedPickle:
             raise
         except _UNFIT as error:
             raise DamagedPickle(f"{name} does not fit its arguments") from error
-    if name in _CONTAINERS:
-        return _container(_CONTAINERS[name], arguments)
-    if name == "collections.defaultdict":
-        return _container(dict, arguments[1:])
     if name in ("copyreg._reconstructor", "copy_reg._reconstructor") and arguments:
-        return OpaqueObject(getattr(arguments[0], "name", "?"), arguments[1:])
-    if name == "torch.device" and arguments:
+        return OpaqueObject(getattr(arguments[0], "name", "?"), arguments[1:3])
+    if name == "torch.device" and 0 < len(arguments) <= 2 and all(map(_is_of_device, arguments)):
         return ":".join(map(str, arguments))
     return OpaqueObject(name, arguments)
 
 
-def _container(kind: type, arguments: tuple[Any, ...]) -> Any:
-    content = arguments[0] if arguments else ()
-    if kind is dict:
-        if isinstance(content, dict):
-            return dict(content)
-        pairs = [pair for pair in content if isinstance(pair, tuple | list) and len(pair) == 2]
-        return {str(key): value for key, value in pairs if isinstance(key, str | int)}
-    if not isinstance(content, tuple | list):
-        raise DamagedPickle("a container is filled with something else")
-    return kind(content)
+def _is_of_device(argument: Any) -> bool:
+    """Whether this is a type of device, or its number. Nothing else is written as a text: that of
+    nested tuples doubles with each level.
+    """
+    if isinstance(argument, str):
+        return len(argument) <= _LONGEST_DEVICE
+    return type(argument) is int and 0 <= argument < 1 << 16
 
 
 def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, dtype: str = "") -> Any:
+    # Before they are copied: a pickle may name a list of millions of entries many times.
+    if not all(isinstance(part, tuple | list) for part in (size, stride)) or len(size) > 64:
+        raise DamagedPickle("a tensor has no valid shape and strides")
+    if len(stride) != len(size):
+        raise DamagedPickle("a tensor has more strides than lengths, or fewer")
     shape, strides = tuple(size), tuple(stride)
     if isinstance(storage, OpaqueObject):
         return OpaqueObject(storage.name)
-    if not isinstance(storage, StorageRecord) or len(shape) != len(strides):
+    if not isinstance(storage, StorageRecord):
         raise DamagedPickle("a tensor has no storage")
     if not (_are_sizes((offset, *strides)) and is_shape(shape)):
         raise DamagedPickle("a tensor has sizes that are no numbers, or negative")
+    # The stride of a single entry is not used, and may be any number.
+    strides = tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True))
     return TensorRecord(storage, dtype or storage.dtype, offset, shape, strides)
 
 
@@ -200,19 +236,16 @@ def _rebuild_parameter(data: Any, *rest: Any) -> Any:
     return data
 
 
-def _rebuild_from_type(function: GlobalName, kind: Any, arguments: tuple[Any, ...], *_: Any) -> Any:
-    return _build(function.name, arguments)
-
-
 _REBUILD: dict[str, Callable[..., Any]] = {
     "_rebuild_tensor": _rebuild_tensor,
     "_rebuild_tensor_v2": _rebuild_tensor_v2,
     "_rebuild_tensor_v3": _rebuild_tensor_v3,
     "_rebuild_parameter": _rebuild_parameter,
     "_rebuild_parameter_with_state": _rebuild_parameter,
-    "_rebuild_from_type": _rebuild_from_type,
-    "_rebuild_from_type_v2": _rebuild_from_type,
 }
+_REBUILD_HOMES = ("torch._utils", "torch._tensor")
+# Called with a function and its arguments.
+_REBUILD_TYPED = ("_rebuild_from_type", "_rebuild_from_type_v2")
 
 
 def _are_sizes(numbers: tuple[Any, ...]) -> bool:

@@ -47,7 +47,8 @@ from hookscope.results.weights.weight_set import StoredWeights, WeightTensor, ch
 from hookscope.results.weights.zip_records import ByteRange, DamagedArchive, ZipRecords
 
 _VERSION = 1001  # of the old format
-_EXPANDED = 1 << 30  # bytes that tensors may have beyond the size of their file
+_EXPANDED = 1 << 30  # bytes that a tensor may have beyond the size of its file
+_MOST_VIEWS = 8  # how many times that all tensors may have, which are views of few bytes
 _TENSOR_LIKE = (
     "torch.",
     "numpy.ndarray",
@@ -191,7 +192,7 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
     first: dict[tuple[object, ...], str] = {}
     tensors = []
     allowed = os.path.getsize(path) + _EXPANDED
-    in_arrays = 0
+    in_arrays = in_all = 0
     for name, record in chosen.tensors.items():
         place: tuple[object, ...]
         if isinstance(record, PickledArray):
@@ -208,6 +209,9 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
         if nbytes > allowed:
             raise DamagedPickle(f"{name!r} has more values than its file can hold")
         tied_to = first.setdefault(place if numel else (name,), name)
+        in_all += nbytes if tied_to == name else 0
+        if in_all > _MOST_VIEWS * allowed:
+            raise DamagedPickle("its tensors have far more values than its file")
         if isinstance(record, PickledArray) and tied_to == name:
             in_arrays += nbytes
             if in_arrays > content.pickle_size:

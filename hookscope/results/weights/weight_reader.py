@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hookscope.files.shell_words import cite_command
 from hookscope.results.capture_file import CaptureFile, slice_error
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.records import Record, Recording
@@ -39,7 +40,7 @@ class WeightReader(CaptureFile):
         Recording.__init__(self)
         self.weights = weights
         self.path = weights.label
-        self.listing = f"'hookscope show {weights.label}' lists the tensors."
+        self.listing = f"{cite_command('hookscope', 'show', weights.label)} lists the tensors."
         self.metadata: dict[str, Any] = {"model": {"spec": weights.label}}
         self._records = {name: self._record_of(one) for name, one in weights.tensors.items()}
         self._progress = ReadProgress(0, None)

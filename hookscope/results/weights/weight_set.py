@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookscope.errors import MissingKeyError, WeightsFileError
+from hookscope.files.shell_words import cite_command
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, Index
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # a tree of weights needs no numpy
 
 _RUNNING_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 MOST_TENSORS = 200_000  # of a set; building as many takes about three seconds
+LONGEST_NAME = 4096  # characters; a tree has each beginning of a name up to a dot
 
 
 def check_count(path: str, count: int) -> None:
@@ -225,6 +227,7 @@ class WeightSet(NotebookResult):
         if name not in self.locations:
             raise MissingKeyError(
                 f"There is no tensor {name!r} in {self.label}.",
-                did_you_mean(name, self.tensors) or f"'hookscope tree {self.label}' lists them.",
+                did_you_mean(name, self.tensors)
+                or f"{cite_command('hookscope', 'tree', self.label)} lists them.",
             )
         return self.locations[name]

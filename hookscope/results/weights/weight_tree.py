@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hookscope.errors import LayerError
+from hookscope.files.shell_words import cite_command
 from hookscope.results.notebook import NotebookResult
-from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.results.weights.weight_set import MOST_TENSORS, WeightSet, WeightTensor
 from hookscope.specs.patterns import ROOT, compile_pattern, near_patterns, split_exclusions
 from hookscope.specs.suggestions import did_you_mean
 
 _MOST_PARTS = 32  # of a name; the rest of a longer one is its last part
+# Of a whole tree, whose names could have far more branches and text than their file. When there are
+# so many, names are not divided.
+_MOST_NODES = 2 * MOST_TENSORS
+_MOST_TEXT = 1 << 26  # characters
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class WeightTree(NotebookResult):
         if not nodes:
             raise LayerError(
                 f"Nothing in {self.weights.label} matches all of the filters.",
-                f"'hookscope tree {self.weights.label}' lists all names.",
+                f"{cite_command('hookscope', 'tree', self.weights.label)} lists all names.",
             )
         return replace(self, nodes=nodes)
 
@@ -133,7 +138,7 @@ class WeightTree(NotebookResult):
         hint = did_you_mean(pattern, near_patterns(pattern, names) or names)
         raise LayerError(
             f"No name in {label} matches {pattern!r}.",
-            f"{hint} 'hookscope tree {label}' lists them all.".strip(),
+            f"{hint} {cite_command('hookscope', 'tree', label)} lists them all.".strip(),
         )
 
     def __repr__(self) -> str:
@@ -175,16 +180,20 @@ class _Branch:
 def _nodes(weights: WeightSet, separator: str) -> list[WeightNode]:
     """All nodes, each before what is inside it."""
     root = _Branch(ROOT, 0)
+    made = characters = 0
     for tensor in weights.tensors.values():
         numel, nbytes = (0, 0) if tensor.tied_to else (tensor.numel, tensor.nbytes)
         is_buffer = tensor.is_buffer
         branch, start = root, 0
-        parts = tensor.name.split(separator, _MOST_PARTS - 1)
+        is_full = made > _MOST_NODES or characters > _MOST_TEXT
+        parts = [tensor.name] if is_full else tensor.name.split(separator, _MOST_PARTS - 1)
         for depth, part in enumerate(("", *parts)):
             if depth:
                 start += len(part) + (len(separator) if depth > 1 else 0)
                 if part not in branch.children:
                     branch.children[part] = _Branch(tensor.name[:start], depth)
+                    made += 1
+                    characters += start
                 branch = branch.children[part]
             branch.tensors += 1
             if is_buffer:

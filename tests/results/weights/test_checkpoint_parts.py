@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from hookscope.errors import RequestError, WeightsFileError
+from hookscope.errors import LayerError, RequestError, WeightsFileError
 from hookscope.results.weights.open_weights import open_weights
+from hookscope.results.weights.weight_tree import WeightTree
 from tests.results.weights.saved_weights import assert_same
 
 
@@ -166,3 +167,20 @@ def test_objects_without_tensors_are_refused_by_their_classes(tmp_path: Path) ->
 def test_a_checkpoint_without_tensors_says_so(tmp_path: Path) -> None:
     with pytest.raises(WeightsFileError, match="contains no tensors"):
         open_weights(save({"epoch": 3}, tmp_path / "a.pth"))
+
+
+def test_long_metadata_are_left_out(tmp_path: Path) -> None:
+    plain = {"epoch": 3, "digits": 10**9000, "text": "x" * 100_000, "k" * 5000: 1}
+    path = save({"state_dict": net().state_dict(), **plain}, tmp_path / "a.pth")
+    assert open_weights(path).metadata == {"epoch": "3"}
+
+
+def test_hints_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    parts = {"one": net().state_dict(), "other one": net().state_dict()}
+    path = save(parts, tmp_path / "my file.pth")
+    with pytest.raises(RequestError) as caught:
+        open_weights(path)
+    assert caught.value.hint.endswith(f"or all: '{path}#all'")
+    with pytest.raises(LayerError) as caught:
+        WeightTree.of(open_weights(f"{path}#one")).select(["nothing"], None, False)
+    assert caught.value.hint.endswith(f"\"hookscope tree '{path}#one'\" lists them all.")
