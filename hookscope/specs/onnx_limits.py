@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.cam_methods import FROM_VALUES, METHODS
+from hookscope.specs.cam_methods import FROM_INPUT, FROM_VALUES, METHODS
 from hookscope.specs.choices import ONNX_OPTIMIZATIONS, check_choice
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.model_spec import ONNX
@@ -17,12 +17,16 @@ from hookscope.specs.run_options import RunOptions
 
 _GIVE_SOURCE = "give the model that was exported: FILE.py:NAME."
 _GRADIENTS = "onnxruntime computes no gradients"
+_WHOLE_GRAPH = "onnxruntime computes the whole graph at once, so no layer can be replaced"
+_WITHOUT_GRADIENTS = (FROM_VALUES, FROM_INPUT)
 # Commands that an ONNX file cannot run, and what they need.
 _COMMANDS = {
     "grads": _GRADIENTS,
     "step": _GRADIENTS,
     "gradcheck": _GRADIENTS,
-    "ablate": "onnxruntime computes the whole graph at once, so no layer can be replaced",
+    "ablate": _WHOLE_GRAPH,
+    "sweep": _WHOLE_GRAPH,
+    "attribute": _GRADIENTS,
 }
 
 
@@ -118,9 +122,9 @@ def check_onnx_cam(source: str, method: str) -> None:
     Example:
         >>> check_onnx_cam("onnx", "eigencam")
     """
-    if source != ONNX or METHODS[method].source == FROM_VALUES:
+    if source != ONNX or METHODS[method].source in _WITHOUT_GRADIENTS:
         return
-    usable = [name for name, entry in METHODS.items() if entry.source == FROM_VALUES]
+    usable = [name for name, entry in METHODS.items() if entry.source in _WITHOUT_GRADIENTS]
     need = "gradients, which onnxruntime does not compute"
     if method == "rollout":
         need = "the modules of attention, which an ONNX file does not have"

@@ -19,6 +19,7 @@ from hookscope.errors import ModelError
 from hookscope.files.escapes import encodable
 from hookscope.files.weight_files import blake3_of
 
+_LONGEST_LOCATION = 4096  # characters
 _COMPLETE = "Keep the ONNX file and its data files in one folder, or export the model again."
 
 
@@ -80,8 +81,8 @@ class ExternalData:
         """The size of a data file, which must be in the folder."""
         if not location or _leaves(location) or not _is_beside(self._path, target):
             raise ModelError(
-                f"The tensor {name!r} of {self._path!r} is in {location!r}, which is not a file in"
-                " its folder.",
+                f"The tensor {name!r} of {self._path!r} is in {location[:200]!r}, which is not a"
+                " file in its folder.",
                 "Such a path is not opened. Export the model again, from a source that you trust.",
             )
         if not os.path.isfile(target):
@@ -92,9 +93,10 @@ class ExternalData:
 
 
 def _leaves(location: str) -> bool:
-    """Whether a path is absolute or leads upwards, in the notation of any system."""
+    """Whether a path is absolute or leads upwards in the notation of any system, or is no path."""
     windows, posix = PureWindowsPath(location), PurePosixPath(location)
-    return bool(windows.drive or windows.root or posix.root or ".." in windows.parts)
+    leads_away = windows.drive or windows.root or posix.root or ".." in windows.parts
+    return bool(leads_away) or "\0" in location or len(location) > _LONGEST_LOCATION
 
 
 def _is_beside(path: str, target: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -54,7 +54,8 @@ def read_graph(file: OnnxFile) -> ReadGraph:
     protos, is_sorted = _sorted(file.path, list(source.node), known)
     plain = PlainValues(initializers)
     notes = [_metadata(proto) for proto in protos]
-    scopes = _scopes(protos, notes, list(initializers))
+    owners = frozenset(name.rpartition(".")[0] for name in initializers)
+    scopes = _scopes(protos, notes, owners)
     has_modules = is_exported_by_torch(scopes)
     nodes = []
     for index, (proto, scope) in enumerate(zip(protos, scopes, strict=True)):
@@ -70,7 +71,7 @@ def read_graph(file: OnnxFile) -> ReadGraph:
                 notes[index].get(_RULES, ""),
                 plain.is_plain(proto, inputs, is_helper=has_modules and scope is None),
                 any(True for _ in _subgraphs(proto)),
-                tuple(_inner_scopes(proto, initializers)),
+                tuple(_inner_scopes(proto, owners)),
             )
         )
     if not has_modules:
@@ -156,19 +157,19 @@ def _metadata(proto: Any) -> dict[str, str]:
 
 
 def _scopes(
-    protos: Sequence[Any], notes: Sequence[Mapping[str, str]], parameters: Sequence[str]
+    protos: Sequence[Any], notes: Sequence[Mapping[str, str]], owners: Collection[str]
 ) -> list[NodeScope | None]:
     """The scope of each node, by its metadata or by its name."""
     scopes = list(map(scope_from_metadata, notes))
     if any(scopes):
         return scopes
-    return scopes_from_names([proto.name for proto in protos], parameters)
+    return scopes_from_names([proto.name for proto in protos], owners)
 
 
-def _inner_scopes(proto: Any, parameters: Mapping[str, Any]) -> Iterator[NodeScope]:
+def _inner_scopes(proto: Any, owners: Collection[str]) -> Iterator[NodeScope]:
     """The scopes of the nodes in subgraphs, at any depth."""
     for graph in _subgraphs(proto):
         notes = [_metadata(node) for node in graph.node]
-        yield from filter(None, _scopes(list(graph.node), notes, list(parameters)))
+        yield from filter(None, _scopes(list(graph.node), notes, owners))
         for node in graph.node:
-            yield from _inner_scopes(node, parameters)
+            yield from _inner_scopes(node, owners)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ModelError
+from hookscope.results.weights.strided_location import is_shape
 from hookscope.sources.onnx.dtypes import (
     STRING,
     dtype_bits,
@@ -29,6 +31,8 @@ _SMALL = 1024  # bytes; larger tensors are kept outside the graph
 _IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory
 _EXTERNAL, _RAW = 1, "raw_data"
 _MOST_NODES = 1_000_000  # of a graph after its functions are inlined
+_MOST_BYTES = 1 << 28  # of the same, or a few times the bytes before
+_MOST_GROWTH = 4
 _AGAIN = "Write or download it again."
 
 
@@ -163,10 +167,13 @@ def _inline_functions(onnx: Any, proto: Any, path: str) -> Any:
     """The model with the bodies of its own functions in place of their calls."""
     from onnx import inliner
 
-    if _inlined_nodes(proto) > _MOST_NODES:
+    nodes, size = _inlined_size(proto)
+    allowed = max(_MOST_BYTES, _MOST_GROWTH * proto.ByteSize())
+    if nodes > _MOST_NODES or size > allowed:
+        limit = f"{_MOST_NODES:,} nodes" if nodes > _MOST_NODES else f"{allowed:,} bytes"
         raise ModelError(
             f"The functions in {path!r} call each other so often that the graph would have more"
-            f" than {_MOST_NODES:,} nodes.",
+            f" than {limit}.",
             _AGAIN,
         )
     try:
@@ -177,31 +184,33 @@ def _inline_functions(onnx: Any, proto: Any, path: str) -> Any:
         ) from error
 
 
-def _inlined_nodes(proto: Any) -> int:
-    """The number of nodes of the graph after its functions are inlined, at most one too many.
+def _inlined_size(proto: Any) -> tuple[int, int]:
+    """The number of nodes of the graph after its functions are inlined, at most one too many, and
+    of their bytes, such as those of constants.
 
     Functions that call themselves count as nothing: the inliner finds them.
     """
     bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
-    counts: dict[tuple[str, str, str], int] = {}
+    counts: dict[tuple[str, str, str], tuple[int, int]] = {}
 
-    def count(nodes: Any) -> int:
-        total = 0
+    def count(nodes: Any) -> tuple[int, int]:
+        total = size = 0
         for node in nodes:
             key = (node.domain, node.op_type, node.overload)
             if key in bodies and key not in counts:
-                counts[key] = 0
+                counts[key] = 0, 0
                 counts[key] = count(bodies[key])
-            total += counts.get(key, 1)
+            parts = [counts[key] if key in counts else (1, node.ByteSize())]
             for attribute in node.attribute:
-                for inner in (attribute.g, *attribute.graphs):
-                    total += count(inner.node)
-        return min(total, _MOST_NODES + 1)
+                parts += [count(inner.node) for inner in (attribute.g, *attribute.graphs)]
+            total += sum(nodes for nodes, _ in parts)
+            size += sum(bytes_ for _, bytes_ in parts)
+        return min(total, _MOST_NODES + 1), size
 
     try:
         return count(proto.graph.node)
     except RecursionError:
-        return _MOST_NODES + 1
+        return _MOST_NODES + 1, 0
 
 
 def _check_tensor(path: str, tensor: Any) -> None:
@@ -209,6 +218,10 @@ def _check_tensor(path: str, tensor: Any) -> None:
     bits = dtype_bits(tensor.data_type)
     if any(length < 0 for length in tensor.dims):
         raise ModelError(f"The tensor {tensor.name!r} of {path!r} has a negative length.", _AGAIN)
+    if not is_shape(tensor.dims):
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has more elements than any file.", _AGAIN
+        )
     if tensor.data_type != STRING and bits is None:
         raise ModelError(
             f"The tensor {tensor.name!r} of {path!r} has the unknown type {tensor.data_type}.",
@@ -232,12 +245,15 @@ def _check_tensor(path: str, tensor: Any) -> None:
 
 def _typed_length(tensor: Any) -> bool:
     """Whether a tensor has as many entries in the field of its type as its shape has."""
-    count = int(np.prod([int(length) for length in tensor.dims], dtype=object))
-    fields = (tensor.float_data, tensor.double_data, tensor.int64_data, tensor.uint64_data)
-    lengths = {len(values) for values in fields}
-    complex_pairs = {2 * count}
-    packed = {byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)}
-    return bool((lengths | {len(tensor.int32_data)}) & ({count} | complex_pairs | packed))
+    from onnx import TensorProto, helper
+
+    count, kind = math.prod(tensor.dims), tensor.data_type
+    bits = dtype_bits(kind) or 0
+    if kind in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        count *= 2
+    elif bits < 8:  # several in an entry
+        count = byte_count(tensor.dims, bits)
+    return bool(len(getattr(tensor, helper.tensor_dtype_to_field(kind))) == count)
 
 
 def _bytes_of(tensor: Any) -> np.ndarray[Any, Any]:
@@ -294,7 +310,7 @@ def _check_texts(path: str, graph: Any) -> None:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _check_texts(path, inner)
-    if not all(isinstance(text, str) for text in (*tensors, *values)):
+    if not all(isinstance(text, str) and "\0" not in text for text in (*tensors, *values)):
         raise ModelError(f"{path!r} is an ONNX file that is damaged: a name is not text.", _AGAIN)
 
 

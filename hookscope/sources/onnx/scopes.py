@@ -144,9 +144,7 @@ def _call_sites(trace: str, depth: int) -> tuple[str, ...]:
     return tuple("\n".join(lines[starts[n] : starts[n + 1]]) for n in range(depth))
 
 
-def scopes_from_names(
-    names: Sequence[str], parameters: Collection[str] = ()
-) -> list[NodeScope | None]:
+def scopes_from_names(names: Sequence[str], owners: Collection[str] = ()) -> list[NodeScope | None]:
     """Return the scope of each node that the exporter based on TorchScript named.
 
     A later call of a module has a number after its name: ``/relu_1/Relu``. A name that belongs to
@@ -154,14 +152,13 @@ def scopes_from_names(
 
     Args:
         names: the names of the nodes.
-        parameters: names of the parameters in the file.
+        owners: names of the modules that have parameters in the file.
 
     Example:
         >>> scopes = scopes_from_names(["/a/a.0/Conv", "/relu/Relu", "/relu_1/Relu", "Cast_3"])
         >>> [scope and [level.name for level in scope.levels] for scope in scopes]
         [['a', 'a.0'], ['relu'], ['relu'], None]
     """
-    owners = {name.rpartition(".")[0] for name in parameters}
     paths = [_module_path(name) for name in names]
     known = {tuple(path[: n + 1]) for path in paths if path for n in range(len(path))}
     return [None if path is None else _scope_of_path(path, known, owners) for path in paths]

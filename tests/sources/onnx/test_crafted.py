@@ -105,6 +105,51 @@ def test_functions_that_multiply_are_refused(tmp_path: Path) -> None:
         hookscope.tree(saved(proto, tmp_path / "net.onnx"))
 
 
+def test_functions_with_large_constants_are_not_multiplied(tmp_path: Path) -> None:
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("d", 1)]
+    value = onnx.numpy_helper.from_array(np.ones(100_000, np.float32))
+    body = [
+        helper.make_node("Constant", [], ["w"], value=value),
+        helper.make_node("ReduceSum", ["w"], ["s"]),
+        helper.make_node("Add", ["a", "s"], ["b"]),
+    ]
+    calls = [helper.make_node("F", [f"v{n}"], [f"v{n + 1}"], domain="d") for n in range(1000)]
+    proto = model(calls, [("v0", FLOAT, [2])], [("v1000", FLOAT, [2])], opset_imports=opsets)
+    proto.functions.append(helper.make_function("d", "F", ["a"], ["b"], body, opsets))
+    with pytest.raises(ModelError, match="more than 268,435,456 bytes"):
+        hookscope.tree(saved(proto, tmp_path / "net.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"), [(FLOAT, "int32_data"), (TensorProto.INT32, "float_data")]
+)
+def test_values_in_the_field_of_another_type_are_refused(
+    kind: int, stored: str, tmp_path: Path
+) -> None:
+    proto = chain(["a"])
+    tensor = proto.graph.initializer.add(name="w", data_type=kind, dims=[2])
+    getattr(tensor, stored).extend([1, 1])
+    with pytest.raises(ModelError, match=r"2 entries of .* but 0 bytes"):
+        hookscope.capture(saved(proto, tmp_path / "net.onnx"), input=X)
+
+
+def test_lengths_whose_product_overflows_are_refused(tmp_path: Path) -> None:
+    proto = chain(["a"])
+    proto.graph.initializer.add(name="w", data_type=FLOAT, dims=[0, 2**62, 2**62])
+    with pytest.raises(ModelError, match="more elements than any file"):
+        hookscope.tree(saved(proto, tmp_path / "net.onnx"))
+
+
+@pytest.mark.parametrize("location", ["a\0b", "a" * 100_000])
+def test_a_location_that_is_no_path_is_refused(location: str, tmp_path: Path) -> None:
+    proto = chain(["a"])
+    tensor = proto.graph.initializer.add(name="w", data_type=FLOAT, dims=[2], data_location=1)
+    tensor.external_data.add(key="location", value=location)
+    with pytest.raises(ModelError) as caught:
+        hookscope.tree(saved(proto, tmp_path / "net.onnx"))
+    assert len(str(caught.value)) < 500
+
+
 def test_the_message_of_a_failed_node_has_no_source_lines(tmp_path: Path) -> None:
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
     shape = {"shape": np.array([-(10**18), 10**18])}

@@ -216,6 +216,7 @@ def test_methods_of_cam_without_gradients_work(exported: Exported, tmp_path: Pat
     for method in ("eigencam", "scorecam"):
         shot = hookscope.cam(path, by=method, layer="conv", shape=(1, 3, 8, 8))
         assert shot["conv/cam"].shape == (1, 6, 6)
+    covered = hookscope.cam(path, by="occlusion", shape=(1, 3, 8, 8), target=1)
     conv = nn.Conv2d(3, 4, 3, bias=False)
     conv.weight.data = torch.from_numpy(
         onnx.numpy_helper.to_array(proto.graph.initializer[0]).copy()
@@ -224,6 +225,10 @@ def test_methods_of_cam_without_gradients_work(exported: Exported, tmp_path: Pat
     same = hookscope.cam(net, by="eigencam", layer="0", shape=(1, 3, 8, 8))
     found = hookscope.cam(path, by="eigencam", layer="conv", shape=(1, 3, 8, 8))
     assert torch.allclose(same["0/cam"], found["conv/cam"], atol=1e-5)
+    last = hookscope.cam(path, by="eigencam", shape=(1, 3, 8, 8))  # the layer is found
+    assert torch.equal(last["conv/cam"], found["conv/cam"])
+    wanted = hookscope.cam(net, by="occlusion", shape=(1, 3, 8, 8), target=1)
+    assert torch.allclose(covered["./cam"], wanted["./cam"], atol=1e-5)
 
 
 def test_check_and_trace_run_forward_only(small: str) -> None:
