@@ -27,6 +27,20 @@ def join_words(words: Iterable[str], platform: str = sys.platform) -> str:
     return " ".join(quote_word(word, platform) for word in words)
 
 
+def cite_command(*words: str, platform: str = sys.platform) -> str:
+    """Return a command line in quotation marks, to stand in a sentence.
+
+    Example:
+        >>> print(cite_command("hookscope", "show", "net.safetensors", platform="linux"))
+        'hookscope show net.safetensors'
+        >>> print(cite_command("hookscope", "show", "my net.safetensors", platform="linux"))
+        "hookscope show 'my net.safetensors'"
+    """
+    line = join_words(words, platform)
+    mark = '"' if "'" in line else "'"
+    return f"{mark}{line}{mark}"
+
+
 def quote_word(word: str, platform: str = sys.platform) -> str:
     r"""Return one word of a command line, in quotes where the shell needs them.
 

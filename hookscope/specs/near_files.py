@@ -1,0 +1,43 @@
+"""The hint for a path that does not exist: similar names in its folder, or the runs there."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hookscope.specs.output_path import is_run_folder
+from hookscope.specs.suggestions import did_you_mean
+
+_LISTED = 5
+
+
+def near_files(
+    path: str | os.PathLike[str], otherwise: str, pattern: re.Pattern[str] | None = None
+) -> str:
+    """Return the hint for a path that does not exist.
+
+    Args:
+        path: as the user typed it.
+        otherwise: the hint if no name in its folder is similar, and the folder has no runs.
+        pattern: what a suggested name must match.
+
+    Example:
+        >>> near_files("no/such.py", "Check the name and the folder.")
+        'Check the name and the folder.'
+    """
+    folder, name = os.path.split(os.fspath(path).rstrip("/\\"))
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return otherwise
+    if pattern is not None:
+        names = [entry for entry in names if pattern.fullmatch(entry)]
+    if near := did_you_mean(name, names):
+        return near
+    if os.path.splitext(name)[1] or not folder:
+        return otherwise
+    runs = [entry for entry in names if is_run_folder(os.path.join(folder, entry))]
+    if not runs:
+        return otherwise
+    more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+    return f"Training runs in {folder!r}: {', '.join(runs[:_LISTED])}{more}."
