@@ -2,8 +2,9 @@
 
 ``python -m bench.training MODEL EVERY STEPS PAIRS [AGAINST]`` prints the seconds of each pair,
 watched and ``bare``, one pair a line. ``AGAINST`` may also be ``histograms``, which are taken of
-every output and gradient by hooks written by hand, and ``stop`` watches with ``--stop-on nan,inf``
-against ``bare``. ``MODEL`` is ``resnet18`` (8 images of 224 pixels) or ``mlp`` (40 layers of
+every output and gradient by hooks written by hand, or ``torchlens``, which records each step and of
+whose tensors the same statistics are taken; ``stop`` watches with ``--stop-on nan,inf`` against
+``bare``. ``MODEL`` is ``resnet18`` (8 images of 224 pixels) or ``mlp`` (40 layers of
 256 units, a batch of 128). With ``EVERY`` 0 the default steps are sampled, from step 50 on. The two
 of a pair change places from pair to pair, and both are made to give the same losses.
 """
@@ -62,22 +63,54 @@ def histograms(model: nn.Module) -> Iterator[list[list[float]]]:
         handle.remove()
 
 
+def statistics(values: Tensor) -> Tensor:
+    """Return mean, standard deviation, root mean square, largest magnitude and share of zeros."""
+    values = values.detach().float()
+    largest, zeros = values.abs().amax(), (values == 0).float().mean()
+    return torch.stack([values.mean(), values.std(), values.square().mean().sqrt(), largest, zeros])
+
+
+def backward_by_torchlens(
+    model: nn.Module, batch: Tensor, target: Tensor, found: list[list[list[float]]]
+) -> Tensor:
+    """Return the loss of a step whose outputs and gradients torchlens records and keeps.
+
+    torchlens follows neither parameters nor optimizers; norms of gradients are taken beside it.
+    """
+    import torchlens
+
+    capture = torchlens.options.CaptureOptions(save_grads="all", backward_ready=True)
+    trace = torchlens.trace(model, batch, capture=capture)
+    loss = nn.functional.cross_entropy(trace[trace.output_layers[0]].out, target)
+    trace.backward(loss)
+    outputs = [op for op in trace.layer_list if op.grad is not None]
+    tensors = [tensor for op in outputs for tensor in (op.out, op.grad)]
+    tensors += [weight.grad for weight in model.parameters()]
+    found.append(torch.stack([statistics(tensor) for tensor in tensors]).tolist())
+    trace.cleanup()
+    return loss
+
+
 def train(name: str, every: int, steps: int, how: str) -> tuple[float, list[float]]:
     """Return the seconds of some steps of a training, and all losses.
 
-    ``how`` is ``watched``, ``stop`` (watched, too), ``bare`` or ``histograms``.
+    ``how`` is ``watched``, ``stop`` (watched, too), ``bare``, ``histograms`` or ``torchlens``.
     """
     torch.manual_seed(0)
     model, batch = MODELS[name]()
     target = torch.randint(10, (len(batch),))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    losses = []
+    losses: list[float] = []
+    recorded: list[list[list[float]]] = []
     start = 2 if every else START
 
     def step() -> None:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(batch), target)
-        loss.backward()
+        if how == "torchlens":
+            loss = backward_by_torchlens(model, batch, target, recorded)
+        else:
+            loss = nn.functional.cross_entropy(model(batch), target)
+            loss.backward()
         optimizer.step()
         losses.append(loss.item())
 
@@ -86,7 +119,7 @@ def train(name: str, every: int, steps: int, how: str) -> tuple[float, list[floa
         around: AbstractContextManager[object] = nullcontext()
         if how == "histograms":
             around = histograms(model)
-        elif how != "bare":
+        elif how in ("watched", "stop"):
             stop_on = "nan,inf" if how == "stop" else ()
             around = hookscope.watch(
                 model, optimizer, every=every or None, stop_on=stop_on, folder=path

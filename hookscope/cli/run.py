@@ -90,6 +90,10 @@ watching = combine(
 )
 
 
+# Of these no script is likely to have one of its own.
+_OWN_OPTIONS = ("--stop-on", "--what", "--live")
+
+
 @command(
     "run",
     program,
@@ -122,6 +126,10 @@ def run(
         )
     options = WatchOptions(layers=layers or None, stop_on=stop_on or (), **values)
     console: Console = click.get_current_context().obj
+    if late := [word for word in args if word.partition("=")[0] in _OWN_OPTIONS]:
+        console.note(
+            f"{late[0]} is passed to the script: options of hookscope come before the script's name"
+        )
     program = Program(script, args, is_module=module)
     session = RunSession(options, program, quiet=console.quiet)
     from hookscope.training.program_check import check_program

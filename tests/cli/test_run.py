@@ -227,3 +227,10 @@ def test_torchrun_starts_it_on_each_rank(folder: Path, clean_environment) -> Non
     for rank in "01":
         expected = f"__main__ {folder / 'ranks.py'} ['ranks.py', '--epochs', '3']"
         assert (folder / rank).read_text() == expected
+
+
+def test_an_option_of_hookscope_after_the_script_is_noted(run, tmp_path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    done = run("run", "train.py", "--stop-on", "nan", cwd=tmp_path)
+    assert done.stdout == "['--stop-on', 'nan']\n"
+    assert "--stop-on is passed to the script" in done.stderr
