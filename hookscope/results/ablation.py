@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.records import Coverage
-from hookscope.specs.output_path import MARK, check_ending, is_hookscope_file
+from hookscope.results.unfinished_file import unfinished_entries
+from hookscope.specs.choices import ABLATION_METRICS
+from hookscope.specs.output_path import MARK, check_ending
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -153,18 +154,8 @@ class Ablation(NotebookResult):
 
     def unfinished(self, path: str | os.PathLike[str]) -> list[LayerAblation]:
         """Return the ablations in a file of the same run, if it was interrupted; else none."""
-        if not is_hookscope_file(Path(path), ".json"):
-            return []
-        try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-            expected = json.loads(strict_json.dumps(self._document()))
-            made = [LayerAblation(**_parse_numbers(entry)) for entry in document["ablations"]]
-            invalid = any(strict_json.fields_type_error(vars(row), LayerAblation) for row in made)
-            same = _without_results(document) == _without_results(expected)
-            known = expected.get("fingerprint", "") is not None  # None for offloaded weights
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return []
-        return made if known and same and not invalid and len(made) < self.total else []
+        document = self._document()
+        return unfinished_entries(path, document, LayerAblation, "ablations", ABLATION_METRICS)
 
     def _document(self) -> dict[str, Any]:
         return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
@@ -189,13 +180,3 @@ def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[Lay
         return (0, 0.0) if math.isnan(value) else (1, -abs(value))
 
     return tuple(sorted(ablations, key=sort_key))
-
-
-def _without_results(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in document.items() if k not in ("ablations", "finished")}
-
-
-def _parse_numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a file, with NaN and infinities parsed."""
-    metrics = ("score", "loss", "output")
-    return {k: strict_json.parse_number(v) if k in metrics else v for k, v in entry.items()}

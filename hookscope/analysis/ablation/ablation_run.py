@@ -6,30 +6,22 @@ the metrics of each run are stored.
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor, nn
-
 from hookscope.analysis.ablation.baseline import Baseline
-from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
-from hookscope.execution.edit_effect import relative_change
+from hookscope.analysis.sweep.clean_run import fingerprint, warn_of_noise
+from hookscope.analysis.sweep.edit_scan import EditScan
+from hookscope.analysis.sweep.resumable_runs import make_runs
+from hookscope.errors import EditError, ForwardError, LossError, RequestError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import detach_clone, forward, run_without_hooks
-from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.forward import run_without_hooks
 from hookscope.execution.prepare import Prepared
-from hookscope.execution.verification import first_difference
-from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
+from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.interventions import BoundInterventions
-from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.ablation import (
     AblatedPart,
     Ablation,
@@ -37,18 +29,9 @@ from hookscope.results.ablation import (
     SkippedLayer,
     rank_ablations,
 )
-from hookscope.results.dimensions import channel_dim
-from hookscope.results.records import Coverage, key_of
 from hookscope.specs.choices import ABLATION_EDITS
 from hookscope.specs.edit import parse_edits
 from hookscope.specs.progress import Progress
-from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.hash import hash_tensors
-from hookscope.tensors.nested import TensorPath, map_tensors, walk
-
-log = logging.getLogger("hookscope")
-
-SAVED_EVERY = 3.0  # seconds between two writes of the file
 
 
 def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdit:
@@ -60,87 +43,27 @@ def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdi
     return BoundEdit(edit._replace(text=text, pattern=layer.name, channels=channels), 0, layer, {})
 
 
-class AblationScan(CallSubscriber):
-    """A run without changes that finds out which layers the edit fits, and their channels.
+def _parts(scan: EditScan, channels: bool) -> Iterator[tuple[Layer, int | None]]:
+    """Yield the layers that can be ablated; with ``channels``, every channel of each."""
+    for layer in scan.executed():
+        if layer in scan.faults:
+            continue
+        if not channels:
+            yield layer, None
+            continue
+        yield from ((layer, n) for n in range(min(scan.channels[layer])))
 
-    Attributes:
-        calls: how often each layer's module ran, in the order in which they first returned.
-        coverage: which of the layers ran.
-    """
 
-    def __init__(self, prepared: Prepared, by: str, channels: bool) -> None:
-        self.prepared = prepared
-        self.by = by
-        self.channels = channels
-        self.calls: dict[nn.Module, int] = {}
-        self.coverage = Coverage()
-        self._counts: dict[Layer, set[int]] = {}
-        self._faults: dict[Layer, str] = {}
-
-    def run(self) -> Any:
-        """Run the model and return its output."""
-        module = self.prepared.module
-        guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
-        registry = CallRegistry(module)
-        with guard, registry.subscribed(self, self.prepared.layers):
-            output = detach_clone(forward(self.prepared))
-            self.calls = {called: registry.counts[called] for called in self.calls}
-            self.coverage = summarize_coverage(module, self.prepared.layers, self.calls)
-        return output
-
-    def parts(self) -> Iterator[tuple[Layer, int | None]]:
-        """Yield the layers that can be ablated; with ``channels``, every channel of each."""
-        for layer in self._ran():
-            if layer in self._faults:
-                continue
-            if not self.channels:
-                yield layer, None
-                continue
-            yield from ((layer, n) for n in range(min(self._counts[layer])))
-
-    def left_out(self) -> Iterator[SkippedLayer]:
-        """Yield the layers that ran and cannot be ablated, or not all of their channels."""
-        for layer in self._ran():
-            reason = self._faults.get(layer, "")
-            counts = self._counts.get(layer) or {0}
-            least, most = min(counts), max(counts)
-            if self.channels and not reason and least < most:
-                reason = f"channels from {least} up, which some of its output tensors lack"
-            if reason:
-                yield SkippedLayer(layer.name, layer.type, reason)
-
-    def _ran(self) -> list[Layer]:
-        order = {module: n for n, module in enumerate(self.calls)}
-        ran = (layer for layer in self.prepared.layers if layer.module in order)
-        return sorted(ran, key=lambda layer: order[layer.module])
-
-    def after_call(self, call: ModuleCall, state: None) -> None:
-        """Note what a call returned, and whether the edit suits it."""
-        if call.failed:
-            return
-        layer = call.layer
-        self.calls[layer.module] = call.number
-        bound = ablation_edit(layer, self.by, 0 if self.channels else None)
-        editable = []
-
-        def try_edit(path: TensorPath, tensor: Tensor) -> Tensor:
-            if is_editable(bound, tensor):
-                editable.append(tensor)
-                key = key_of(layer.name, call.number, what_of(OUTPUT, path))
-                apply_edit(bound, tensor, key, self.prepared.seed)  # raises if it does not fit
-            return tensor
-
-        try:
-            map_tensors(call.output, try_edit)
-        except EditError as error:
-            self._faults.setdefault(layer, error.reason)
-            return
-        if not editable:
-            self._faults.setdefault(layer, "it returns no floating-point tensor")
-        counts = self._counts.setdefault(layer, set())
-        counts.update(
-            tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in editable if tensor.ndim
-        )
+def _left_out(scan: EditScan, channels: bool) -> Iterator[SkippedLayer]:
+    """Yield the layers that ran and cannot be ablated, or not all of their channels."""
+    for layer in scan.executed():
+        reason = scan.faults.get(layer, "")
+        counts = scan.channels.get(layer) or {0}
+        least, most = min(counts), max(counts)
+        if channels and not reason and least < most:
+            reason = f"channels from {least} up, which some of its output tensors lack"
+        if reason:
+            yield SkippedLayer(layer.name, layer.type, reason)
 
 
 @dataclass(frozen=True)
@@ -189,18 +112,11 @@ def prepare_ablation(
     """
     with explain_forward_errors(prepared):
         clean = run_without_hooks(prepared)
-    scan = AblationScan(prepared, by, channels)
-    again = scan.run()
-    if different := first_difference(clean, again):
-        log.warning(
-            "A second run without ablation gave a different result (%s differs, relative difference"
-            " %.3g). Changes up to that size are noise.",
-            different,
-            relative_change(clean, again) or 0.0,
-        )
+    scan = EditScan(prepared, lambda layer: [ablation_edit(layer, by, 0 if channels else None)])
+    warn_of_noise(clean, scan.run())
     baseline = measure(clean)
-    layers = {(layer.name, channel): layer for layer, channel in scan.parts()}
-    left_out = tuple(scan.left_out())
+    layers = {(layer.name, channel): layer for layer, channel in _parts(scan, channels)}
+    left_out = tuple(_left_out(scan, channels))
     if not layers:
         reasons = [(skipped.layer, skipped.reason) for skipped in left_out]
         not_executed = scan.coverage.not_executed
@@ -218,7 +134,7 @@ def prepare_ablation(
         ablations=(),
         left_out=left_out,
         coverage=scan.coverage,
-        metadata={**metadata, "fingerprint": _fingerprint(prepared, clean)},
+        metadata={**metadata, "fingerprint": fingerprint(prepared, clean)},
     )
     return AblationJob(prepared, by, layers, baseline), result
 
@@ -245,42 +161,11 @@ def run_ablation(
     """
     stored = () if file is None else result.unfinished(file)
     earlier = {ablation.place: ablation for ablation in stored if ablation.place in job.layers}
-    if earlier:
-        log.info("resuming: %d of %d already done", len(earlier), result.total)
-    made = dict(earlier)
 
-    def so_far() -> Ablation:
+    def ranked(made: Mapping[AblatedPart, LayerAblation]) -> Ablation:
         in_order = (made[part] for part in job.layers if part in made)
         ablations = rank_ablations(in_order, result.rank)
         return replace(result, ablations=ablations, resumed=len(earlier))
 
-    saved = time.monotonic()
-    try:
-        if progress:
-            progress(len(made), result.total)
-        for part in job.layers:
-            if part in made:
-                continue
-            made[part] = job.ablate(part)
-            if progress:
-                progress(len(made), result.total)
-            if file is not None and time.monotonic() - saved > SAVED_EVERY:
-                so_far().save(file)
-                saved = time.monotonic()
-    finally:
-        if file is not None and made:
-            so_far().save(file)
-    if all(ablation.failed for ablation in made.values()):
-        first = next(iter(made.values()))
-        raise CheckFailed(
-            f"Every ablation failed. The first, of {first.layer}: {first.failed}",
-            "Try another --by, or select other layers.",
-        )
-    return so_far()
-
-
-def _fingerprint(prepared: Prepared, clean: Any) -> str | None:
-    """The hash of the model's parameters and buffers, its input and the clean output."""
-    state = {**dict(prepared.module.named_parameters()), **dict(prepared.module.named_buffers())}
-    tensors = walk((state, prepared.value, clean))
-    return hash_tensors((" ".join(path), tensor) for path, tensor in tensors)
+    save = None if file is None else lambda made: ranked(made).save(file)
+    return ranked(make_runs(list(job.layers), earlier, job.ablate, save, progress))

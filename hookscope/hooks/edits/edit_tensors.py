@@ -62,7 +62,10 @@ def check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> 
     """Raise EditError if a file does not contain the key that an edit needs."""
     if key not in stored:
         near = did_you_mean(key, stored) or f"It contains {', '.join(list(stored)[:5])}."
-        raise EditError(f"The edit {edit.text!r} needs {key!r}, which is not in {path}.", near)
+        reason = f"{key!r} is not in {path}"
+        raise EditError(
+            f"The edit {edit.text!r} needs {key!r}, which is not in {path}.", near, reason
+        )
 
 
 def _read_file(path: str) -> Mapping[str, Tensor]:

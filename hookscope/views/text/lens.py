@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-from rich.cells import cell_len, set_cell_size
-from rich.color import Color
-from rich.style import Style
 from rich.text import Text
 
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.views.images.colors import SEQUENTIAL
-from hookscope.views.text.formats import layer_text, plural, token_text, visible
+from hookscope.views.text.formats import layer_text, plural, token_text
+from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.text_table import (
     Cell,
@@ -28,7 +26,6 @@ from hookscope.views.text.text_table import (
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 TOKEN_WIDTH = 9  # cells of a column of the heat map
 SHOWN = 3  # candidates in the table of the last position
-_NAME_SHARE = 0.35  # of the width, for the names of layers
 
 
 def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
@@ -62,22 +59,16 @@ def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text
         number: of the text in the batch.
         options: where the lines are printed; the last positions that fit are shown.
     """
-    assert options.width is not None
-    names = [visible(layer_text(layer), options.ascii) for layer in result.layers]
-    room = min(max(map(cell_len, names), default=0), int(options.width * _NAME_SHARE))
-    fitting = max(1, (options.width - room) // (TOKEN_WIDTH + 1))
-    positions = list(result.real_positions(number))
-    shown = positions[-fitting:]
-    lines = [_header(result.rows[number], shown, room, options)]
-    for name, (_, cells) in zip(names, result.by_layer(number), strict=True):
-        line = Text(_padded(name, room))
-        for cell in cells[len(positions) - len(shown) :]:
-            best = cell.top[0]
-            text = _padded(token_text(best.token.text, options.ascii), TOKEN_WIDTH)
-            line.append(" ").append(text, _shade(best.probability))
-        lines.append(line)
-    if len(shown) < len(positions):
-        hidden = len(positions) - len(shown)
+    positions = result.real_positions(number)
+    tokens = result.rows[number].tokens
+    titles = [
+        token_text(tokens[position].text, options.ascii) if tokens else str(position)
+        for position in positions
+    ]
+    rows = [[_heat_cell(cell, options) for cell in cells] for _, cells in result.by_layer(number)]
+    heat = HeatMap("after", result.layers, titles, rows)
+    lines, hidden = heat_map_rows(heat, TOKEN_WIDTH, options)
+    if hidden:
         text = (
             f"The first {plural(hidden, 'position')} are in the file, in a picture and in a pipe."
         )
@@ -85,27 +76,13 @@ def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text
     return lines
 
 
-def _header(row: LensRow, positions: list[int], room: int, options: TextOptions) -> Text:
-    line = Text(_padded("after", room), "bold")
-    for position in positions:
-        text = token_text(row.tokens[position].text, options.ascii) if row.tokens else str(position)
-        line.append(" ").append(_padded(text, TOKEN_WIDTH))
-    return line
-
-
-def _padded(text: str, width: int) -> str:
-    """The beginning of a text in so many cells."""
-    if cell_len(text) <= width:
-        return set_cell_size(text, width)
-    return f"{set_cell_size(text, width - 1)}~"
-
-
-def _shade(probability: float) -> Style:
-    if not math.isfinite(probability):
-        return Style(color="red")
-    back = SEQUENTIAL[round(255 * min(max(probability, 0.0), 1.0))]
-    ink = "black" if probability > 0.5 else "white"
-    return Style(color=ink, bgcolor=Color.from_rgb(*map(int, back)))
+def _heat_cell(cell: LensCell, options: TextOptions) -> HeatCell:
+    best = cell.top[0]
+    color = None
+    if math.isfinite(best.probability):
+        red, green, blue = SEQUENTIAL[round(255 * min(max(best.probability, 0.0), 1.0))]
+        color = (int(red), int(green), int(blue))
+    return HeatCell(token_text(best.token.text, options.ascii), color)
 
 
 def _position_lines(result: Lens, number: int, row: LensRow, options: TextOptions) -> list[Text]:

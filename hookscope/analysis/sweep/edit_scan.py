@@ -1,0 +1,134 @@
+"""A run without changes that finds out which layers an edit fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+
+from hookscope.errors import EditError
+from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.prepare import Prepared
+from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
+from hookscope.hooks.layer_coverage import summarize_coverage
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.position_sink import NO_SEQUENCE, locate_in
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tensor_sink import RecordKey, what_of
+from hookscope.results.ablation import SkippedLayer
+from hookscope.results.dimensions import channel_dim
+from hookscope.results.records import Coverage, key_of
+from hookscope.specs.record_kinds import INPUT, OUTPUT
+from hookscope.tensors.nested import TensorPath, map_tensors
+
+
+class EditScan(CallSubscriber):
+    """A run without changes that tries the edits of each layer on what the layer returns.
+
+    Args:
+        prepared: the model and the layers to choose from.
+        edits_of: returns the edits of a layer. The first one is applied to a copy; of the others,
+            which differ in their positions or channels, the positions are located.
+
+    Attributes:
+        calls: how often each layer's module ran, in the order in which they first returned.
+        coverage: which of the layers ran.
+        faults: the reason why a layer cannot be edited.
+        channels: the numbers of channels of the tensors of each layer.
+    """
+
+    def __init__(
+        self, prepared: Prepared, edits_of: Callable[[Layer], Sequence[BoundEdit]]
+    ) -> None:
+        self.prepared = prepared
+        self.edits_of = edits_of
+        self.calls: dict[nn.Module, int] = {}
+        self.coverage = Coverage()
+        self.faults: dict[Layer, str] = {}
+        self.channels: dict[Layer, set[int]] = {}
+
+    def run(self, other: CallSubscriber | None = None, layers: Sequence[Layer] = ()) -> Any:
+        """Run the model and return its output.
+
+        Args:
+            other: one more subscriber, whose methods are called first.
+            layers: the layers that it subscribes to.
+        """
+        module = self.prepared.module
+        guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
+        registry = CallRegistry(module)
+        first = registry.subscribed(other, layers) if other is not None else nullcontext()
+        with guard, first, registry.subscribed(self, self.prepared.layers):
+            output = detach_clone(forward(self.prepared))
+            self.calls = {called: registry.counts[called] for called in self.calls}
+            self.coverage = summarize_coverage(module, self.prepared.layers, self.calls)
+        return output
+
+    def executed(self) -> list[Layer]:
+        """Return the layers that ran, in the order in which they first returned."""
+        order = {module: n for n, module in enumerate(self.calls)}
+        ran = (layer for layer in self.prepared.layers if layer.module in order)
+        return sorted(ran, key=lambda layer: order[layer.module])
+
+    def left_out(self) -> Iterator[SkippedLayer]:
+        """Yield the layers that ran and cannot be edited."""
+        for layer in self.executed():
+            if layer in self.faults:
+                yield SkippedLayer(layer.name, layer.type, self.faults[layer])
+
+    def before_call(self, call: ModuleCall) -> None:
+        """Try edits of inputs."""
+        self._try(call, INPUT, (call.args, call.kwargs))
+
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """Note the call, and try edits of outputs."""
+        if not call.failed:
+            self.calls[call.layer.module] = call.number
+            self._try(call, OUTPUT, call.output)
+
+    def _try(self, call: ModuleCall, kind: str, value: Any) -> None:
+        layer = call.layer
+        edits = [bound for bound in self.edits_of(layer) if bound.edit.kind == kind]
+        if not edits:
+            return
+        tensors: list[Tensor] = []
+        located = False
+
+        def attempt(path: TensorPath, tensor: Tensor) -> Tensor:
+            nonlocal located
+            if is_editable(edits[0], tensor):
+                tensors.append(tensor)
+                located |= self._attempt(
+                    edits, tensor, RecordKey(layer, call.number, what_of(kind, path), kind)
+                )
+            return tensor
+
+        try:
+            map_tensors(value, attempt)
+        except EditError as error:
+            self.faults.setdefault(layer, error.reason)
+            return
+        if not tensors:
+            verb = "returns" if kind == OUTPUT else "takes"
+            self.faults.setdefault(layer, f"it {verb} no floating-point tensor")
+        elif not located:
+            self.faults.setdefault(layer, NO_SEQUENCE)
+        counts = self.channels.setdefault(layer, set())
+        counts.update(t.shape[channel_dim(layer.type, t.ndim)] for t in tensors if t.ndim)
+
+    def _attempt(self, edits: Sequence[BoundEdit], tensor: Tensor, name: RecordKey) -> bool:
+        """Apply the first edit, which raises if it does not fit. Return whether all are located."""
+        key = key_of(name.layer.name, name.call, name.what)
+        for n, bound in enumerate(edits):
+            positions, located = bound.edit.positions, None
+            if positions is not None:
+                located = locate_in(positions, name, tensor, bound.place)
+                if located is None:
+                    return False
+            if n == 0:
+                apply_edit(bound, tensor, key, self.prepared.seed, located=located)
+        return True

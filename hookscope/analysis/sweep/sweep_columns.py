@@ -1,0 +1,149 @@
+"""The columns of a sweep: the positions or the heads at which a layer is edited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import RequestError
+from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.results.sweep import SweepColumn
+from hookscope.results.tokens import PromptTokens
+from hookscope.specs.positions import (
+    Entry,
+    IndexRange,
+    Patch,
+    Positions,
+    TokenText,
+    parse_positions,
+)
+from hookscope.specs.sweep_edit import ALL_POSITIONS, AUTO_HEADS
+
+
+@dataclass(frozen=True)
+class EditPlace:
+    """A column, and the part of a layer's output or input that it edits.
+
+    Attributes:
+        column: its name and label.
+        positions: the positions; None for all.
+        head: the number of the head, from 0; None for all.
+    """
+
+    column: SweepColumn
+    positions: Positions | None = None
+    head: int | None = None
+
+
+def position_places(prepared: Prepared, chosen: str, counts: tuple[int, ...]) -> list[EditPlace]:
+    """Return a place for each position.
+
+    Args:
+        prepared: the model and its input.
+        chosen: ``all``, or positions.
+        counts: the number of positions of each row, without padding.
+
+    Raises:
+        RequestError: ``all`` or a range is chosen, and the rows have different numbers of
+            positions, or a position is out of range.
+    """
+    prompts = prompt_tokens(prepared.loaded, prepared.value)
+    prompt = prompts[-1] if prompts else None
+    if chosen == ALL_POSITIONS:
+        entries: tuple[Entry, ...] = (IndexRange(0, _common(counts, chosen) - 1),)
+    else:
+        entries = parse_positions(chosen).entries
+    single = dict.fromkeys(one for entry in entries for one in _split(entry, counts))
+    return [_position_place(entry, name, prompt) for entry, name in single]
+
+
+def _common(counts: tuple[int, ...], chosen: str) -> int:
+    if len(set(counts)) > 1:
+        few, many = min(counts), max(counts)
+        raise RequestError(
+            f"The texts have from {few} to {many} tokens, so --positions {chosen} does not name the"
+            " same positions in each.",
+            "Give the texts one by one, or name positions by number.",
+        )
+    return counts[0]
+
+
+def _split(entry: Entry, counts: tuple[int, ...]) -> list[tuple[Entry, str]]:
+    """The single positions of an entry, each with its name."""
+    if isinstance(entry, IndexRange):
+        first, last = entry.first, entry.last
+        if (first < 0) != (last < 0):
+            count = _common(counts, f"{first}-{last}")
+            first, last = first % count, last % count
+        for end in (first, last):
+            if not -min(counts) <= end < min(counts):
+                raise RequestError(
+                    f"Position {end} is out of range: the input has {min(counts)} tokens.",
+                    f"Count from 0 to {min(counts) - 1}, or from -1 at the end.",
+                )
+        if first > last:
+            raise RequestError(
+                f"The positions {entry.first}-{entry.last} are empty.",
+                "Name the first position before the last.",
+            )
+        return [(IndexRange(n, n), str(n)) for n in range(first, last + 1)]
+    if isinstance(entry, TokenText):
+        return [(entry, f'"{entry.text}"')]
+    return [(entry, f"{entry.row}x{entry.column}" if isinstance(entry, Patch) else "cls")]
+
+
+def _position_place(entry: Entry, name: str, prompt: PromptTokens | None) -> EditPlace:
+    label = name
+    if prompt is not None and isinstance(entry, IndexRange):
+        labels = {
+            prompt.label(row, prompt.real(row)[entry.first]) for row in range(len(prompt.ids))
+        }
+        if len(labels) == 1:  # the rows may have different tokens there
+            label = labels.pop()
+    elif isinstance(entry, TokenText):
+        label = entry.text
+    return EditPlace(SweepColumn(name, label), Positions(name, (entry,)))
+
+
+def head_places(count: int) -> list[EditPlace]:
+    """Return a place for each head."""
+    return [EditPlace(SweepColumn(str(n), str(n)), head=n) for n in range(count)]
+
+
+def resolve_head_count(module: nn.Module, heads: int | str) -> int:
+    """Return the number of attention heads; that of the model's configuration for ``auto``.
+
+    Raises:
+        RequestError: the configuration does not say it.
+    """
+    if heads != AUTO_HEADS:
+        return int(heads)
+    config: Any = getattr(module, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    count = getattr(text, "num_attention_heads", None)
+    if not isinstance(count, int):
+        raise RequestError(
+            "The model has no configuration with a number of attention heads.",
+            "Write it: --heads 12.",
+        )
+    return count
+
+
+def head_channels(head: int, count: int, width: int) -> tuple[int, ...]:
+    """Return the channels of a head among ``width`` channels of all heads.
+
+    Example:
+        >>> head_channels(1, 2, 6)
+        (3, 4, 5)
+    """
+    size = width // count
+    return tuple(range(head * size, (head + 1) * size))
+
+
+def labels_of(places: Sequence[EditPlace]) -> tuple[SweepColumn, ...]:
+    """Return the columns of places."""
+    return tuple(place.column for place in places)

@@ -1,0 +1,202 @@
+"""``hookscope sweep``: apply one edit at each layer, position or head in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli import input_options, loss_options, options, picture_options
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice, FileName
+from hookscope.cli.recording_command import check_not_an_input, note_written_file, writes_file
+from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option, top_option
+from hookscope.specs.choices import SWEEP_METRICS
+
+if TYPE_CHECKING:
+    from hookscope.results.sweep import Sweep
+    from hookscope.specs.request import ModelRequest
+
+EXAMPLES = (
+    Example(
+        "hookscope sweep sample_models/digits.py:trained --edit zero",
+        "How much each layer changes the output if it gives zeros.",
+    ),
+    Example(
+        "hookscope sweep sample_models/digits.py:trained --edit noise:1std --metric kl",
+        "The same for noise, ranked by the divergence of the prediction.",
+    ),
+    Example(
+        'hookscope sweep hf:sample_models/capitals -i "text:the capital of Italy is" --edit'
+        ' zero --layer "model.layers.?" --positions all --target " Rome" --against " Paris"',
+        "Which layers and positions an answer depends on.",
+    ),
+    Example(
+        'hookscope sweep hf:sample_models/capitals -i "text:the capital of Italy is" --edit'
+        ' zero --layer "*.o_proj" --heads auto -o heads.html',
+        "The attention heads of a model, as a page.",
+    ),
+    Example(
+        "hookscope sweep sample_models/digits.py:trained -i sample_models/five.png --edit"
+        " quantize:3 --metric kl",
+        "How much each layer depends on the precision of its weights.",
+    ),
+)
+
+MEANINGS = {
+    "Edits (--edit)": [
+        ("patch:FILE", "the tensor of the same layer in a capture"),
+        ("zero, mean, noise:1std, scale:A, add:FILE#KEY, ...", "as in --edit LAYER=OPERATION"),
+        ("quantize:BITS", "weights rounded: each output channel to a symmetric grid of its own"),
+        ("dtype:bfloat16", "output rounded to bfloat16 and back"),
+    ],
+    "Metrics (--metric)": [
+        ("difference", "change of the logit of --target minus that of --against"),
+        ("score", "change of the target's logit"),
+        ("loss", "change of the loss"),
+        ("kl", "divergence from the prediction without the edit, in nats"),
+        ("output", "norm of the change of the output, divided by the norm of the output"),
+    ],
+}
+
+how = combine(
+    option(
+        "--edit",
+        section="Sweep",
+        default="zero",
+        metavar="OPERATION",
+        help="Edit without a layer, such as zero or patch:FILE.",
+    ),
+    option(
+        "--positions",
+        section="Sweep",
+        metavar="LIST",
+        help='Edit one position at a time: all, or 0,2-3," Paris".',
+    ),
+    option(
+        "--heads",
+        section="Sweep",
+        metavar="N",
+        help="Edit one attention head at a time; N heads, or auto.",
+    ),
+    option(
+        "--against",
+        section="Sweep",
+        metavar="CLASS",
+        help="Second class or token of the logit difference.",
+    ),
+    option(
+        "--metric",
+        section="Sweep",
+        type=Choice(SWEEP_METRICS),
+        help="Metric of the map. Default: difference, score or output.",
+    ),
+)
+
+output = combine(
+    picture_options.resolution,
+    option(
+        "--output",
+        "-o",
+        "file",
+        section="Output",
+        type=FileName("file"),
+        help="File to write: .json, .html, or a picture (.png, .jpg, .svg, .pdf)."
+        " Default: MODEL.sweep.json.",
+    ),
+    options.no_output,
+    options.force,
+)
+
+
+@command(
+    "sweep",
+    options.model,
+    how,
+    loss_options.loss,
+    options.layers,
+    input_options.inputs,
+    options.run,
+    output,
+    top_option,
+    precision_option,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="layer edit positions target against input output no-output",
+    notes=MEANINGS,
+    topics="model-specs layers edits inputs weights losses",
+)
+def sweep(
+    ctx: click.Context, file: str | None, no_output: bool, force: bool, dpi: int, **values: Any
+) -> None:
+    """Apply one edit at each layer, position or head in turn.
+
+    Runs the model once for each selected layer (default: all leaf layers) with the edit, or once
+    for each position or attention head of each layer, and shows the change of the prediction as a
+    map. Of a language model, the prediction after the last token is measured. A JSON file is
+    written during the run: after an interruption, the same command resumes.
+    """
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
+    from hookscope.specs.sweep_edit import sweep_files
+
+    request = build_request("sweep", values)
+    path, replaces = None, False
+    if writes_file(ctx, "file"):
+        path, replaces = _resolve_file(file, force, request.model)
+    if path is not None and replaces:
+        check_not_an_input(path, [*sweep_files(values["edit"]), values["weights"]])
+    resumable = path if path is not None and path.suffix.lower() == ".json" else None
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.sweep import sweep as api_sweep
+
+        with console.bar("sweeping") as advance:
+
+            def progress(done: int, total: int) -> None:
+                if done and resumable is not None:
+                    console.interrupt_message = (
+                        f"Interrupted; {done} of {total} runs are in {resumable}."
+                        " Run the same command to resume."
+                    )
+                advance(done, total)
+
+            result = api_sweep(**values, file=resumable, progress=progress)
+        size = 0 if path is None else _write(result, path, dpi)
+        if path is not None:
+            console.interrupt_message = f"Interrupted; {path} was written."
+    console.show(result, None if path is None else str(path))
+    if path is not None:
+        note_written_file(console, path, size, replaces and not result.resumed)
+
+
+def _resolve_file(output: str | None, force: bool, model: ModelRequest) -> tuple[Path, bool]:
+    """Return the file to write, and whether it replaces one, after checking both."""
+    from hookscope.specs import output_path as outputs
+
+    path = Path(output) if output else outputs.default_path(model.stem, "sweep", ".json")
+    ending = outputs.view_ending(path)
+    if ending in outputs.PICTURE_MARKS:
+        from hookscope.views.images import require_matplotlib
+
+        with require_matplotlib():
+            from hookscope.views.images.figures import sweep_figure  # noqa: F401 - needed later
+    return path, outputs.check_output(path, force, suffix=ending)
+
+
+def _write(result: Sweep, path: Path, dpi: int) -> int:
+    if path.suffix.lower() == ".json":
+        return path.stat().st_size
+    if path.suffix.lower() == ".html":
+        from hookscope.views.html.sweep_page import write_sweep_page
+
+        return write_sweep_page(result, path)
+    from hookscope.views.images.figures.sweep_figure import draw_sweep
+
+    return draw_sweep(result).save(path, dpi)

@@ -1,0 +1,88 @@
+"""The edit of a sweep, ``zero`` or ``patch:FILE``: an operation of ``--edit`` without a layer.
+
+``quantize:BITS`` is the only one that differs from ``--edit``: it rounds the weights of a layer,
+not its output.
+"""
+
+from __future__ import annotations
+
+from hookscope.errors import EditError, RequestError
+from hookscope.specs.edit import Edit, TensorSource, parse_edits
+from hookscope.specs.positions import parse_positions
+
+ALL_POSITIONS = "all"
+AUTO_HEADS = "auto"
+_QUANTIZE = "quantize"
+
+
+def parse_sweep_edit(text: str) -> Edit:
+    """Parse the edit of a sweep; its pattern is ``*``.
+
+    Raises:
+        EditError: it names a layer, or is no operation of ``--edit`` with its argument.
+
+    Example:
+        >>> parse_sweep_edit("noise:0.1").argument
+        (0.1, False)
+    """
+    try:
+        [edit] = parse_edits(f"*={text}")
+    except EditError as error:
+        message = error.message.replace(repr(f"*={text}"), repr(text))
+        if "=" in text and "is not" not in message.partition(":")[2]:
+            raise EditError(
+                f"{text!r} names a layer, but a sweep applies its edit to each layer in turn.",
+                f"Write --edit {text.partition('=')[2]}, and name the layers with --layer.",
+            ) from None
+        hint = error.hint.replace("--edit LAYER=OPERATION", "--edit OPERATION")
+        raise EditError(message, hint) from None
+    if changes_weights(edit) and edit.argument < 2:
+        raise EditError(
+            f"{text!r}: weights are rounded to 2 bits or more, because the grid is symmetric.",
+            "Write quantize:2 to quantize:16.",
+        )
+    return edit
+
+
+def changes_weights(edit: Edit) -> bool:
+    """Whether the edit of a sweep changes the weights of a layer instead of its output."""
+    return edit.name == _QUANTIZE
+
+
+def sweep_files(text: str) -> list[str]:
+    """Return the files that the edit of a sweep reads.
+
+    >>> sweep_files("zero")
+    []
+    """
+    source = parse_sweep_edit(text).argument
+    return [source.path] if isinstance(source, TensorSource) else []
+
+
+def check_sweep_places(edit: Edit, positions: str | None, heads: int | str | None) -> None:
+    """Check the positions and the heads of a sweep, and that they fit the edit.
+
+    Raises:
+        RequestError: they cannot be parsed or combined.
+
+    Example:
+        >>> check_sweep_places(parse_sweep_edit("zero"), "all", None)
+    """
+    if positions is not None and positions != ALL_POSITIONS:
+        parse_positions(positions)
+    if heads is not None and not str(heads).isdecimal() and heads != AUTO_HEADS:
+        raise RequestError(f"{heads!r} is not a number of heads.", "Write --heads 12, or auto.")
+    if heads is not None and str(heads).isdecimal() and int(heads) < 1:
+        raise RequestError(f"{heads!r} is not a number of heads.", "Use 1 or more.")
+    chosen = [
+        name
+        for name, value in (("--positions", positions), ("--heads", heads))
+        if value is not None
+    ]
+    if len(chosen) > 1:
+        raise RequestError("--positions and --heads cannot be combined.", "Leave out one of them.")
+    if chosen and changes_weights(edit):
+        raise RequestError(
+            f"quantize changes the weights of a whole layer, so {chosen[0]} does not apply.",
+            f"Leave out {chosen[0]}.",
+        )

@@ -1,0 +1,209 @@
+"""A sweep as text: a heat map of layers by positions or heads, or a table of layers."""
+
+from __future__ import annotations
+
+import math
+
+from rich.text import Text
+
+from hookscope.results.sweep import Sweep, SweepCell
+from hookscope.views.images.sweep_values import cell_text, cell_value, sweep_scale, sweep_values
+from hookscope.views.text.formats import layer_text, number_text, plural, token_text
+from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    NOTICE_STYLE,
+    coverage_lines,
+    group_names,
+    join_names,
+    number_cell,
+)
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    join_blocks,
+    sentence,
+    table_lines,
+)
+
+CELL_WIDTH = 8  # of a column of the heat map
+_ROUNDED = {
+    "zero": "output set to zero",
+    "quantize": "weights rounded to {argument} bits, one symmetric grid per output channel",
+    "dtype": "output rounded to {argument} and back",
+}
+
+
+def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
+    """Return the whole summary: in a pipe one line for each cell.
+
+    Args:
+        result: the effects.
+        options: where the lines are printed.
+    """
+    head = sentence(title_text(result), options, "bold")
+    is_map = bool(result.axis) and options.width is not None and not options.html
+    block = _heat_map(result, options) if is_map else _table(result, options)
+    shown = meanings(result)[: 1 if is_map else None]
+    meaning = [line for text in shown for line in sentence(text, options)]
+    notes = [
+        *_failures(result, options),
+        *coverage_lines(result.coverage, options),
+        *_left_out(result, options),
+        *sentence(result.reuse, options, "dim"),
+    ]
+    return join_blocks(head, block, meaning, notes, options=options)
+
+
+def title_text(result: Sweep) -> str:
+    """Return the title: the edit, where it was applied, and the metric."""
+    name, _, argument = result.edit.partition(":")
+    what = _ROUNDED.get(name, "").format(argument=argument)
+    places = plural(len(result.layers), "layer")
+    if result.axis:
+        places += f" by {plural(len(result.columns), result.axis)}"
+    meaning = f" ({what})" if what else ""
+    return f"{result.edit}{meaning}, {places}: {metric_text(result)}."
+
+
+def metric_text(result: Sweep) -> str:
+    """Return the metric of the map in words."""
+    clean = result.clean
+    texts = {
+        "difference": f"change of the logit of {clean.target} minus that of {clean.against}",
+        "score": f"change of the logit of the target ({clean.target})",
+        "loss": f"change of the loss {clean.loss_name}",
+        "kl": "divergence of the prediction",
+        "output": "relative change of the output",
+    }
+    return texts[result.metric]
+
+
+def meanings(result: Sweep) -> list[str]:
+    """Return a sentence for each metric that is shown, with its value without the edit."""
+    clean = result.clean
+    at = f" {clean.read_at}" if clean.read_at else ""
+    texts = {
+        "difference": f"change of the logit of {clean.target} minus that of {clean.against}{at},"
+        f" mean over the rows; {number_text(clean.difference)} without the edit.",
+        "score": f"change of the logit of the target ({clean.target}){at}, mean over the rows;"
+        f" {number_text(clean.score)} without the edit.",
+        "loss": f"change of the loss {clean.loss_name}{at}; {number_text(clean.loss)} without the"
+        " edit.",
+        "kl": f"Kullback-Leibler divergence from the prediction without the edit{at}, in nats.",
+        "output": "norm of the change of the model's output over the norm of the output without"
+        " the edit.",
+    }
+    return [f"{name}: {texts[name]}" for name in result.metrics]
+
+
+def _heat_map(result: Sweep, options: TextOptions) -> list[Text]:
+    colors = sweep_scale(result).paint(sweep_values(result))
+    rows = [
+        [
+            HeatCell(cell_text(result, cell), _color(result, cell, colors[y, x].tolist()))
+            for x, cell in enumerate(cells)
+        ]
+        for y, (_, cells) in enumerate(result.by_layer())
+    ]
+    titles = [column_title(result, n, options.ascii) for n in range(len(result.columns))]
+    heat = HeatMap("layer", result.layers, titles, rows)
+    lines, hidden = heat_map_rows(heat, CELL_WIDTH, options)
+    if hidden:
+        text = f"The first {plural(hidden, result.axis)} are in the file, in a picture and in a"
+        lines += sentence(f"{text} pipe.", options, "dim")
+    return [*lines, *_largest(result, options)]
+
+
+def _color(result: Sweep, cell: SweepCell | None, color: list[int]) -> tuple[int, int, int] | None:
+    red, green, blue = color
+    return (red, green, blue) if math.isfinite(cell_value(result, cell)) else None
+
+
+def column_title(result: Sweep, index: int, ascii: bool = False) -> str:
+    """Return the title of a column: the token of a position, or the number of a head."""
+    column = result.columns[index]
+    return token_text(column.label, ascii) if column.label != column.name else column.name
+
+
+def _largest(result: Sweep, options: TextOptions) -> list[Text]:
+    values = [(abs(cell_value(result, cell)), cell) for cell in result.cells]
+    finite = [pair for pair in values if math.isfinite(pair[0])]
+    if not finite or not max(size for size, _ in finite):
+        return sentence("No edit changed the metric.", options, NOTICE_STYLE)
+    cell = max(finite, key=lambda pair: pair[0])[1]
+    column = result.columns[cell.column]
+    label = f" ({token_text(column.label, options.ascii)!r})" if column.label != column.name else ""
+    place = f"{layer_text(cell.layer)}, {result.axis} {column.name}{label}"
+    return sentence(f"largest: {place}, {number_text(cell_value(result, cell))}", options)
+
+
+def _table(result: Sweep, options: TextOptions) -> list[Text]:
+    metrics = result.metrics
+    axis = [Column(result.axis, right=True)] * bool(result.axis)
+    token = [Column("token")] * (result.axis == "position")
+    columns = (
+        *(Column("layer"), Column("type")),
+        *(*axis, *token),
+        *(Column(name, right=True) for name in metrics),
+        *[Column("flipped", right=True)] * bool(result.clean.decisions),
+    )
+    squeeze: tuple[Squeeze, ...] = (
+        *(("shorten", name) for name in metrics),
+        ("drop", "type"),
+        ("drop", "flipped"),
+        *(("drop", name) for name in reversed(metrics[1:])),
+        ("drop", "note"),
+    )
+    cells = result.cells if options.top is None else result.cells[: options.top]
+    rows = tuple(_row(result, cell, metrics, options) for cell in cells)
+    lines = table_lines(Table(columns, rows, squeeze), options)
+    if len(cells) < len(result.cells) and options.width is not None:
+        left = plural(len(result.cells) - len(cells), "more row")
+        lines += sentence(f"... and {left}; --top N shows more.", options, "dim")
+    return lines
+
+
+def _row(result: Sweep, cell: SweepCell, metrics: tuple[str, ...], options: TextOptions) -> Row:
+    column = result.columns[cell.column]
+    place = [Cell(column.name)] * bool(result.axis)
+    token = [Cell(token_text(column.label, options.ascii))] * (result.axis == "position")
+    flipped = [Cell("" if cell.flipped is None else str(cell.flipped), value=cell.flipped)]
+    cells = (
+        *(Cell(layer_text(cell.layer)), Cell(cell.type, style="cyan")),
+        *(*place, *token),
+        *(number_cell(cell.metric(name)) for name in metrics),
+        *flipped * bool(result.clean.decisions),
+    )
+    if cell.failed:
+        return Row(cells, Cell("failed", full=f"failed: {cell.failed}", style=ALERT_STYLE))
+    wrong = any(not math.isfinite(cell.metric(name) or 0.0) for name in metrics)
+    return Row(cells, Cell("not finite" if wrong else "", style=ALERT_STYLE))
+
+
+def _failures(result: Sweep, options: TextOptions) -> list[Text]:
+    failed = group_names((cell.failed, cell.layer) for cell in result.cells if cell.failed)
+    return [
+        line
+        for reason, names in failed.items()
+        for line in sentence(
+            f"Failed: {join_names(list(dict.fromkeys(names)), options)}. {reason}",
+            options,
+            ALERT_STYLE,
+        )
+    ]
+
+
+def _left_out(result: Sweep, options: TextOptions) -> list[Text]:
+    groups = group_names((layer.reason, layer_text(layer.layer)) for layer in result.left_out)
+    return [
+        line
+        for reason, names in groups.items()
+        for line in sentence(
+            f"Skipped: {join_names(names, options)} ({reason}).", options, NOTICE_STYLE
+        )
+    ]

@@ -1,0 +1,375 @@
+"""A sweep equals patching by hand with plain hooks, in every cell and every bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.analysis.sweep.weight_rounding import round_weight
+from hookscope.errors import CheckFailed, EditError, InputError, LossError, RequestError
+
+IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+CLEAN = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
+OTHER = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(2))
+A, B = 3, 5
+CAPITALS = "hf:sample_models/capitals"
+ITALY = "text:the capital of Italy is"
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=3, n_head=2, **IDS))
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **IDS))
+
+
+FAMILIES = [(gpt2, "transformer.h", "attn.c_proj"), (llama, "model.layers", "self_attn.o_proj")]
+
+
+def built(make: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():  # initial weights are so small that all predictions are alike
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8)
+    return model
+
+
+def first(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else value[0]
+
+
+def with_first(value: Any, new: Tensor) -> Any:
+    return new if isinstance(value, Tensor) else (new, *value[1:])
+
+
+def outputs_by_hand(model: Any, names: list[str], x: Tensor) -> dict[str, Tensor]:
+    """What layers return in a plain run."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str) -> Any:
+        return lambda module, args, output: found.update({name: first(output).clone()})
+
+    handles = [model.get_submodule(n).register_forward_hook(note(n)) for n in names]
+    with torch.no_grad():
+        model(input_ids=x)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def logits_by_hand(model: Any, layer: str, hook: Any, x: Tensor, *, before: bool = False) -> Tensor:
+    module = model.get_submodule(layer)
+    register = module.register_forward_pre_hook if before else module.register_forward_hook
+    handle = register(hook)
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=x).logits
+    handle.remove()
+    return logits
+
+
+def metrics_by_hand(clean: Tensor, logits: Tensor) -> dict[str, float]:
+    """The metrics of the prediction after the last token."""
+    p, q = (each[:, -1].double().log_softmax(-1) for each in (clean, logits))
+
+    def mean(values: Tensor, token: int) -> float:
+        return float(values[:, -1, token].double().mean())
+
+    return {
+        "score": mean(logits, A) - mean(clean, A),
+        "difference": (mean(logits, A) - mean(logits, B)) - (mean(clean, A) - mean(clean, B)),
+        "kl": float((p.exp() * (p - q)).sum(-1).mean()),
+    }
+
+
+@pytest.mark.parametrize(("make", "stack", "projection"), FAMILIES)
+def test_every_cell_equals_patching_by_hand(
+    make: Any, stack: str, projection: str, tmp_path: Path
+) -> None:
+    model = built(make)
+    names = [f"{stack}.{n}" for n in range(3)]
+    file = tmp_path / "other.safetensors"
+    hookscope.capture(model, layers=names, input={"input_ids": OTHER}).save(file)
+    found = hookscope.sweep(
+        model,
+        edit=f"patch:{file}",
+        layers=names,
+        positions="all",
+        target=A,
+        against=B,
+        input={"input_ids": CLEAN},
+    )
+
+    stored = outputs_by_hand(model, names, OTHER)
+    with torch.no_grad():
+        clean = model(input_ids=CLEAN).logits
+    assert found.layers == tuple(names) and len(found.cells) == 3 * 6
+    assert "were used" in found.reuse
+    for cell in found.cells:
+
+        def patch(module: Any, args: Any, output: Any, cell: Any = cell) -> Any:
+            value = first(output).clone()
+            value[:, cell.column] = stored[cell.layer][:, cell.column]
+            return with_first(output, value)
+
+        expected = metrics_by_hand(clean, logits_by_hand(model, cell.layer, patch, CLEAN))
+        assert {name: cell.metric(name) for name in expected} == expected
+    assert any(cell.difference for cell in found.cells)
+
+
+@pytest.mark.parametrize(("make", "stack", "projection"), FAMILIES)
+def test_every_head_equals_zeroing_by_hand(make: Any, stack: str, projection: str) -> None:
+    model = built(make)
+    layers = f"{stack}.*"
+    found = hookscope.sweep(
+        model, layers=layers, heads="auto", target=A, against=B, input={"input_ids": CLEAN}
+    )
+
+    with torch.no_grad():
+        clean = model(input_ids=CLEAN).logits
+    assert found.layers == tuple(f"{stack}.{n}.{projection}" for n in range(3))
+    for cell in found.cells:
+
+        def zero(module: Any, args: Any, cell: Any = cell) -> Any:
+            value = args[0].clone()
+            value[..., cell.column * 8 : cell.column * 8 + 8] = 0
+            return (value, *args[1:])
+
+        logits = logits_by_hand(model, cell.layer, zero, CLEAN, before=True)
+        expected = metrics_by_hand(clean, logits)
+        assert {name: cell.metric(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("edit", ["noise:0.5", "scale:1.5", "dtype:bfloat16", "mean:channel"])
+def test_a_cell_equals_a_run_with_that_edit(edit: str) -> None:
+    model = built(llama)
+    found = hookscope.sweep(
+        model, edit=edit, layers="model.layers.?", input={"input_ids": CLEAN}, target=A
+    )
+
+    x = {"input": {"input_ids": CLEAN}}
+    clean = hookscope.capture(model, layers=".", **x).output.logits
+    for cell in found.cells:
+        run = hookscope.capture(model, layers=".", edits=f"{cell.layer}={edit}", **x)
+        assert cell.score == metrics_by_hand(clean, run.output.logits)["score"]
+
+
+def test_ablate_is_the_sweep_of_the_same_edit() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    for by, edit in (("zero", "zero"), ("mean", "mean:channel"), ("noise", "noise:1std")):
+        ablation = hookscope.ablate(net, by=by, input=x)
+        swept = hookscope.sweep(net, edit=edit, input=x)
+
+        for layer in ablation.ablations:
+            cell = swept.cell(layer.layer)
+            assert (cell.score, cell.loss, cell.output, cell.flipped) == (
+                *(layer.score, layer.loss, layer.output, layer.flipped),
+            )
+
+
+def test_rounded_weights_equal_those_by_hand() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    found = hookscope.sweep(net, edit="quantize:4", input=x, target=1)
+
+    assert [layer.layer for layer in found.left_out] == ["1"]
+    clean = net(x).detach()
+    for name in ("0", "2"):
+        layer = net.get_submodule(name)
+        weight = layer.weight.detach().clone()
+        scale = weight.abs().amax(1, keepdim=True) / 7
+        with torch.no_grad():
+            layer.weight.copy_((weight / scale).round() * scale)
+        expected = float(net(x).detach()[:, 1].double().mean()) - float(clean[:, 1].double().mean())
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        assert found.cell(name).score == expected
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_tied_weight_is_rounded_in_one_layer_only() -> None:
+    model = built(gpt2)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    found = hookscope.sweep(
+        model, edit="quantize:2", layers="lm_head", input={"input_ids": CLEAN}, target=A
+    )
+
+    value: dict[str, Tensor] = {}
+    model.lm_head.register_forward_pre_hook(lambda m, args: value.update(x=args[0]))
+    with torch.no_grad():
+        clean = model(input_ids=CLEAN).logits
+        logits = nn.functional.linear(value["x"], round_weight(model.lm_head.weight, 2))
+    assert found.cell("lm_head").score == metrics_by_hand(clean, logits)["score"]
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_rounding_uses_the_output_channels_of_each_kind_of_layer() -> None:
+    weight = torch.tensor([[1.0, 10.0], [0.4, 4.0]])
+
+    assert round_weight(weight, 2).tolist() == [[0.0, 10.0], [0.0, 4.0]]
+    assert round_weight(weight, 2, 1).tolist() == [[1.0, 10.0], [0.0, 0.0]]
+
+
+def test_the_fact_moves_from_the_country_to_the_last_token(tmp_path: Path) -> None:
+    file = tmp_path / "france.safetensors"
+    layers = "model.layers.?"
+    hookscope.capture(CAPITALS, layers=layers, input="text:the capital of France is").save(file)
+
+    found = hookscope.sweep(
+        CAPITALS,
+        edit=f"patch:{file}",
+        layers=layers,
+        positions="all",
+        input=ITALY,
+        target=" Paris",
+        against=" Rome",
+    )
+
+    assert [column.label for column in found.columns][3:] == [" Italy", " is"]
+    assert found.clean.difference is not None and found.clean.difference < -10
+    early, late = "model.layers.0", "model.layers.1"
+    assert (found.cell(early, "3").difference or 0) > 20  # the country is still to be read
+    assert abs(found.cell(early, "4").difference or 0) < 2
+    assert abs(found.cell(late, "3").difference or 0) < 1  # it has been moved
+    assert (found.cell(late, "4").difference or 0) > 20
+
+
+def test_positions_are_named_as_in_an_edit() -> None:
+    x = {"input": ITALY, "layers": "model.layers.1", "target": " Rome"}
+    found = hookscope.sweep(CAPITALS, positions='1-2,-1," Italy"', **x)
+    whole = hookscope.sweep(CAPITALS, positions="all", **x)
+
+    assert [column.name for column in found.columns] == ["1", "2", "-1", '" Italy"']
+    scores = [cell.score for cell in found.cells]
+    assert scores == [whole.cells[n].score for n in (1, 2, 4, 3)]
+
+
+def test_positions_of_an_image_are_patches() -> None:
+    found = hookscope.sweep(
+        "vit_b_32",
+        layers="encoder.layers.encoder_layer_11",
+        positions="cls,0x1",
+        input="zeros:1x3x224x224",
+        metric="output",
+    )
+
+    assert [column.name for column in found.columns] == ["cls", "0x1"]
+
+
+def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hookscope.sweep(net, input=x, file=file, progress=interrupt)
+    assert json.loads(file.read_text())["finished"] is False
+    resumed = hookscope.sweep(net, input=x, file=file)
+    whole = hookscope.sweep(net, input=x)
+
+    assert resumed.resumed == 2
+    assert resumed.cells == whole.cells
+    assert json.loads(file.read_text())["finished"] is True
+
+
+def test_a_vector_is_added_where_it_fits(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "v.safetensors"
+    save_file({"v": torch.ones(6)}, file)
+    net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
+    found = hookscope.sweep(net, edit=f"add:{file}#v", input=x)
+
+    assert found.layers == ("0", "1")
+    [skipped] = found.left_out
+    assert skipped.layer == "2"
+    assert "v in" in skipped.reason and "3x3" in skipped.reason
+
+
+def test_failed_runs_are_noted_in_their_cells() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            if not bool(x.any()):
+                raise ValueError("all zero")
+            return self.second(x)
+
+    found = hookscope.sweep(Picky(), input=torch.randn(1, 4))
+    assert "all zero" in found.cell("first").failed
+    assert not found.cell("second").failed
+    with pytest.raises(CheckFailed, match="failed with every change"):
+        hookscope.sweep(Picky(), input=torch.randn(1, 4), layers="first")
+
+
+TEXT: dict[str, Any] = {"input": ITALY, "layers": "model.layers.?"}
+WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (RequestError, "Position 5 is out of range: the input has 5 tokens", {"positions": "5"}),
+    (RequestError, "'x' is not a position", {"positions": "x"}),
+    (RequestError, "The token ' Peru' is not in the prompt", {"positions": '" Peru"'}),
+    (InputError, "' Lisbon' is not in the vocabulary", {"target": " Lisbon"}),
+    (InputError, "' Paris Rome' is 2 tokens", {"target": " Paris Rome"}),
+    (InputError, "' Lisbon' is not in the vocabulary", {"target": " Rome", "against": " Lisbon"}),
+    (LossError, "There is no class 99999", {"target": "99999"}),
+    (RequestError, "3 heads do not divide the 32 channels", {"heads": 3, "layers": "*.o_proj"}),
+    (RequestError, "cannot be combined", {"heads": 2, "positions": "all"}),
+    (RequestError, "'many' is not a number of heads", {"heads": "many"}),
+    (RequestError, "the weights of a whole layer", {"edit": "quantize:4", "positions": "all"}),
+    (EditError, "'fc=zero' names a layer", {"edit": "fc=zero"}),
+    (EditError, "'halve': there is no operation 'halve'", {"edit": "halve"}),
+    (EditError, "'quantize:1': weights are rounded to 2 bits", {"edit": "quantize:1"}),
+    (EditError, "'patch:none.safetensors': there is no file", {"edit": "patch:none.safetensors"}),
+    (RequestError, "needs a second class", {"metric": "difference"}),
+    (LossError, "--against needs class scores", {"target": "uniform", "against": " Rome"}),
+]
+
+
+@pytest.mark.parametrize(("error", "text", "options"), WRONG)
+def test_bad_input_gets_a_sentence(
+    error: type[Exception], text: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(error) as caught:
+        hookscope.sweep(CAPITALS, **{**TEXT, **options})
+    assert text in str(caught.value)
+
+
+def test_a_capture_of_another_length_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long.safetensors"
+    text = "text:yes , the capital of France is"
+    hookscope.capture(CAPITALS, layers="model.layers.?", input=text).save(file)
+    with pytest.raises(RequestError, match="is 1x7x32 float32, but the tensor is 1x1x32"):
+        hookscope.sweep(CAPITALS, edit=f"patch:{file}", positions="all", **TEXT)
+
+
+def test_texts_of_different_lengths_have_no_common_positions() -> None:
+    texts = [ITALY, "text:yes , the capital of France is"]
+    with pytest.raises(RequestError, match="have from 5 to 7 tokens"):
+        hookscope.sweep(CAPITALS, input=texts, layers="model.layers.?", positions="all")
+
+
+def test_the_sentence_says_how_many_heads_are_not_known() -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(RequestError, match="no configuration with a number of attention heads"):
+        hookscope.sweep(net, heads="auto", input=torch.ones(1, 4))
