@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import find_model
+from hookscope.files.shell_words import quote_word
 from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
 from hookscope.specs.request import Request
@@ -77,7 +78,8 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         if not matrices:
             raise RequestError(
                 f"{owner.title} ({owner.type}) has no weights of two dimensions or more.",
-                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists suitable layers.",
+                f"'hookscope tree {quote_word(model)} --type \"*Conv*\" --type Linear' lists"
+                " suitable layers.",
             )
         if len(matrices) > 1 and "weight" not in matrices:
             raise RequestError(

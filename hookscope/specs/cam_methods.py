@@ -9,14 +9,16 @@ from hookscope.specs.suggestions import did_you_mean
 
 DEFAULT_METHOD = "gradcam"
 STEPS = 50
+PATCHES = 8  # of occlusion, along the shorter side of an image
 BASELINES = ("zero", "black", "white")
 UPSAMPLINGS = ("bilinear", "nearest")
 
-AT_LAYER, FROM_VALUES, FROM_ATTENTION, AT_INPUT = (
+AT_LAYER, FROM_VALUES, FROM_ATTENTION, AT_INPUT, FROM_INPUT = (
     "gradients at a layer",
     "values of a layer",
     "attention weights",
     "gradient at the image",
+    "changes of the image",
 )
 
 
@@ -29,8 +31,8 @@ class CamMethod(NamedTuple):
             score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
             runs over its channels.
         paper: where it was published.
-        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES``, ``FROM_ATTENTION`` or
-            ``AT_INPUT``.
+        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES``, ``FROM_ATTENTION``,
+            ``AT_INPUT`` or ``FROM_INPUT``.
     """
 
     name: str
@@ -103,6 +105,18 @@ METHODS: dict[str, CamMethod] = {
             "Sundararajan et al., 2017 (arXiv:1703.01365)",
             AT_INPUT,
         ),
+        CamMethod(
+            "gradxinput",
+            "|sum_c x_c g_c|",
+            "Shrikumar et al., 2016 (arXiv:1605.01713)",
+            AT_INPUT,
+        ),
+        CamMethod(
+            "occlusion",
+            "relu(S(x) - S(x with b in the patch of p)), b the baseline",
+            "Zeiler and Fergus, 2013 (arXiv:1311.2901)",
+            FROM_INPUT,
+        ),
     )
 }
 
@@ -115,11 +129,17 @@ METHOD_ALIASES = {
     **dict.fromkeys(("guidedbackprop", "guidedbackpropagation"), "guided"),
     **dict.fromkeys(("attentionrollout", "attention", "attn"), "rollout"),
     **dict.fromkeys(("gradient", "gradients", "vanillagradient", "inputgradient"), "saliency"),
+    **dict.fromkeys(("gradientxinput", "inputxgradient", "gradinput"), "gradxinput"),
 }
 
 
 def check_cam_options(
-    method: str, layer: Any, steps: int | None, baseline: Any, upsample: str
+    method: str,
+    layer: Any,
+    steps: int | None,
+    baseline: Any,
+    upsample: str,
+    patch: int | None = None,
 ) -> None:
     """Raise RequestError if a choice is unknown, or the method does not use an option.
 
@@ -130,22 +150,28 @@ def check_cam_options(
         near = did_you_mean(method, METHODS, METHOD_ALIASES)
         known = f"The methods are {', '.join(METHODS)}."
         raise RequestError(f"There is no method called {method!r}.", f"{near} {known}".strip())
-    if method != "integrated":
-        for name, value in (("steps", steps), ("baseline", baseline)):
-            if value is not None:
-                raise RequestError(
-                    f"--{name} is only for --by integrated, and the method is {method}.",
-                    f"Leave out --{name}, or use --by integrated.",
-                )
+    takes: dict[str, tuple[str, ...]] = {
+        "steps": ("integrated",),
+        "patch": ("occlusion",),
+        "baseline": ("integrated", "occlusion"),
+    }
+    for name, value in (("steps", steps), ("baseline", baseline), ("patch", patch)):
+        if value is not None and method not in takes[name]:
+            users = " or --by ".join(takes[name])
+            raise RequestError(
+                f"--{name} is only for --by {users}, and the method is {method}.",
+                f"Leave out --{name}, or use --by {users}.",
+            )
     if METHODS[method].source == FROM_ATTENTION and layer is not None:
         raise RequestError(
             f"{method} uses the attention of all layers and takes no layer.",
             "Leave out --layer, or choose a method that takes one, such as gradcam.",
         )
-    if METHODS[method].source == AT_INPUT:
+    if METHODS[method].source in (AT_INPUT, FROM_INPUT):
         _check_no_layer(method, layer, upsample)
-    if steps is not None and steps < 1:
-        raise RequestError(f"steps must be at least 1, not {steps}.")
+    for name, value in (("steps", steps), ("patch", patch)):
+        if value is not None and value < 1:
+            raise RequestError(f"{name} must be at least 1, not {value}.")
     if isinstance(baseline, str) and baseline not in BASELINES:
         raise RequestError(
             f"There is no baseline called {baseline!r}.",

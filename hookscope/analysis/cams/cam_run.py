@@ -14,10 +14,12 @@ from hookscope.analysis.cams.methods.attention_rollout import AttentionRollout
 from hookscope.analysis.cams.methods.eigen_cam import EigenCam
 from hookscope.analysis.cams.methods.grad_cam import GradCam
 from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
+from hookscope.analysis.cams.methods.gradient_times_input import GradientTimesInput
 from hookscope.analysis.cams.methods.guided_backprop import GuidedBackprop
 from hookscope.analysis.cams.methods.hires_cam import HiResCam
 from hookscope.analysis.cams.methods.integrated_gradients import IntegratedGradients
 from hookscope.analysis.cams.methods.layer_cam import LayerCam
+from hookscope.analysis.cams.methods.occlusion import Occlusion
 from hookscope.analysis.cams.methods.saliency import Saliency
 from hookscope.analysis.cams.methods.score_cam import ScoreCam
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
@@ -25,6 +27,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
 from hookscope.specs.cam_methods import METHODS
+from hookscope.specs.command_options import CamOptions
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
 
@@ -39,27 +42,27 @@ CLASSES: dict[str, type[CamMethod]] = {
     "guided": GuidedBackprop,
     "saliency": Saliency,
     "integrated": IntegratedGradients,
+    "gradxinput": GradientTimesInput,
+    "occlusion": Occlusion,
 }
 
 
-def run_cam(
-    inputs: CamInput, method: str, upsample: str, steps: int | None, baseline: Any
-) -> tuple[Capture, CamMetadata]:
+def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata]:
     """Run a method; return its maps, and the entries of the metadata under ``cam``.
 
     Args:
         inputs: the model with its images and the score.
-        method: one of ``hookscope.specs.cam_methods.METHODS``.
-        upsample: how a layer's map is brought to the image's size, ``bilinear`` or ``nearest``.
-        steps: of integrated gradients.
-        baseline: of integrated gradients.
+        options: the method, and how it computes the map.
 
     Raises:
         RequestError: the model has no layer or score that the method could use.
         LossError, ForwardError, CheckFailed: as for ``grads``.
     """
+    method, upsample = options.by, options.upsample
     if method == "integrated":
-        explainer: CamMethod = IntegratedGradients(steps, baseline)
+        explainer: CamMethod = IntegratedGradients(options.steps, options.baseline)
+    elif method == "occlusion":
+        explainer = Occlusion(options.patch, options.baseline)
     else:
         explainer = CLASSES[method]()
     with explain_forward_errors(inputs.prepared):

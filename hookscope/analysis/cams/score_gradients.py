@@ -28,13 +28,14 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
+from hookscope.specs.model_spec import ONNX
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 
 @signal_safe_contextmanager
-def _differentiable(prepared: Prepared) -> Iterator[None]:
+def differentiable(prepared: Prepared) -> Iterator[None]:
     """Enable autograd within the block, and restore the state of the model after it.
 
     The parameters are frozen in the block. No map uses their gradients, which are half the work of
@@ -121,7 +122,7 @@ def _observe_once(
     """Run the model; use the candidate that ``pick`` returns, by default the last one needed."""
     size = (image.shape[2], image.shape[3])
     scan = LayerScan(prepared.module, len(image), size, keep, clones=False)
-    with _differentiable(prepared), scan:
+    with differentiable(prepared), scan:
         leaf = image.detach().clone().requires_grad_(gradient)
         output = forward(prepared, call=_with_image(prepared, path, leaf))
         value = score.loss(prepared, output).value
@@ -200,8 +201,10 @@ def scan_layers(
         The scan, and the model's output.
     """
     size = (image.shape[2], image.shape[3])
-    scan = LayerScan(prepared.module, len(image), size, keep, clones=True)
-    with _differentiable(prepared), scan:
+    # onnxruntime computes no gradients, and its values cannot be replaced.
+    clones = prepared.loaded.source != ONNX
+    scan = LayerScan(prepared.module, len(image), size, keep, clones=clones)
+    with differentiable(prepared), scan:
         output = forward(prepared)
         loss = score.loss(prepared, output)
         if differentiate and loss.value.requires_grad:
@@ -218,7 +221,7 @@ def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
     Raises:
         CheckFailed: the outputs differ.
     """
-    with _differentiable(prepared):
+    with differentiable(prepared):
         verify_output_unchanged(prepared, output, excuse_noise=True)
 
 
@@ -230,7 +233,7 @@ def gradient_at_image(
     Raises:
         RequestError: the score does not depend on the image in a way that has a gradient.
     """
-    with _differentiable(prepared):
+    with differentiable(prepared):
         leaf = image.detach().clone().requires_grad_()
         output = forward(prepared, call=_with_image(prepared, path, leaf))
         loss = score.loss(prepared, output)

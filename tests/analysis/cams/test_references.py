@@ -219,6 +219,27 @@ def test_integrated_gradients_as_captum_has_it(steps: int) -> None:
     assert_same(shot["./cam"], theirs.detach().sum(1).abs(), 1e-5)
 
 
+def test_gradient_times_input_as_captum_has_it() -> None:
+    model, x = vit(), images(2, 3, 32, 32)
+    theirs = captum.InputXGradient(model).attribute(x.clone().requires_grad_(), TARGETS).detach()
+    shot = ours(model, x, by="gradxinput")
+    assert_same(shot["./input.0.attribution"], theirs)
+    assert_same(shot["./cam"], theirs.sum(1).abs())
+
+
+@pytest.mark.parametrize("patch", [4, 5])
+def test_occlusion_as_captum_has_it(patch: int) -> None:
+    model, x = vit(), images(2, 3, 32, 32)
+    start = images(1, 3, 32, 32, seed=9)
+    rows = torch.arange(32) // patch
+    mask = (rows[:, None] * 32 + rows).expand(1, 3, 32, 32)
+    mask = mask.unique(return_inverse=True)[1]
+    theirs = captum.FeatureAblation(model).attribute(x, start, TARGETS, feature_mask=mask)
+    shot = ours(model, x, by="occlusion", patch=patch, baseline=start)
+    torch.testing.assert_close(shot["./input.0.attribution"], theirs, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(shot["./cam"], theirs[:, 0].relu(), rtol=1e-4, atol=1e-6)
+
+
 class Modules(nn.Sequential):
     """ReLUs as modules alone, each run once, none in place: what the references can do."""
 

@@ -1,0 +1,1 @@
+"""Attribution of a score to the tokens of the input (``hookscope attribute``)."""

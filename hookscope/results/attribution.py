@@ -1,0 +1,137 @@
+"""The result of ``attribute``: what each token of the input contributes to a score."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hookscope.files import strict_json
+from hookscope.files.atomic_files import write_text
+from hookscope.results.lens import Token
+from hookscope.results.notebook import NotebookResult
+from hookscope.specs.output_path import MARK, check_ending
+from hookscope.version import __version__
+
+SCHEMA = 1
+TOLERANCE = 0.05  # of the gap of integrated gradients, as a share of the difference of the scores
+
+
+@dataclass(frozen=True)
+class TokenAttribution:
+    """What one token contributes.
+
+    Attributes:
+        position: from 0, padding included.
+        token: the token.
+        score: its attribution, in the unit of the target's score.
+    """
+
+    position: int
+    token: Token
+    score: float
+
+
+@dataclass(frozen=True)
+class AttributionRow:
+    """One text of the batch.
+
+    Attributes:
+        tokens: those that are not padding.
+        target: the token or class whose score is explained.
+        position: the position after which it is predicted; None for a classifier.
+        score: the logit of the target, less that of ``against``.
+        baseline_score: the same with the baseline in place of every token; None for ``rollout``.
+    """
+
+    tokens: tuple[TokenAttribution, ...]
+    target: Token
+    position: int | None
+    score: float
+    baseline_score: float | None
+
+    @property
+    def total(self) -> float:
+        """The sum of the attributions."""
+        return float(sum(one.score for one in self.tokens))
+
+    @property
+    def difference(self) -> float | None:
+        """The score less that of the baseline; None for ``rollout``."""
+        return None if self.baseline_score is None else self.score - self.baseline_score
+
+
+@dataclass(frozen=True)
+class Attribution(NotebookResult):
+    """What each token of the input contributes to the score of a target.
+
+    Attributes:
+        method: its name, such as ``integrated``.
+        formula: the attribution of a token.
+        paper: where the method was published.
+        layer: the embedding, whose output is differentiated or replaced.
+        baseline: what takes the place of a token: ``zero``, or a token in quotes.
+        against: the token or class whose logit is subtracted; None without one.
+        steps: points of the quadrature; None for methods without one.
+        rows: the texts of the batch.
+        notes: what the reader should know, such as a sum that misses the difference of the scores.
+        metadata: model, inputs, seed and versions.
+
+    Example:
+        >>> found = Attribution("rollout", "", "", "embed", "zero", None, None, (), (), {})
+        >>> len(found.rows)
+        0
+    """
+
+    method: str
+    formula: str
+    paper: str
+    layer: str
+    baseline: str
+    against: Token | None
+    steps: int | None
+    rows: tuple[AttributionRow, ...]
+    notes: tuple[str, ...]
+    metadata: dict[str, Any]
+
+    def __repr__(self) -> str:
+        model = self.metadata.get("model", {}).get("spec", "a model")
+        count = sum(len(row.tokens) for row in self.rows)
+        return f"<Attribution of {model} by {self.method}: {count} tokens>"
+
+    def cells(self) -> Iterator[tuple[int, TokenAttribution]]:
+        """Yield each token with the number of its text."""
+        for number, row in enumerate(self.rows):
+            for one in row.tokens:
+                yield number, one
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a plain dict."""
+        return {
+            **self.metadata,
+            "method": self.method,
+            "formula": self.formula,
+            "paper": self.paper,
+            "layer": self.layer,
+            "baseline": self.baseline,
+            "against": None if self.against is None else asdict(self.against),
+            "steps": self.steps,
+            "rows": [
+                {**asdict(row), "total": row.total, "difference": row.difference}
+                for row in self.rows
+            ],
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write ``to_json()`` to a file atomically; return its size in bytes.
+
+        Raises:
+            RequestError: the name ends neither in ``.json`` nor in nothing.
+            StoreError: the file cannot be written. An earlier file is not changed.
+        """
+        check_ending(Path(path), ".json")
+        document = {MARK: __version__, "schema": SCHEMA, **self.to_json()}
+        return write_text(path, strict_json.dumps(document))

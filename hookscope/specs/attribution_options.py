@@ -1,0 +1,123 @@
+"""The methods of ``attribute`` and its options. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hookscope.errors import RequestError
+from hookscope.specs.cam_methods import STEPS as STEPS
+from hookscope.specs.suggestions import did_you_mean
+
+INTEGRATED, GRADIENT, OCCLUSION, ROLLOUT = "integrated", "gradxinput", "occlusion", "rollout"
+ZERO = "zero"
+
+
+class AttributionMethod(NamedTuple):
+    """A method that distributes the score of a target over the tokens of the input.
+
+    Attributes:
+        name: the value of ``--by``.
+        formula: the attribution of token p. x_p is its embedding, b_p that of the baseline, S the
+            score, g_p its gradient at the embedding; k runs over the width.
+        paper: where it was published.
+    """
+
+    name: str
+    formula: str
+    paper: str
+
+
+METHODS = {
+    entry.name: entry
+    for entry in (
+        AttributionMethod(
+            INTEGRATED,
+            "sum_k (x_pk - b_pk) integral of g_pk from b to x",
+            "Sundararajan et al., 2017 (arXiv:1703.01365)",
+        ),
+        AttributionMethod(GRADIENT, "sum_k x_pk g_pk", "Shrikumar et al., 2016 (arXiv:1605.01713)"),
+        AttributionMethod(
+            OCCLUSION,
+            "S(x) - S(x with b_p in place of x_p)",
+            "Zeiler and Fergus, 2013 (arXiv:1311.2901)",
+        ),
+        AttributionMethod(
+            ROLLOUT,
+            "mean over the read tokens t of (B_n ... B_1)[t, p], B_i = (I + W_i) / 2, W_i = mean"
+            " over heads of the attention weights of layer i",
+            "Abnar and Zuidema, 2020 (arXiv:2005.00928)",
+        ),
+    )
+}
+
+# Other names of these methods, for suggestions.
+METHOD_ALIASES = {
+    **dict.fromkeys(("integratedgradients", "integratedgradient", "ig"), INTEGRATED),
+    **dict.fromkeys(("gradientxinput", "inputxgradient", "inputgradient"), GRADIENT),
+    **dict.fromkeys(("gradient", "gradients", "saliency", "gradinput"), GRADIENT),
+    **dict.fromkeys(("ablation", "featureablation", "leaveoneout"), OCCLUSION),
+    **dict.fromkeys(("attention", "attentionrollout", "attn"), ROLLOUT),
+}
+
+_BASELINE_METHODS = (INTEGRATED, OCCLUSION)
+
+
+@dataclass(frozen=True)
+class AttributeOptions:
+    """What ``attribute`` explains, and how.
+
+    Attributes:
+        by: the method.
+        target: the token or class whose logit is explained: its text, its id, or ``argmax``.
+        against: a second token or class, whose logit is subtracted; None without one.
+        position: the position after which the token is predicted, counted without padding; negative
+            from the end. None for the last one.
+        steps: points of the quadrature of ``integrated``; None for 50.
+        baseline: ``zero`` for an embedding of zeros, or a token, of ``integrated`` and
+            ``occlusion``; None for ``zero``.
+
+    Raises:
+        RequestError: an option is unknown, out of range, or of another method.
+    """
+
+    by: str = INTEGRATED
+    target: str | int = "argmax"
+    against: str | int | None = None
+    position: int | None = None
+    steps: int | None = None
+    baseline: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in METHODS:
+            near = did_you_mean(self.by, METHODS, METHOD_ALIASES)
+            known = f"The methods are {', '.join(METHODS)}."
+            raise RequestError(f"There is no method called {self.by!r}.", f"{near} {known}".strip())
+        for name in ("target", "against", "baseline"):
+            _check_token(getattr(self, name), optional=name != "target")
+        if self.against == "argmax":
+            raise RequestError(
+                "argmax is not a token to compare with.", "Give the text or the id of one."
+            )
+        if self.steps is not None and self.by != INTEGRATED:
+            raise RequestError(
+                f"--steps is only for --by {INTEGRATED}, and the method is {self.by}.",
+                f"Leave out --steps, or use --by {INTEGRATED}.",
+            )
+        if self.steps is not None and self.steps < 1:
+            raise RequestError(f"steps must be at least 1, not {self.steps}.")
+        if self.baseline is not None and self.by not in _BASELINE_METHODS:
+            raise RequestError(
+                f"--baseline is only for --by {' and --by '.join(_BASELINE_METHODS)}, and the"
+                f" method is {self.by}.",
+                "Leave out --baseline, or choose one of these methods.",
+            )
+
+
+def _check_token(value: object, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if value == "" or isinstance(value, bool) or not isinstance(value, str | int):
+        raise RequestError(
+            f"{value!r} is not a token.", "Give its text, such as ' Paris', or its id."
+        )

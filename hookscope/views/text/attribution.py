@@ -1,0 +1,172 @@
+"""Attributions as text: the coloured text, a table of the tokens, and the sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from rich.cells import cell_len
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from hookscope.results.attribution import Attribution, AttributionRow, TokenAttribution
+from hookscope.views.images.colors import ColorScale
+from hookscope.views.text.formats import number_text, plural, token_text
+from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    join_blocks,
+    sentence,
+    table_lines,
+)
+
+MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
+MAX_TOKENS = 24  # of the table of a text, on a terminal
+_BAR = 16  # cells of the longest bar
+
+
+def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
+    """Return the whole summary: in a pipe one line for each token.
+
+    Args:
+        result: the attributions.
+        options: where the lines are printed.
+    """
+    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    sums = [sum_sentence(result, number) for number in range(len(result.rows))]
+    if options.width is None:
+        lines = [line for text in sums for line in sentence(text, options)]
+        return [*_pipe_table(result, options), *lines, *notes]
+    blocks = []
+    for number, row in enumerate(result.rows[:MAX_TEXTS]):
+        blocks.append(sentence(title_of(result, number, options.ascii), options, "bold"))
+        if not options.html:
+            blocks.append(_colored_lines(row, options))
+        blocks.append(_token_table(row, options) + sentence(sums[number], options))
+    left = len(result.rows) - MAX_TEXTS
+    if left > 0:
+        blocks.append(sentence(f"... and {plural(left, 'more text')}.", options, "dim"))
+    return join_blocks(*blocks, notes, options=options)
+
+
+def title_of(result: Attribution, number: int, ascii: bool = False) -> str:
+    """Return what is explained of a text, and by which method."""
+    row = result.rows[number]
+    text = f"Text {number}: w" if len(result.rows) > 1 else "W"
+    target = repr(token_text(row.target.text, ascii))
+    other = f" against {token_text(result.against.text, ascii)!r}" if result.against else ""
+    where = "" if row.position is None else f" after position {row.position}"
+    return f"{text}hat {target}{other}{where} is predicted from, by {result.method}:"
+
+
+def sum_sentence(result: Attribution, number: int) -> str:
+    """Return the sum of the attributions of a text, beside the difference of the scores."""
+    row = result.rows[number]
+    text = f"Text {number}: the" if len(result.rows) > 1 else "The"
+    start = f"{text} sum of the attributions is {number_text(row.total)}"
+    if row.baseline_score is None:
+        return f"{start}; 1 is the sum of a row of attention weights."
+    expected = {
+        "integrated": "They should be equal.",
+        "gradxinput": "They are equal only for a linear model.",
+        "occlusion": "They are equal only if no two tokens interact.",
+    }[result.method]
+    return (
+        f"{start}, the score {number_text(row.score)} less {number_text(row.baseline_score)} of"
+        f" the baseline ({result.baseline}) is {number_text(row.difference)}. {expected}"
+    )
+
+
+def scale_of(row: AttributionRow) -> ColorScale:
+    """Return the colours of a text: zero in the middle, the largest attribution at an end."""
+    sizes = [abs(one.score) for one in row.tokens if math.isfinite(one.score)]
+    bound = max(sizes, default=0.0)
+    return ColorScale(-bound, bound, diverging=True)
+
+
+def largest_tokens(row: AttributionRow, count: int) -> tuple[TokenAttribution, ...]:
+    """Return the tokens with the largest attributions by size, in the order of the text."""
+
+    def size(one: TokenAttribution) -> float:
+        return abs(one.score) if math.isfinite(one.score) else math.inf
+
+    chosen = sorted(row.tokens, key=size, reverse=True)[:count]
+    return tuple(sorted(chosen, key=lambda one: one.position))
+
+
+def _colored_lines(row: AttributionRow, options: TextOptions) -> list[Text]:
+    """The text with a colour behind each token, in lines of the width."""
+    assert options.width is not None
+    scale = scale_of(row)
+    lines, used = [Text()], 0
+    for one in row.tokens:
+        text = token_text(one.token.text, options.ascii)
+        length = cell_len(text)
+        if used and used + length > options.width:
+            lines.append(Text())
+            used = 0
+        red, green, blue = map(int, scale.paint(np.array(one.score)))
+        ink = "black" if red * 0.3 + green * 0.59 + blue * 0.11 > 110 else "white"
+        lines[-1].append(text, Style(color=ink, bgcolor=Color.from_rgb(red, green, blue)))
+        used += length
+    return lines
+
+
+def _token_table(row: AttributionRow, options: TextOptions) -> list[Text]:
+    shown = largest_tokens(row, MAX_TOKENS)
+    bound = scale_of(row).high or 1.0
+    columns = (
+        *(Column("token"), Column("position", "at", right=True)),
+        *(Column("attribution", "attr.", right=True), Column("")),
+    )
+    rows = tuple(
+        Row(
+            (
+                Cell(token_text(one.token.text, options.ascii)),
+                *(count_cell(one.position), number_cell(one.score)),
+                Cell(_bar(one.score, bound)),
+            )
+        )
+        for one in shown
+    )
+    squeeze: tuple[Squeeze, ...] = (("drop", ""),)
+    lines = table_lines(Table(columns, rows, squeeze, note=""), options)
+    hidden = len(row.tokens) - len(shown)
+    if hidden:
+        lines += sentence(
+            f"{plural(hidden, 'token')} with smaller attributions are in the file.", options, "dim"
+        )
+    return lines
+
+
+def _bar(score: float, bound: float) -> str:
+    if not math.isfinite(score):
+        return "!"
+    return ("+" if score > 0 else "-") * round(_BAR * abs(score) / bound)
+
+
+def _pipe_table(result: Attribution, options: TextOptions) -> list[Text]:
+    columns = (
+        *(Column("token"), Column("text", right=True), Column("position", right=True)),
+        *(Column("attribution", right=True), Column("target")),
+    )
+    return table_lines(Table(columns, tuple(_pipe_rows(result, options)), note=""), options)
+
+
+def _pipe_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
+    for number, one in result.cells():
+        target = token_text(result.rows[number].target.text, options.ascii)
+        text = token_text(one.token.text, options.ascii)
+        yield Row(
+            (
+                *(Cell(text), count_cell(number), count_cell(one.position)),
+                *(number_cell(one.score), Cell(target)),
+            )
+        )

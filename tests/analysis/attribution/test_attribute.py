@@ -1,0 +1,283 @@
+"""``attribute`` against captum, against products by hand, and against sums in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captum.attr import FeatureAblation, InputXGradient, IntegratedGradients
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import HookscopeError, InputError, RequestError
+
+IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SMALL = {
+    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
+    **IDS,
+}
+X = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **IDS))
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**SMALL))
+
+
+def gemma() -> Any:
+    """Its embeddings are scaled, and its logits capped after the head."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
+
+
+def bert() -> Any:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {name: value for name, value in SMALL.items() if name != "num_key_value_heads"}
+    sizes["pad_token_id"] = 0
+    return BertForSequenceClassification(BertConfig(**sizes, num_labels=3))
+
+
+def built(make: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    return make().double().eval()
+
+
+def scores(found: Any, row: int = 0) -> Tensor:
+    return torch.tensor([one.score for one in found.rows[row].tokens], dtype=torch.float64)
+
+
+def score_function(model: Any, target: int) -> Callable[[Tensor], Tensor]:
+    """The logit of a token after the last position, or of a class, from embeddings."""
+
+    def score(embeddings: Tensor) -> Tensor:
+        logits = model(inputs_embeds=embeddings).logits
+        return logits[:, -1, target] if logits.ndim == 3 else logits[:, target]
+
+    return score
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, gemma, bert])
+@pytest.mark.parametrize("start", ["zero", "token"])
+def test_the_attributions_are_those_of_captum(make: Callable[[], Any], start: str) -> None:
+    model = built(make)
+    embed = model.get_input_embeddings()
+    with torch.no_grad():
+        x, other = embed(X), embed(torch.full_like(X, 9))
+    baseline = other if start == "token" else torch.zeros_like(x)
+    score = score_function(model, 2)
+    mask = torch.arange(6)[None, :, None].expand(1, 6, 16)
+    wanted = {
+        "integrated": IntegratedGradients(score).attribute(x, baseline, n_steps=20).sum(-1),
+        "gradxinput": InputXGradient(score).attribute(x.clone().requires_grad_()).sum(-1),
+        "occlusion": FeatureAblation(score).attribute(x, baseline, feature_mask=mask)[:, :, 0],
+    }
+    for by, expected in wanted.items():
+        options: dict[str, Any] = {"steps": 20} if by == "integrated" else {}
+        if by != "gradxinput" and start == "token":
+            options["baseline"] = 9
+        found = hookscope.attribute(model, input={"input_ids": X}, target=2, by=by, **options)
+        for row in range(2):
+            torch.testing.assert_close(
+                scores(found, row), expected[row].detach(), rtol=1e-6, atol=1e-8
+            )
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, bert])
+def test_integrated_gradients_add_up_in_float64(make: Callable[[], Any]) -> None:
+    model = built(make)
+    found = hookscope.attribute(model, input={"input_ids": X}, target=2, baseline=9, steps=60)
+    score = score_function(model, 2)
+    embed = model.get_input_embeddings()
+    with torch.no_grad():
+        change = score(embed(X)) - score(embed(torch.full_like(X, 9)))
+    assert found.notes == ()
+    for row, expected in zip(found.rows, change.tolist(), strict=True):
+        assert row.difference == pytest.approx(expected, abs=1e-12)
+        assert row.total == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sum_that_misses_the_difference_has_a_note() -> None:
+    found = hookscope.attribute(built(llama), input={"input_ids": X}, target=2, steps=1)
+    assert len(found.notes) == 2 and "the integral is not exact" in found.notes[0]
+
+
+def hand_rollout(model: Any, row: int = -1, **call: Tensor) -> Tensor:
+    """The product of the attention weights, from the model's own output of them."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(**call, output_attentions=True).attentions
+    product = torch.eye(call["input_ids"].shape[1], dtype=torch.float64)
+    for weights in attentions:
+        product = (0.5 * weights[0].mean(0) + 0.5 * torch.eye(len(product))) @ product
+    return product[row]
+
+
+@pytest.mark.parametrize(("make", "read"), [(gpt2, -1), (llama, -1), (bert, 0)])
+def test_rollout_is_the_product_of_the_attention_weights(
+    make: Callable[[], Any], read: int
+) -> None:
+    model = built(make)
+    found = hookscope.attribute(model, input={"input_ids": X[:1]}, by="rollout")
+    wanted = hand_rollout(model, read, input_ids=X[:1])
+    torch.testing.assert_close(
+        scores(found), wanted, rtol=1e-6, atol=1e-8
+    )  # llama: softmax in float32
+    assert found.rows[0].total == pytest.approx(1)
+    assert found.rows[0].difference is None
+
+
+@pytest.mark.parametrize("by", ["integrated", "gradxinput", "occlusion", "rollout"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_has_no_attribution_and_changes_none(by: str, side: str) -> None:
+    model = built(llama)
+    short, pad = X[:1, :4], torch.zeros(1, 2, dtype=torch.long)
+    ones, zeros = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
+    parts = [(pad, zeros), (short, ones)][:: 1 if side == "left" else -1]
+    ids, mask = (torch.cat([part[n] for part in parts], 1) for n in range(2))
+    ids = torch.cat([X[1:], ids])
+    mask = torch.cat([torch.ones(1, 6, dtype=torch.long), mask])
+    call = {
+        **{"input_ids": ids, "attention_mask": mask},
+        "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+    }
+    options: dict[str, Any] = {"by": by, "target": 5}
+    if by in ("integrated", "occlusion"):
+        options["baseline"] = 9
+    batch = hookscope.attribute(model, input=call, **options)
+    alone = hookscope.attribute(model, input={"input_ids": short}, **options)
+    first = 2 if side == "left" else 0
+    assert [one.position for one in batch.rows[1].tokens] == list(range(first, first + 4))
+    assert batch.rows[1].position == first + 3
+    torch.testing.assert_close(scores(batch, 1), scores(alone), rtol=1e-9, atol=1e-11)
+    assert batch.rows[1].score == pytest.approx(alone.rows[0].score)
+    whole = hookscope.attribute(model, input={"input_ids": X[1:]}, **options)
+    torch.testing.assert_close(scores(batch), scores(whole), rtol=1e-9, atol=1e-11)
+
+
+def test_a_difference_of_two_logits_is_the_difference_of_their_attributions() -> None:
+    model = built(llama)
+    ask: dict[str, Any] = {"input": {"input_ids": X}, "by": "gradxinput"}
+    one, two = (scores(hookscope.attribute(model, target=token, **ask)) for token in (5, 8))
+    both = hookscope.attribute(model, target=5, against=8, **ask)
+    torch.testing.assert_close(scores(both), one - two)
+    assert both.against is not None and both.against.index == 8
+
+
+def test_the_target_is_by_default_what_the_model_predicts_at_the_position() -> None:
+    model = built(llama)
+    with torch.no_grad():
+        logits = model(input_ids=X).logits
+    found = hookscope.attribute(model, input={"input_ids": X}, by="gradxinput", position=2)
+    assert [row.target.index for row in found.rows] == logits[:, 2].argmax(-1).tolist()
+    assert [row.score for row in found.rows] == pytest.approx(logits[:, 2].amax(-1).tolist())
+    assert not scores(found)[3:].any()  # tokens after the position
+
+
+def test_an_encoder_is_explained_for_the_token_of_the_decoder() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        **{"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2},
+        **{"num_heads": 2, "decoder_start_token_id": 0},
+    )
+    model = built(lambda: T5ForConditionalGeneration(config))
+    call = {"input_ids": X, "decoder_input_ids": X[:, :3]}
+    found = hookscope.attribute(model, input=call, target=2, by="gradxinput")
+    x = model.shared(X).detach().requires_grad_()
+    score = model(inputs_embeds=x, decoder_input_ids=X[:, :3]).logits[:, -1, 2]
+    [gradient] = torch.autograd.grad(score.sum(), [x])
+    torch.testing.assert_close(scores(found), (x * gradient).sum(-1)[0].detach())
+    with pytest.raises(RequestError, match="an encoder and a decoder"):
+        hookscope.attribute(model, input=call, by="rollout")
+
+
+class Net(nn.Module):
+    """A model of plain PyTorch, whose embedding is changed in place."""
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head, self.mode = nn.Embedding(20, 8), nn.Linear(8, 4), mode
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words.weight[ids] if self.mode == "functional" else self.words(ids)
+        x = x.detach() if self.mode == "detached" else x
+        if self.mode == "images":
+            return x
+        logits: Tensor = self.head(x.mul_(2).tanh().mean(1))
+        return logits
+
+
+def test_a_run_leaves_the_model_as_it_was() -> None:
+    model, ids = Net().train(), torch.tensor([[3, 1, 4]])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for by in ("integrated", "gradxinput", "occlusion"):
+        assert hookscope.attribute(model, input=ids, by=by) == hookscope.attribute(
+            model, input=ids, by=by
+        )
+    assert model.training and all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+WRONG: list[tuple[str, dict[str, Any], type[HookscopeError], str]] = [
+    ("", {"target": 4}, RequestError, "target 4 is out of range"),
+    ("", {"target": "cat"}, RequestError, "has no tokenizer"),
+    ("", {"target": ""}, RequestError, "'' is not a token"),
+    ("", {"baseline": " a"}, RequestError, "has no tokenizer"),
+    ("", {"baseline": 20}, RequestError, "no embedding of the token 20"),
+    ("", {"position": 0}, RequestError, "one score for each class"),
+    ("", {"by": "ig"}, RequestError, "no method called 'ig'"),
+    ("", {"by": "occlusion", "steps": 3}, RequestError, "only for --by integrated"),
+    ("", {"by": "rollout", "baseline": 3}, RequestError, "--baseline is only for"),
+    ("", {"by": "rollout"}, RequestError, "no attention weights"),
+    ("functional", {}, RequestError, "No module of Net turns the token ids"),
+    ("detached", {}, RequestError, "The score has no gradient at the output of words"),
+    ("", {"input": torch.ones(1, 3, 8, 8)}, InputError, "has no token ids"),
+]
+
+
+@pytest.mark.parametrize(("mode", "options", "error", "message"), WRONG)
+def test_a_wrong_request_is_refused(
+    mode: str, options: dict[str, Any], error: type[HookscopeError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        hookscope.attribute(Net(mode), **{"input": torch.tensor([[3, 1, 4]]), **options})
+
+
+def test_a_model_without_gradients_is_explained_by_occlusion() -> None:
+    ids = torch.tensor([[3, 1, 4]])
+    found = hookscope.attribute(Net("detached"), input=ids, by="occlusion")
+    plain = hookscope.attribute(Net(), input=ids, by="occlusion")
+    assert found.rows == plain.rows and scores(found).any()
+
+
+def test_a_text_of_padding_alone_is_refused() -> None:
+    call = {"input_ids": X, "attention_mask": torch.tensor([[1] * 6, [0] * 6])}
+    with pytest.raises(InputError, match="Text 1 is only padding"):
+        hookscope.attribute(built(llama), input=call)
+
+
+def test_the_sample_reads_the_country(repo: Path) -> None:
+    folder = f"hf:{repo / 'sample_models' / 'capitals'}"
+    text = "text:the capital of France is"
+    found = hookscope.attribute(folder, input=text, target=" Paris", against=" Rome", baseline=".")
+    best = max(found.rows[0].tokens, key=lambda one: one.score)
+    assert best.token.text == " France"
+    with pytest.raises(InputError, match=r"is 2 tokens: ' the' \+ ' capital'"):
+        hookscope.attribute(folder, input=text, target="the capital")
+    with pytest.raises(InputError, match="not in the vocabulary"):
+        hookscope.attribute(folder, input=text, target=" zebra")
