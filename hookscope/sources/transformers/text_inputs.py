@@ -91,7 +91,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
         tokenizer.pad_token = tokenizer.eos_token
         padding = f", padded with {tokenizer.eos_token}"
 
-    def run(texts: Sequence[str], special: bool = True) -> Any:
+    def run(texts: Sequence[str], special: bool = True, limit: int | None = None) -> Any:
         several = len(texts) > 1
         if several and tokenizer.pad_token is None:
             raise InputError(
@@ -99,12 +99,17 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
                 "Give the texts one by one, or a tokenizer that names a pad_token.",
             )
         encoding = tokenizer(
-            list(texts), padding=several, return_tensors="pt", add_special_tokens=special
+            list(texts),
+            padding=several,
+            return_tensors="pt",
+            add_special_tokens=special,
+            truncation=limit is not None,
+            max_length=limit,
         )
-        length, limit = encoding["input_ids"].shape[-1], tokenizer.model_max_length
-        if limit < _UNLIMITED and length > limit:
+        length, most = encoding["input_ids"].shape[-1], tokenizer.model_max_length
+        if most < _UNLIMITED and length > most:
             raise InputError(
-                f"The text has {length} tokens, but the model takes at most {limit}.", "Shorten it."
+                f"The text has {length} tokens, but the model takes at most {most}.", "Shorten it."
             )
         if not length:
             raise InputError("The text has no tokens.", "Give at least a word.")
@@ -119,6 +124,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
         f"{type(tokenizer).__name__} {origin.format(padding)}",
         vocabulary_of(tokenizer),
         chat if getattr(tokenizer, "chat_template", None) else None,
+        lambda texts, limit: run(texts, limit=limit),
     )
 
 

@@ -78,6 +78,7 @@ def load(
     seed: int,
     meta: bool,
     attn: str | None,
+    adapter: str | None,
 ) -> LoadedModel:
     """Build the model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
     with _quiet():
@@ -87,6 +88,12 @@ def load(
         _check_attention(attn)
         module, info = _build(model_class, config, files, weights, attn, seed, meta)
         inputs = ModelInputs(module)
+        adapter_info = None
+        if adapter is not None:
+            from hookscope.sources.transformers.adapter import attach_adapter
+
+            adapter_info = attach_adapter(module, adapter, seed, meta=meta)
+            module = module.to("meta") if meta else module
         return LoadedModel(
             module=module,
             spec=spec.text,
@@ -101,6 +108,8 @@ def load(
             own_example=inputs.example,
             example_text="random values that its configuration allows",
             example_spec="random",
+            packages=("transformers", "peft") if adapter_info else (),
+            adapter=adapter_info,
         )
 
 
