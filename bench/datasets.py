@@ -142,7 +142,8 @@ def main() -> None:
             for row in range(0, rows, batch):
                 first = row // shard * shard
                 lines = [{"row": i} for i in range(row, row + batch)]
-                writing.put(PendingBatch(Shard(first, first + shard), row, values, lines))
+                numbers = range(row, row + batch)
+                writing.put(PendingBatch(Shard(first, first + shard), numbers, values, lines))
 
     def plain(folder: Path) -> None:
         with (folder / "values").open("wb") as file:

@@ -169,7 +169,7 @@ class BatchRunner:
         def forward(batch: RowBatch) -> dict[str, Tensor]:
             self._check_usable(batch)
             # Seeded per batch, so that the values do not depend on the batches before it.
-            with seeded_throughout((self.seed + batch.rows.start) % 2**63, gpus):
+            with seeded_throughout((self.seed + batch.rows[0]) % 2**63, gpus):
                 capture = self._record(batch, early_stop)
             return self._rows_of(capture, batch)
 
@@ -213,7 +213,7 @@ class BatchRunner:
 
     def _rows_of(self, capture: Capture, batch: RowBatch) -> dict[str, Tensor]:
         """The recorded tensors with the rows as first dimension, checked against ``columns``."""
-        names = f"Rows {batch.rows.start} to {batch.rows.stop - 1}"
+        names = batch.numbers
         if list(capture) != list(self.columns):
             odd = next(iter(set(capture) ^ set(self.columns)), "the order of keys")
             raise CheckFailed(
@@ -223,12 +223,13 @@ class BatchRunner:
         rows: dict[str, Tensor] = {}
         for key, column in self.columns.items():
             tensor = _rows_first(capture[key], column, len(batch.rows))
-            expected = (len(batch.rows), *column.shape)
+            expected = (len(batch.rows), *column.shape_for(batch.tokens))
             if tensor.shape != expected:
                 raise CheckFailed(
                     f"{names} returned {key} with shape {tuple(tensor.shape)}, not {expected}.",
                     "The shape depends on the input or on the batch size: give all inputs one"
-                    " --size, or use a --batch that divides the number of inputs, such as 1.",
+                    " --size, texts one number of tokens, or use a --batch that divides the number"
+                    " of inputs, such as 1.",
                 )
             if tensor.dtype != column.dtype:
                 raise CheckFailed(
@@ -261,21 +262,22 @@ def run_batches(
     """
     state = RunProgress(earlier + sum(shard.rows for shard in shards), earlier)
     remaining = iter(shards)
-    shard = next(remaining, None)
+    shard, written = next(remaining, None), 0
     with runner.forward_passes() as forward, BackgroundWriter(location, sink.begin) as writer:
         for batch, values in _stored_values(batches, forward, sink, state.times, runner.device):
             assert shard is not None
             rows = zip(batch.rows, batch.entries, strict=True)
             entries = [{"row": row, **entry} for row, entry in rows]
             with state.times.of("write"):
-                writer.put(PendingBatch(shard, batch.rows.start, values, entries))
+                writer.put(PendingBatch(shard, batch.rows, values, entries))
             state.rows += len(batch.rows)
+            written += len(batch.rows)
             state.skipped += len(batch.bad)
             state.bytes = writer.bytes
             progress(state)
-            if batch.rows.stop == shard.last:
+            if written == shard.rows:
                 log.debug("%d of %d rows are done.", state.done, state.total)
-                shard = next(remaining, None)
+                shard, written = next(remaining, None), 0
     state.bytes = writer.bytes
     return state
 
@@ -301,7 +303,7 @@ def _stored_values(
 
     for batch in times.reading(batches):
         with times.of("forward"):
-            pending.append((batch, sink.values(forward(batch), batch.rows, batch.bad)))
+            pending.append((batch, sink.values(forward(batch), batch)))
         if len(pending) > ahead:
             yield wait()
     while pending:

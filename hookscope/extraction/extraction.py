@@ -23,7 +23,7 @@ from hookscope.results.features.manifest import finish_run
 from hookscope.results.features.manifest_schema import Manifest
 from hookscope.results.features.resumption import start_run
 from hookscope.results.notebook import NotebookResult
-from hookscope.specs.command_options import ExtractOptions
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.request import Request
 from hookscope.views import display
 
@@ -121,7 +121,7 @@ def _extract(
         group.barrier()
         plan.sink.load_fitted(location)
     assigned = assign_shards(plan.shards, done, group.rank, group.world)
-    batches = plan.read([batch for shard in assigned for batch in shard.batches(plan.batch)])
+    batches = plan.read(batch for shard in assigned for batch in plan.batches(shard))
     resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
     earlier = resumed if group.world == 1 else 0  # several processes count their own rows
     state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress, earlier)
@@ -147,11 +147,12 @@ def _fit(plan: ExtractionPlan, sink: RowSink, location: Location) -> None:
     """Fit components to the first rows, in the same batches as those of the run."""
     columns = plan.runner.columns
     values_per_row = sum(torch.Size(columns[key].shape).numel() for key in sink.to_fit)
-    dataset = Shard(0, plan.settings["rows"])
-    count = -(-fit_row_count(values_per_row, dataset.rows) // plan.batch)
-    batches = list(dataset.batches(plan.batch))[:count]
+    rows = plan.settings["rows"]
+    count = -(-fit_row_count(values_per_row, rows) // plan.batch)
+    first = Shard(0, min(count * plan.batch, rows))
     with plan.runner.forward_passes() as forward:
-        tensors = (_usable_rows(forward(batch), batch) for batch in plan.read(batches))
+        batches = plan.read(plan.batches(first))
+        tensors = (_usable_rows(forward(batch), batch) for batch in batches)
         fit_layers(sink.to_fit, tensors, location)
 
 

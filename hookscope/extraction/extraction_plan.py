@@ -18,25 +18,47 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.provenance import versions
 from hookscope.extraction.batch_runner import BatchRunner
 from hookscope.extraction.item_rows import DatasetItems, find_items
-from hookscope.extraction.prepared_rows import batch_size, prepare_rows, worker_count
+from hookscope.extraction.padding_trial import tolerates_padding
+from hookscope.extraction.prepared_rows import (
+    DatasetInputs,
+    PreparedRows,
+    batch_size,
+    prepare_rows,
+    worker_count,
+)
 from hookscope.extraction.process_group import ProcessGroup
 from hookscope.extraction.row_batches import Collator, RowBatch, load_batches
-from hookscope.extraction.shape_probe import FEW, RecordColumn, ShapeProbe, probe_shapes
+from hookscope.extraction.shape_probe import (
+    FEW,
+    RecordColumn,
+    ShapeProbe,
+    TextLengths,
+    probe_shapes,
+)
 from hookscope.extraction.sharding_plan import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
+from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
 from hookscope.files.weight_files import sha256_of
-from hookscope.results.features.manifest_schema import Plan, PlannedModel, PlanOrigin
+from hookscope.inputs.text_tables import open_texts
+from hookscope.results.features.manifest_schema import (
+    Plan,
+    PlannedInputs,
+    PlannedModel,
+    PlanOrigin,
+)
 from hookscope.results.records import Coverage
 from hookscope.sources.loaded import LoadedModel
-from hookscope.specs.command_options import ExtractOptions
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.input_list import InputEntry, list_entries
 from hookscope.specs.model_spec import FILE, parse_model
 from hookscope.specs.patterns import ROOT, as_texts
 from hookscope.specs.reduction import StorageOptions
 from hookscope.specs.request import Request
+from hookscope.specs.text_sources import text_sources
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import map_tensors
 
+_TEXT_TOKENS = 128  # of each text of a batch, if their number is not the user's choice
 # Options that do not change the bytes of the results.
 NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}
 
@@ -49,7 +71,8 @@ class ExtractionPlan:
         runner: runs the model on each batch.
         sink: stores the results of each batch.
         read: reads the rows of batches.
-        batch: rows per batch; the last batch may be smaller.
+        batches: returns the batches of the rows of a shard.
+        batch: rows per batch; some batches may be smaller.
         shards: all of them, done or not.
         settings: everything that the bytes of the results depend on, as plain values.
         coverage: which of the selected modules run.
@@ -57,7 +80,8 @@ class ExtractionPlan:
 
     runner: BatchRunner
     sink: BatchSink
-    read: Callable[[Sequence[range]], Iterable[RowBatch]]
+    read: Callable[[Iterable[Sequence[int]]], Iterable[RowBatch]]
+    batches: Callable[[Shard], Iterable[Sequence[int]]]
     batch: int
     shards: Sequence[Shard]
     settings: Plan
@@ -102,19 +126,24 @@ def plan_extraction(
     run = replace(request.run, device=_device(request.run.device, group))
     prepared, rows = prepare_rows(replace(request, run=run), options, inputs)
     arrange, placeholder, total = rows.arrange, rows.placeholder, len(rows.dataset)
-    probe = _probe(options, prepared, lambda count: arrange([placeholder] * count))
+    texts = rows.dataset if isinstance(rows.dataset, TextRows) else None
+    other = texts.other_length(placeholder) if texts else None
+    probe = _probe(options, prepared, rows, other)
     sink = _sink(probe.columns, options.storing, _image_size(placeholder))
     runner = _runner(options, prepared, probe)
-    row_bytes = sum(column.bytes for column in probe.columns)
+    row_bytes = sum(column.bytes_for(_TEXT_TOKENS) for column in probe.columns)
     loader_batch = inputs.batch if isinstance(inputs, DatasetItems) else None
     limits = row_bytes, options.memory, total, prepared.device.type
     batch = options.batch or loader_batch or batch_size(arrange([placeholder]), *limits)
     shard_rows = shard_row_count(sink.row_bytes or row_bytes, batch, options.shard_size, total)
     chosen = {k: v for k, v in request.chosen(options).items() if k not in NOT_IN_PLAN}
+    planned_inputs: PlannedInputs = {"specs": specs, "sha256": digest, "rows": total}
+    if columns := rows.dataset.columns:
+        planned_inputs["columns"] = columns
     settings: Plan = {
         **_origin(prepared, chosen, runner),
         "keys": sink.key_entries,
-        "inputs": {"specs": specs, "sha256": digest, "rows": total},
+        "inputs": planned_inputs,
         "rows": total,
         "batch": batch,
         "shard_rows": shard_rows,
@@ -122,12 +151,17 @@ def plan_extraction(
     read = partial(
         load_batches,
         rows.dataset,
-        collate=Collator(arrange, placeholder),
-        workers=worker_count(options.workers, group.local_world),
+        collate=Collator(arrange, placeholder, token_count if texts else None),
+        workers=0 if texts else worker_count(options.workers, group.local_world),
         pin=prepared.device.type == "cuda",
     )
     shards = plan_shards(total, shard_rows)
-    return ExtractionPlan(runner, sink, read, batch, shards, settings, probe.coverage)
+    batches: Callable[[Shard], Iterable[Sequence[int]]] = partial(Shard.batches, size=batch)
+    if texts:
+        padded = other is None or tolerates_padding(runner, texts, placeholder, other)
+        most = None if options.batch else batch * _TEXT_TOKENS
+        batches = partial(texts.batches, size=batch, most_tokens=most, padded=padded)
+    return ExtractionPlan(runner, sink, read, batches, batch, shards, settings, probe.coverage)
 
 
 def _device(name: str | None, group: ProcessGroup) -> str | None:
@@ -137,29 +171,45 @@ def _device(name: str | None, group: ProcessGroup) -> str | None:
 
 def _inputs(
     request: Request, options: ExtractOptions
-) -> tuple[Sequence[InputEntry] | DatasetItems, list[str], str | None]:
-    """The inputs, their specs, and the hash of their names."""
+) -> tuple[DatasetInputs, list[str], str | None]:
+    """The inputs, their specs, and the hash of their names; of texts that of their content too."""
     input = request.input.input
+    if (sources := text_sources(input)) is not None:
+        tables = [open_texts(source) for source in sources]
+        content = "\n".join(f"{table.name(0)} {table.digest}" for table in tables)
+        digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
+        return TextDataset(tables, options.every), list(as_texts(input)), digest
     items = find_items(input, options.every, request.run.seed)
     if items is not None:
         return items, [items.name], None
     specs = list(as_texts(input or ()))
     entries = list_entries(specs, skip_bad=options.skip_bad)[:: options.every]
     # Names whose bytes are not UTF-8 contain surrogates, which are escaped.
-    names = "\n".join(entry.name for entry in entries).encode(errors="backslashreplace")
+    names = "\n".join(map(_identity, entries)).encode(errors="backslashreplace")
     return entries, specs, hashlib.sha256(names).hexdigest()
 
 
+def _identity(entry: InputEntry) -> str:
+    """The name of an input, and its values of columns: a resumed run must have the same."""
+    return "\t".join([entry.name, *(f"{name}={value}" for name, value in entry.columns)])
+
+
 def _probe(
-    options: ExtractOptions, prepared: Prepared, make_inputs: Callable[[int], Any]
+    options: ExtractOptions, prepared: Prepared, rows: PreparedRows, other: Any
 ) -> ShapeProbe:
+    """Probe the layers; ``other`` is a text of another length than the placeholder, or None."""
     dtype = getattr(torch, prepared.dtype)
 
-    def cast_inputs(count: int) -> Any:
+    def cast_inputs(count: int, value: Any = rows.placeholder) -> Any:
         return map_tensors(
-            make_inputs(count), lambda path, t: t.to(dtype) if t.is_floating_point() else t
+            rows.arrange([value] * count),
+            lambda path, t: t.to(dtype) if t.is_floating_point() else t,
         )
 
+    texts = None
+    if other is not None:
+        lengths = token_count(rows.placeholder), token_count(other)
+        texts = TextLengths(lengths[0], cast_inputs(FEW, other), lengths[1])
     first = map_tensors(cast_inputs(FEW), lambda path, tensor: tensor.to(prepared.device))
     with explain_forward_errors(replace(prepared, value=first, sources=({"spec": "rows"},))):
         return probe_shapes(
@@ -169,6 +219,7 @@ def _probe(
             cast_inputs,
             seed=prepared.seed,
             autocast=_autocast(options),
+            texts=texts,
         )
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from hookscope.errors import HookscopeError, InputError, cause
-from hookscope.extraction.row_batches import Row
+from hookscope.extraction.row_batches import Row, TableEntry
 from hookscope.inputs.call_arguments import takes_one_argument
 from hookscope.inputs.python_input import (
     Run,
@@ -27,8 +27,10 @@ from hookscope.inputs.python_input import (
     has_label,
     is_dataset,
     plain_argument,
+    plain_label,
 )
 from hookscope.sources.loaded import LoadedModel, Recipe
+from hookscope.specs.input_list import LABEL
 from hookscope.specs.input_spec import names_function
 from hookscope.tensors.seeding import seeded_throughout
 
@@ -133,7 +135,8 @@ class ItemRows(Dataset[Row]):
     """Items, one per row, each read with a seed of its own.
 
     Attributes:
-        labelled: whether a label has been removed.
+        labelled: whether items are pairs of an input and a label.
+        label_type: the class of a label that cannot be stored.
 
     Args:
         items: the items.
@@ -154,6 +157,7 @@ class ItemRows(Dataset[Row]):
         self._recipe = recipe
         self._seed = seed
         self.labelled = False
+        self.label_type: str | None = None
 
     def __len__(self) -> int:
         return len(self._items.numbers)
@@ -166,7 +170,9 @@ class ItemRows(Dataset[Row]):
                 item = self._items.run(lambda: self._items.dataset[number])
                 if item is None:
                     raise InputError("it is None.")
-                return Row(self._prepare(item), {"item": number})
+                # Made first, because it notes whether items have labels.
+                value = self._prepare(item)
+                return Row(value, {"item": number, **self._label(item)})
         except Exception as error:
             reason = error.message if isinstance(error, HookscopeError) else cause(error)
             skipped = f"Item {number} of {self._items.name} cannot be used: {reason}"
@@ -181,6 +187,20 @@ class ItemRows(Dataset[Row]):
         if type(item) in (tuple, list) and len(item) == 1:  # from a TensorDataset
             [item] = item
         return convert_images(item, self._recipe)
+
+    def _label(self, item: Any) -> TableEntry:
+        if not (self.labelled and has_label(item, self._one_argument)):
+            return {}
+        label = plain_label(item[1])
+        if label is None:
+            self.label_type = type(item[1]).__name__
+            return {}
+        return {LABEL: label}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are stored beside the numbers of the items."""
+        return [LABEL] if self.labelled and not self.label_type else []
 
     def first(self, skip_bad: bool) -> Any:
         """Return the first item that can be used.

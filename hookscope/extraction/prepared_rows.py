@@ -15,18 +15,19 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import InputError, RequestError
-from hookscope.execution.prepare import Prepared, find_model, prepare
+from hookscope.execution.prepare import Prepared, find_model, prepare, with_tokenizer
 from hookscope.extraction.item_rows import DatasetItems, ItemRows
 from hookscope.extraction.row_batches import ImageRows, make_decoder
+from hookscope.extraction.text_rows import TextDataset, TextRows
 from hookscope.inputs.batch import Batch
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
 from hookscope.inputs.input_checks import check_input
 from hookscope.inputs.input_reader import ReadContext
-from hookscope.inputs.python_input import note_labels_ignored
+from hookscope.inputs.text_input import text_recipe_of
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.choices import DECODINGS
-from hookscope.specs.command_options import ExtractOptions
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.input_list import InputEntry
 from hookscope.specs.input_spec import reject_image_options
 from hookscope.specs.model_spec import LIVE
@@ -35,6 +36,7 @@ from hookscope.tensors.nested import as_call, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
+DatasetInputs = Sequence[InputEntry] | DatasetItems | TextDataset
 MAX_BATCH = 64  # larger batches make a GPU little faster
 # Largest size of a batch's inputs on a CPU, in bytes: eight photos of 224 x 224. With 64 photos
 # resnet18 took 1.4 times as long on two cores, and resnet50 2.3 times: more than the caches hold.
@@ -50,17 +52,17 @@ class PreparedRows:
 
     Attributes:
         dataset: one input per row.
-        placeholder: zeros in the shape of one input.
+        placeholder: zeros in the shape of one input; of texts the first one.
         arrange: collates the values of rows to a call value.
     """
 
-    dataset: ImageRows | ItemRows
+    dataset: ImageRows | ItemRows | TextRows
     placeholder: Any
     arrange: Callable[[Sequence[Any]], Any]
 
 
 def prepare_rows(
-    request: Request, options: ExtractOptions, inputs: Sequence[InputEntry] | DatasetItems
+    request: Request, options: ExtractOptions, inputs: DatasetInputs
 ) -> tuple[Prepared, PreparedRows]:
     """Return the model on its device, and the rows read with the model's recipe.
 
@@ -68,6 +70,11 @@ def prepare_rows(
     """
     if isinstance(inputs, DatasetItems):
         return _prepare_items(request, options, inputs)
+    if isinstance(inputs, TextDataset):
+        return _prepare_texts(request, options, inputs)
+    if options.max_tokens is not None or request.input.tokenizer is not None:
+        name = "--tokenizer" if options.max_tokens is None else "--max-tokens"
+        raise InputError(f"{name} is for texts, and no text is given.", f"Leave out {name}.")
     with tempfile.TemporaryDirectory() as folder:
         first = [_first_usable(inputs, Path(folder), options.skip_bad)]
         prepared = _prepare_model(request, options, first)
@@ -93,11 +100,39 @@ def _prepare_items(
         reject_image_options(vars(request.input), f"{items.name} returns none")
     value = rows.arrange([first])
     check_input(loaded, value)
-    if rows.labelled:
-        note_labels_ignored()
+    _note_labels(rows, skip_bad=options.skip_bad)
     prepared = _prepare_model(request, options, Batch(value, (), ""), loaded)
     placeholder = map_tensors(first, lambda path, tensor: torch.zeros_like(tensor))
     return prepared, PreparedRows(rows, placeholder, rows.arrange)
+
+
+def _note_labels(rows: ItemRows, *, skip_bad: bool) -> None:
+    """Log what becomes of the labels. They are read once more: a collate function shows them."""
+    if not rows.labelled:
+        return
+    rows.first(skip_bad)
+    if rows.label_type:
+        log.info(
+            "input: the second element of each pair is ignored as a label: %s is neither a number"
+            " nor a text",
+            rows.label_type,
+        )
+    else:
+        log.info("input: the second element of each pair is stored as its label")
+
+
+def _prepare_texts(
+    request: Request, options: ExtractOptions, texts: TextDataset
+) -> tuple[Prepared, PreparedRows]:
+    if options.decode != DECODINGS[0]:
+        raise RequestError("--decode is for image files, and texts are given.", "Leave it out.")
+    reject_image_options(vars(request.input), "texts are given")
+    loaded = with_tokenizer(find_model(request.model, request.run.seed), request.input)
+    rows = TextRows(texts, text_recipe_of(loaded), options.max_tokens)
+    first = rows.first(options.skip_bad)
+    check_input(loaded, first)
+    prepared = _prepare_model(request, options, Batch(first, (), ""), loaded)
+    return prepared, PreparedRows(rows, first, rows.arrange)
 
 
 def _recipe(loaded: LoadedModel, input: InputRequest) -> tuple[int, Recipe]:

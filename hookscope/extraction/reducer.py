@@ -1,4 +1,7 @@
-"""Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components."""
+"""Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components.
+
+Mean, maximum and a single token ignore the padding of a batch, if there is an attention mask.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from hookscope.extraction.channel_statistics import histogram
 from hookscope.specs.reduction import (
     ALL,
     CLS,
+    FIRST,
     FLATTEN,
     HISTOGRAM,
+    LAST,
     MAX,
     MEAN,
     PCA,
@@ -45,9 +50,18 @@ class Reducer:
     axes: Axes
     project: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, rows: Tensor) -> ReducedRows:
-        """Return the reduced ``rows``; the first dimension stays."""
-        return _REDUCTIONS[self.reduction.name](self, rows)
+    def __call__(self, rows: Tensor, mask: Tensor | None = None) -> ReducedRows:
+        """Return the reduced ``rows``; the first dimension stays.
+
+        Args:
+            rows: (N, ...).
+            mask: bool, (N, P): False at the positions that are padding; None without padding.
+        """
+        name = self.reduction.name
+        real = None if self.whole and name in (MEAN, MAX) else token_mask(self.axes, rows, mask)
+        if real is not None and name in _MASKED:
+            return _MASKED[name](self, rows, real)
+        return _REDUCTIONS[name](self, rows)
 
     def vectors(self, rows: Tensor) -> Tensor:
         """The observations of ``pca``, (N, D): rows, or the channels at each position."""
@@ -90,11 +104,11 @@ def make_reducer(
         )
 
     name, over = reduction.name, reduction.over
-    if dtype.is_complex and name not in (FLATTEN, CLS):
+    if dtype.is_complex and name not in (FLATTEN, FIRST, LAST, CLS):
         raise error("its values are complex")
     if not torch.Size(shape).numel():
         raise error("it is empty")
-    if name == CLS and axes.kind != TOKENS:
+    if name in (FIRST, LAST, CLS) and axes.kind != TOKENS:
         raise error("it has no tokens")
     if name == CLS and axes.prefix == 0:
         raise error("its tokens are image patches, with no class token before them")
@@ -119,8 +133,12 @@ def _max(reducer: Reducer, rows: Tensor) -> ReducedRows:
     return {"": reducer.drop_channel(reducer.parts(rows).amax(-1))}
 
 
-def _cls(reducer: Reducer, rows: Tensor) -> ReducedRows:
+def _first(reducer: Reducer, rows: Tensor) -> ReducedRows:
     return {"": rows.select(reducer.axes.positions[0], 0)}
+
+
+def _last(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    return {"": rows.select(reducer.axes.positions[0], -1)}
 
 
 def _flatten(reducer: Reducer, rows: Tensor) -> ReducedRows:
@@ -153,12 +171,59 @@ def _pca(reducer: Reducer, rows: Tensor) -> ReducedRows:
 _REDUCTIONS: dict[str, Callable[[Reducer, Tensor], ReducedRows]] = {
     MEAN: _mean,
     MAX: _max,
-    CLS: _cls,
+    FIRST: _first,
+    LAST: _last,
+    CLS: _first,
     FLATTEN: _flatten,
     TOPK: _topk,
     HISTOGRAM: _histogram,
     PCA: _pca,
 }
+
+
+def token_mask(axes: Axes, rows: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return the mask on the device of ``rows`` if its positions are the tokens of the rows."""
+    if mask is None or axes.kind != TOKENS or rows.shape[axes.positions[0]] != mask.shape[1]:
+        return None
+    return mask.to(rows.device)
+
+
+def _masked_mean(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    wide = reducer.parts(rows).to(accumulation_dtype(rows))
+    total = torch.where(mask.unsqueeze(1), wide, 0).sum(-1)
+    return {"": (total / mask.sum(1, keepdim=True)).to(dtype)}
+
+
+def _masked_max(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
+    parts = reducer.parts(rows)
+    least = float("-inf") if rows.is_floating_point() else torch.iinfo(rows.dtype).min
+    return {"": torch.where(mask.unsqueeze(1), parts, least).amax(-1)}
+
+
+def _masked_first(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
+    return {"": _tokens_at(reducer, rows, mask.int().argmax(1))}
+
+
+def _masked_last(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
+    back = mask.flip(1).int().argmax(1)
+    return {"": _tokens_at(reducer, rows, mask.shape[1] - 1 - back)}
+
+
+def _tokens_at(reducer: Reducer, rows: Tensor, index: Tensor) -> Tensor:
+    """The values of one token of each row."""
+    tokens = rows.movedim(reducer.axes.positions[0], 1)
+    return tokens[torch.arange(len(rows), device=rows.device), index]
+
+
+_MASKED: dict[str, Callable[[Reducer, Tensor, Tensor], ReducedRows]] = {
+    MEAN: _masked_mean,
+    MAX: _masked_max,
+    FIRST: _masked_first,
+    LAST: _masked_last,
+    CLS: _masked_first,
+}
+TOKEN_REDUCTIONS = tuple(_MASKED)  # those of rows whose numbers of tokens differ
 
 
 def largest_values(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,14 @@ Worker processes read and preprocess the inputs. They inherit the recipe by fork
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from PIL import Image
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookscope.errors import HookscopeError, cause
@@ -22,7 +23,7 @@ from hookscope.inputs.input_reader import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.input_list import InputEntry
-from hookscope.tensors.nested import map_tensors
+from hookscope.tensors.nested import as_call, map_tensors
 
 TableEntry = dict[str, Any]  # a line of the table of inputs, without the row's number
 Decode = Callable[[bytes, str, int], Image.Image]
@@ -38,12 +39,34 @@ class Row:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows collated to a call value; ``bad`` are the indices in the batch of placeholders."""
+    """Rows collated to a call value.
 
-    rows: range
+    Attributes:
+        rows: their numbers.
+        value: the call value.
+        entries: the lines of the rows in the table of inputs, without the numbers.
+        bad: the indices in the batch of placeholders.
+        tokens: the number of tokens of each text, with padding; None if there are no texts.
+    """
+
+    rows: Sequence[int]
     value: Any
     entries: tuple[TableEntry, ...]
     bad: tuple[int, ...]
+    tokens: int | None = None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The attention mask of texts, bool, (rows, positions); None without one."""
+        mask = as_call(self.value)[1].get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.ndim != 2 or len(mask) != len(self.rows):
+            return None
+        return mask.bool()
+
+    @property
+    def numbers(self) -> str:
+        """The numbers of the rows, for messages."""
+        return f"Rows {min(self.rows)} to {max(self.rows)}"
 
     def pin_memory(self) -> RowBatch:
         """Return the batch with tensors in pinned memory; a DataLoader calls this method."""
@@ -71,9 +94,14 @@ class ImageRows(Dataset[Row]):
     def __len__(self) -> int:
         return len(self.files)
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are stored beside the paths."""
+        return list(dict.fromkeys(name for file in self.files for name, _ in file.columns))
+
     def __getitem__(self, row: int) -> Row:
         file = self.files[row]
-        entry: TableEntry = {"path": file.name}
+        entry: TableEntry = {"path": file.name, **dict(file.columns)}
         try:
             data = file.read()
             entry |= {"bytes": len(data), "sha256": sha256(data)}
@@ -104,24 +132,32 @@ class Collator:
     Args:
         arrange: collates the values of rows to a call value.
         placeholder: zeros in the shape of one value.
+        count_tokens: takes a call value, returns the number of tokens of each text; None if the
+            rows are no texts.
     """
 
-    def __init__(self, arrange: Callable[[list[Any]], Any], placeholder: Any) -> None:
+    def __init__(
+        self,
+        arrange: Callable[[list[Any]], Any],
+        placeholder: Any,
+        count_tokens: Callable[[Any], int] | None = None,
+    ) -> None:
         self.arrange = arrange
         self.placeholder = placeholder
+        self.count_tokens = count_tokens
 
     def __call__(self, numbered: Sequence[tuple[int, Row]]) -> RowBatch | HookscopeError:
         """Return the batch, or the error if the rows cannot be collated."""
         rows = [row for _, row in numbered]
         bad = tuple(i for i, row in enumerate(rows) if row.value is None)
         values = [self.placeholder if row.value is None else row.value for row in rows]
-        first = numbered[0][0]
         try:
             value = self.arrange(values)
         except HookscopeError as error:  # returned: raised in a worker it would lose its hint
             return error
-        numbers = range(first, first + len(rows))
-        return RowBatch(numbers, value, tuple(row.entry for row in rows), bad)
+        numbers = tuple(number for number, _ in numbered)
+        tokens = self.count_tokens(value) if self.count_tokens else None
+        return RowBatch(numbers, value, tuple(row.entry for row in rows), bad, tokens)
 
 
 class _Numbered(Dataset[tuple[int, Row]]):
@@ -133,7 +169,7 @@ class _Numbered(Dataset[tuple[int, Row]]):
 
 
 def load_batches(
-    rows: Dataset[Row], batches: Sequence[range], collate: Collator, workers: int, pin: bool
+    rows: Dataset[Row], batches: Iterable[Sequence[int]], collate: Collator, workers: int, pin: bool
 ) -> Iterator[RowBatch]:
     """Yield the batches in order, read ahead by ``workers`` processes, two batches each.
 

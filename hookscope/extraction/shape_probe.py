@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,17 +45,40 @@ class RecordColumn:
         dim: the dimension of the rows.
         shape: of one row's tensor.
         dtype: of its values.
+        tokens: the dimension of ``shape`` whose size is the number of tokens of the text; None if
+            all inputs give one shape.
     """
 
     record: Record
     dim: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    tokens: int | None = None
 
-    @property
-    def bytes(self) -> int:
-        """Size of one row."""
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+    def shape_for(self, tokens: int | None) -> tuple[int, ...]:
+        """The shape of one row in a batch whose texts have that many tokens, with padding."""
+        if self.tokens is None or tokens is None:
+            return self.shape
+        return (*self.shape[: self.tokens], tokens, *self.shape[self.tokens + 1 :])
+
+    def bytes_for(self, tokens: int) -> int:
+        """Size of one row; of texts of different length that of one with so many tokens."""
+        return torch.Size(self.shape_for(tokens)).numel() * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class TextLengths:
+    """Texts of two lengths, which show the dimension of the tokens.
+
+    Attributes:
+        tokens: number of tokens of the inputs of the first two passes.
+        other: the call value of ``FEW`` texts of another length.
+        other_tokens: their number of tokens.
+    """
+
+    tokens: int
+    other: Any
+    other_tokens: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,7 @@ def probe_shapes(
     *,
     seed: int = 0,
     autocast: torch.dtype | None = None,
+    texts: TextLengths | None = None,
 ) -> ShapeProbe:
     """Run ``module`` on the meta device, or with real values if that fails.
 
@@ -94,12 +118,14 @@ def probe_shapes(
         make_inputs: takes a number of rows, returns their call value in the model's dtype.
         seed: for random numbers in the model.
         autocast: dtype of ``torch.autocast``; None for none.
+        texts: another number of tokens; None if all inputs have one shape.
 
     Raises:
         ForwardError: the model raised.
         InputError: it takes one input at a time.
         LayerError: a layer's tensor has no dimension of the rows.
     """
+    values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
     with preserve_model_state(module, train=False, seed=seed):
         with_values = autocast is not None  # autocast's dtypes are known only with real values
         last = None
@@ -107,18 +133,20 @@ def probe_shapes(
             copy = meta_copy(module)
             names = {layer.name for layer in layers}
             copied = [layer for layer in layers_of(copy) if layer.name in names]
-            few, more = (_record(copy, copied, kinds, make_inputs(n), "meta") for n in (FEW, MORE))
+            few, more, *other = (_record(copy, copied, kinds, each, "meta") for each in values)
             last = (few.records[-1].module, few.records[-1].call) if few.records else None
         except Exception as error:
             reason = _first_line(error)
             log.info("order of layers: may depend on data (%s), no early stop", reason)
             with_values = True
         if with_values:
-            few, more = (
-                _record_with_values(module, layers, kinds, make_inputs(n), autocast)
-                for n in (FEW, MORE)
+            few, more, *other = (
+                _record_with_values(module, layers, kinds, each, autocast) for each in values
             )
-    return ShapeProbe(tuple(_columns(few, more)), last, few.coverage)
+    columns = tuple(_columns(few, more))
+    if texts:
+        columns = tuple(_text_column(column, other[0], texts) for column in columns)
+    return ShapeProbe(columns, last, few.coverage)
 
 
 def _record_with_values(
@@ -182,6 +210,32 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
             log.info("%s: batch dimension %d moved to the front", record.key, dim)
         shape = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
         yield RecordColumn(record, dim, tuple(shape), tensor.dtype)
+
+
+def _text_column(column: RecordColumn, other: Capture, texts: TextLengths) -> RecordColumn:
+    """The column with the dimension of the tokens.
+
+    Raises:
+        LayerError: the shape depends on the number of tokens in another way.
+    """
+    record = column.record
+    tensor = other.get(record.key)
+    shape: list[int] = [] if tensor is None else list(tensor.shape)
+    if tensor is not None:
+        del shape[column.dim]
+    if tuple(shape) == column.shape:
+        return column
+    same = len(shape) == len(column.shape) == 2
+    changed = [dim for dim in range(2) if same and shape[dim] != column.shape[dim]]
+    sizes = (texts.tokens, texts.other_tokens)
+    if len(changed) == 1 and (column.shape[changed[0]], shape[changed[0]]) == sizes:
+        return replace(column, tokens=changed[0])
+    raise LayerError(
+        f"{record.key} has no rows of one vector for each token: the shape of a row is"
+        f" {_shape_text(column.shape)} for {sizes[0]} tokens and {_shape_text(shape)} for"
+        f" {sizes[1]}.",
+        f"Leave it out: --layer {quote_word(f'!{record.module}')}",
+    )
 
 
 def _shape_text(shape: Sequence[int]) -> str:

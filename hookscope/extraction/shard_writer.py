@@ -13,10 +13,11 @@ import json
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -71,8 +72,8 @@ class StoredColumn:
 class ShardWriter(Protocol):
     """Writes the file of a shard, batch by batch."""
 
-    def write(self, first: int, values: Any) -> int:
-        """Write the values of the rows from ``first`` on; return the number of bytes written."""
+    def write(self, rows: Sequence[int], values: Any) -> int:
+        """Write the values of rows with these numbers; return the number of bytes written."""
 
     def finish(self) -> RowFile:
         """Give the file its name; return its entry for the manifest."""
@@ -99,13 +100,14 @@ class ShardFile:
         self._file: BinaryIO = self.scratch.open("wb")
         self._file.write(header)
 
-    def write(self, first: int, values: Mapping[str, Tensor]) -> int:
-        """Write the rows from ``first`` on; return the number of bytes written."""
+    def write(self, rows: Sequence[int], values: Mapping[str, Tensor]) -> int:
+        """Write the values of rows with these numbers; return the number of bytes written."""
         written = 0
         for key, tensor in values.items():
-            start = self._offsets[key] + (first - self.shard.first) * self._columns[key].bytes
-            self._file.seek(start)
-            written += self._file.write(bits_of(tensor).numpy().data)
+            for first, part in _runs(rows, tensor):
+                start = self._offsets[key] + (first - self.shard.first) * self._columns[key].bytes
+                self._file.seek(start)
+                written += self._file.write(bits_of(part).numpy().data)
         return written
 
     def finish(self) -> RowFile:
@@ -118,6 +120,15 @@ class ShardFile:
         with suppress(OSError):  # a full disk: the last buffered bytes cannot be written
             self._file.close()
         self.scratch.unlink(missing_ok=True)
+
+
+def _runs(rows: Sequence[int], values: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The values of each run of consecutive rows, with the number of its first row."""
+    start = 0
+    for i in range(1, len(rows) + 1):
+        if i == len(rows) or rows[i] != rows[i - 1] + 1:
+            yield rows[start], values[start:i]
+            start = i
 
 
 def publish_file(location: Location, name: str, scratch: Path, rows: Shard) -> RowFile:
@@ -161,7 +172,7 @@ class PendingBatch:
     """A batch to be written; ``entries`` are the lines of its rows in the table of inputs."""
 
     shard: Shard
-    first: int
+    rows: Sequence[int]
     values: Any  # what the shard's writer takes
     entries: Sequence[dict[str, Any]]
 
@@ -231,9 +242,10 @@ class BackgroundWriter:
             while (batch := self._queue.get()) is not None:
                 if writer is None:
                     writer, entries = self.begin(self.location, batch.shard), []
-                self.bytes += writer.write(batch.first, batch.values)
+                self.bytes += writer.write(batch.rows, batch.values)
                 entries += batch.entries
-                if entries[-1]["row"] + 1 == batch.shard.last:
+                if len(entries) == batch.shard.rows:
+                    entries.sort(key=itemgetter("row"))
                     while len(finishing) >= _FINISHING:
                         finishing.popleft().result()
                     finishing.append(pool.submit(self._finish, writer, entries))

@@ -17,10 +17,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from hookscope.errors import LayerError
-from hookscope.extraction.axes import infer_axes
+from hookscope.extraction.axes import Axes, infer_axes
 from hookscope.extraction.channel_statistics import HISTOGRAM_EDGES, QUANTILES, DatasetStatistics
 from hookscope.extraction.principal_components import read_components
-from hookscope.extraction.reducer import Reducer, make_reducer
+from hookscope.extraction.reducer import TOKEN_REDUCTIONS, Reducer, make_reducer, token_mask
+from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import (
     SAFETENSORS_DTYPES,
@@ -40,7 +41,7 @@ from hookscope.results.features.manifest import GatheredResults
 from hookscope.results.features.manifest_schema import KeyEntry, RowFile
 from hookscope.results.metadata import LayerStatistics
 from hookscope.specs.output_path import MARK
-from hookscope.specs.reduction import HISTOGRAM, PCA, Reduction, StorageOptions
+from hookscope.specs.reduction import HISTOGRAM, PCA, TOKENS, Reduction, StorageOptions
 from hookscope.tensors.save import write_tensors
 
 log = logging.getLogger("hookscope")
@@ -99,13 +100,12 @@ class BatchSink(Protocol):
     key_entries: list[KeyEntry]
     row_bytes: int
 
-    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
+    def values(self, tensors: Mapping[str, Tensor], batch: RowBatch) -> HostCopy:
         """Return the values to store of a batch, for ``write`` of the shard's writer.
 
         Args:
             tensors: what the model returned, rows first; they may be overwritten.
-            rows: their numbers.
-            bad: indices in the batch of the rows that are placeholders.
+            batch: the rows, which of them are placeholders, and the mask of texts.
         """
 
     def begin(self, location: Location, shard: Shard) -> ShardWriter:
@@ -143,8 +143,10 @@ class RowSink:
         self._copy = AsyncCopier()
         for column in columns:
             key = column.record.key
+            if column.tokens is not None:
+                _check_reduces_tokens(column, storage.reduction)
             if storage.reduction:
-                axes = infer_axes(column.record.type, column.shape, image)
+                axes = _axes_of(column, image)
                 reducer = make_reducer(storage.reduction, key, column.shape, column.dtype, axes)
                 # Until components are fitted: a projection with a result of the right shape.
                 project = partial(_first_values, storage.reduction.count)
@@ -169,9 +171,9 @@ class RowSink:
         for key, components in read_components(self.to_fit, location).items():
             self.reducers[key] = replace(self.reducers[key], project=components)
 
-    def _convert(self, key: str, rows: Tensor) -> dict[str, Tensor]:
+    def _convert(self, key: str, rows: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """The stored tensors of a key's rows: reduced, then cast."""
-        parts = self.reducers[key](rows) if key in self.reducers else {"": rows}
+        parts = self.reducers[key](rows, mask) if key in self.reducers else {"": rows}
         stored: dict[str, Tensor] = {}
         for suffix, part in parts.items():
             if key in self._casts and part.is_floating_point():
@@ -180,14 +182,14 @@ class RowSink:
                 stored[f"{key}{suffix}"] = part
         return stored
 
-    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
+    def values(self, tensors: Mapping[str, Tensor], batch: RowBatch) -> HostCopy:
         """Return the rows; those of placeholders are NaN, or 0 for integers."""
         stored: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
-            stored |= self._convert(key, tensor)
-        for tensor in stored.values() if bad else ():
+            stored |= self._convert(key, tensor, batch.mask)
+        for tensor in stored.values() if batch.bad else ():
             missing = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
-            tensor[list(bad)] = missing
+            tensor[list(batch.bad)] = missing
         return self._copy(stored)
 
     def begin(self, location: Location, shard: Shard) -> ShardWriter:
@@ -231,6 +233,27 @@ def column_entry(
     return entry
 
 
+def _axes_of(column: RecordColumn, image: tuple[int, int] | None) -> Axes:
+    if column.tokens is None:
+        return infer_axes(column.record.type, column.shape, image)
+    return Axes(2 - column.tokens, (1 + column.tokens,), TOKENS)
+
+
+def _check_reduces_tokens(column: RecordColumn, reduction: Reduction | None) -> None:
+    """Raise LayerError unless rows with different numbers of tokens get one shape."""
+    key, known = column.record.key, ", ".join(TOKEN_REDUCTIONS)
+    if reduction is None:
+        raise LayerError(
+            f"{key} has a vector for each token, and the texts differ in length.",
+            f"Store one vector of each text: --reduce mean or last. All choices: {known}.",
+        )
+    if reduction.name not in TOKEN_REDUCTIONS or reduction.over not in (None, TOKENS):
+        raise LayerError(
+            f"--reduce {reduction.text} cannot be applied to {key}: the texts differ in length.",
+            f"Choose among {known}.",
+        )
+
+
 def _first_values(count: int, vectors: Tensor) -> Tensor:
     return vectors[:, :count]
 
@@ -251,19 +274,26 @@ class ChannelStatisticsSink:
     def __init__(self, columns: Sequence[RecordColumn], image: tuple[int, int] | None) -> None:
         self.key_entries: list[KeyEntry] = []
         self._columns = columns
-        self._axes = {c.record.key: infer_axes(c.record.type, c.shape, image) for c in columns}
+        self._axes = {c.record.key: _axes_of(c, image) for c in columns}
         for column in columns:
             stored = StoredColumn(column.record.key, column.shape, column.dtype)
             entry = column_entry(column, stored, None)
             self.key_entries.append({**entry, "reduce": STATISTICS_ONLY})
 
-    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
-        """Return the statistics of a batch, without its placeholders."""
-        usable = [i for i in range(len(rows)) if i not in bad]
+    def values(self, tensors: Mapping[str, Tensor], batch: RowBatch) -> HostCopy:
+        """Return the statistics of a batch, without its placeholders and without padding."""
+        usable = [i for i in range(len(batch.rows)) if i not in batch.bad]
         statistics = DatasetStatistics()
         for key, tensor in tensors.items():
-            parts = self._axes[key].by_channel(tensor)
-            statistics.update(key, parts[usable] if bad else parts, [rows[i] for i in usable])
+            axes = self._axes[key]
+            parts = axes.by_channel(tensor)
+            mask = token_mask(axes, tensor, batch.mask)
+            if mask is None or bool(mask.all()):
+                rows = [batch.rows[i] for i in usable]
+                statistics.update(key, parts[usable] if batch.bad else parts, rows)
+                continue
+            for i in usable:  # each has another number of tokens
+                statistics.update(key, parts[i : i + 1, :, mask[i]], [batch.rows[i]])
         return HostCopy(statistics)
 
     def begin(self, location: Location, shard: Shard) -> ShardWriter:
@@ -339,7 +369,7 @@ class _StatisticsFile:
         self.shard = shard
         self.statistics = DatasetStatistics()
 
-    def write(self, first: int, values: DatasetStatistics) -> int:
+    def write(self, rows: Sequence[int], values: DatasetStatistics) -> int:
         self.statistics.merge(values)
         return 0
 

@@ -14,7 +14,23 @@ from hookscope.inputs.input_reader import (
     sha256,
     tensor_entries,
 )
+from hookscope.sources.loaded import LoadedModel, TextRecipe
 from hookscope.specs.input_spec import MAX_TEXT_BYTES, InputSpec
+
+
+def text_recipe_of(loaded: LoadedModel) -> TextRecipe:
+    """Return the preprocessing of texts of a model.
+
+    Raises:
+        InputError: it has none.
+    """
+    if loaded.own_text is None:
+        raise InputError(
+            f"{loaded.spec} has no tokenizer for a text.",
+            "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, a tokenizer with"
+            " --tokenizer FILE, or define tokenize(texts) in the model's own Python file.",
+        )
+    return loaded.own_text
 
 
 def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
@@ -23,13 +39,7 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     Raises:
         InputError: the model takes no text, a file is not UTF-8, or there is no chat template.
     """
-    recipe = context.loaded.own_text
-    if recipe is None:
-        raise InputError(
-            f"{context.loaded.spec} has no tokenizer for a text.",
-            "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, a tokenizer with"
-            " --tokenizer FILE, or define tokenize(texts) in the model's own Python file.",
-        )
+    recipe = text_recipe_of(context.loaded)
     texts, digests = [], []
     for spec in specs:
         if spec.path and not spec.rest:

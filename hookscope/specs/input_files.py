@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.near_files import near_files
 
 log = logging.getLogger("hookscope")
 
@@ -112,7 +112,11 @@ def _kind(entry: str) -> str:
 def _check(file: str, hint: str, usable: bool) -> str:
     path = Path(file)
     if not os.path.exists(file):
-        raise InputError(f"There is no file {file!r}.", _near_file(path, hint))
+        no_folder = (
+            "" if path.parent.is_dir() else f"There is no folder {str(path.parent)!r} either."
+        )
+        otherwise = hint or no_folder or "Check the name and the folder."
+        raise InputError(f"There is no file {file!r}.", near_files(file, otherwise))
     if not usable:
         return file
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
@@ -120,11 +124,3 @@ def _check(file: str, hint: str, usable: bool) -> str:
     if not os.access(file, os.R_OK):
         raise InputError(f"The file {file!r} cannot be read.", "Check its permissions.")
     return file
-
-
-def _near_file(path: Path, hint: str) -> str:
-    try:
-        names = os.listdir(path.parent)
-    except OSError:
-        return hint or f"There is no folder {str(path.parent)!r} either."
-    return did_you_mean(path.name, names) or hint or "Check the name and the folder."

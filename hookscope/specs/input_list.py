@@ -1,16 +1,20 @@
 """The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives.
 
+A folder of subfolders has a class for each of them, as in torchvision's ``ImageFolder``. A list in
+CSV has further columns. Both are stored beside the rows.
+
 Torch-free. Of an archive in the form of WebDataset the images are used, in stored order; labels,
 captions and other parts of a sample are ignored.
 """
 
 from __future__ import annotations
 
+import csv
 import logging
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hookscope.errors import InputError, cause
 from hookscope.specs.input_files import IMAGE_SUFFIXES, list_files
@@ -23,19 +27,25 @@ _INSIDE = "::"
 _ARCHIVE = ".tar"
 # Bytes of one file. The largest image that is decoded takes 1.5 GB uncompressed.
 _MOST = 2 * 10**9
+LABEL = "label"  # the column of the classes of folders, and of the labels of a Dataset
+PATH = "path"  # the column of a list in CSV that names the files
+# Names in the table of inputs that a column cannot have.
+_RESERVED = ("row", "item", "bytes", "sha256", "skipped")
 
 
 @dataclass(frozen=True, slots=True)  # there may be millions of them
 class InputEntry:
     """One input: a file, or ``size`` bytes of an archive from ``start``.
 
-    ``name`` is its name in the table of inputs: the path, or ``ARCHIVE::MEMBER``.
+    ``name`` is its name in the table of inputs: the path, or ``ARCHIVE::MEMBER``. ``columns`` are
+    names and values that are stored beside it, such as its class.
     """
 
     name: str
     path: str
     start: int = 0
     size: int | None = None
+    columns: tuple[tuple[str, str], ...] = ()
 
     def read(self) -> bytes:
         """Return the bytes of the file.
@@ -73,12 +83,15 @@ def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputE
     found: list[InputEntry] = []
     for spec in specs:
         there = not (skip_bad and _is_list(spec))
-        for each in _listed(spec):
+        for each, columns in _listed(spec):
             if each.lower().endswith(_ARCHIVE):
-                found += _members(each)
+                entries: Iterable[InputEntry] = _members(each)
+            elif classes := class_folders(each):
+                entries = _classified(classes)
             else:
                 files = list_files(each, usable=False, there=there)
-                found += [InputEntry(file, file) for file in files]
+                entries = [InputEntry(file, file) for file in files]
+            found += (replace(entry, columns=columns) for entry in entries) if columns else entries
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
@@ -97,13 +110,53 @@ def _is_list(spec: str) -> bool:
     return spec.startswith(LIST) and not os.path.exists(spec)
 
 
-def _listed(spec: str) -> list[str]:
-    """Return the lines of the list ``@FILE``; of any other spec the spec itself."""
+def class_folders(spec: str) -> list[tuple[str, list[str]]]:
+    """Return the classes of a folder: the names of its subfolders, each with its images in order.
+
+    Images in deeper folders belong to the class that they are in. Empty if the folder has images
+    itself, if it has no subfolder with images, or if ``spec`` is no folder.
+    """
+    folder = os.path.expanduser(spec)
+    if not os.path.isdir(folder):
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            there = sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # reported by what lists the files
+        return []
+    if any(entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file() for entry in there):
+        return []
+    classes = [(entry.name, _images_below(entry.path)) for entry in there if entry.is_dir()]
+    return [(name, images) for name, images in classes if images]
+
+
+def _images_below(folder: str) -> list[str]:
+    found: list[str] = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        images = (name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES))
+        found += (os.path.join(parent, name) for name in images)
+    return found
+
+
+def _classified(classes: Iterable[tuple[str, list[str]]]) -> Iterator[InputEntry]:
+    for name, images in classes:
+        columns = ((LABEL, name),)  # one object for all of a class
+        yield from (InputEntry(image, image, columns=columns) for image in images)
+
+
+def _listed(spec: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Return the lines of the list ``@FILE``; of any other spec the spec itself.
+
+    Each has the further columns of its line, if the list is a table in CSV.
+    """
     if not _is_list(spec):
-        return [spec]
+        return [(spec, ())]
     path = spec[len(LIST) :]
     try:
-        with open(path, encoding="utf-8-sig") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            if path.lower().endswith(".csv"):
+                return _table_lines(path, csv.reader(file, strict=True))
             lines = [line.strip() for line in file]
     except OSError as error:
         folder = os.path.dirname(path) or "."
@@ -116,7 +169,41 @@ def _listed(spec: str) -> list[str]:
         raise InputError(
             f"The list {path!r} is not a text file.", "Write one file on each line, in UTF-8."
         ) from error
-    return [line for line in lines if line]
+    except csv.Error as error:
+        raise InputError(f"The list {path!r} is not a valid table: {error}.") from error
+    return [(line, ()) for line in lines if line]
+
+
+def _table_lines(
+    path: str, table: Iterator[list[str]]
+) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Return the paths in a table, each with the names and values of the other columns."""
+    header = [name.strip() for name in next(table, [])]
+    if PATH not in header:
+        raise InputError(
+            f"The table {path!r} has no column {PATH!r}; its first line is"
+            f" {','.join(header)[:60]!r}.",
+            "Write a first line with names, such as path,label; or one file on each line of a .txt"
+            " file.",
+        )
+    wrong = [name for name in header if name in _RESERVED or not name or header.count(name) > 1]
+    if wrong:
+        why = "is twice in it" if header.count(wrong[0]) > 1 else "is reserved"
+        raise InputError(
+            f"The column {wrong[0]!r} of {path!r} cannot be stored: the name {why}.",
+            "Rename the column.",
+        )
+    at, lines = header.index(PATH), []
+    for number, cells in enumerate(table, 2):
+        if not "".join(cells).strip():
+            continue
+        if len(cells) != len(header):
+            raise InputError(
+                f"Row {number} of {path!r} has {len(cells)} cells, and the first has {len(header)}."
+            )
+        pairs = zip(header, cells, strict=True)
+        lines.append((cells[at].strip(), tuple((n, v.strip()) for n, v in pairs if n != PATH)))
+    return lines
 
 
 def _members(path: str) -> Iterator[InputEntry]:

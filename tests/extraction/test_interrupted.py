@@ -280,7 +280,7 @@ def write_three_rows(location: Location) -> None:
         for first, last in ((0, 2), (2, 3)):
             values = {"a/output": torch.ones(last - first, 1)}
             lines = [{"row": row} for row in range(first, last)]
-            writing.put(PendingBatch(Shard(first, first + 2), first, values, lines))
+            writing.put(PendingBatch(Shard(first, first + 2), range(first, last), values, lines))
 
 
 def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) -> None:

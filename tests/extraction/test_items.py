@@ -115,13 +115,14 @@ def test_items_of_a_dataset_are_rows_in_their_order(home, caplog) -> None:
             theirs = shot["head/output"]
             assert torch.equal(joined(home / name, "head/output")[first : first + 4], theirs), name
     lines = (home / "pairs" / "inputs.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"row": i, "item": i} for i in range(10)]
+    wanted = [{"row": i, "item": i, "label": "a label"} for i in range(10)]
+    assert [json.loads(line) for line in lines] == wanted
 
 
 def test_images_of_a_dataset_become_what_images_in_files_become(home, caplog) -> None:
     with caplog.at_level(logging.INFO, "hookscope"):
         extract("data.py:photos", "items", size=24)
-    assert "the second element of each pair is ignored as a label" in caplog.text
+    assert "the second element of each pair is stored as its label" in caplog.text
     (home / "files").mkdir()
     for i in range(10):
         pixels = Image.new("RGB", (40, 30), (i * 20, 255 - i * 20, 7))
@@ -245,7 +246,7 @@ def test_the_command_takes_a_dataset(run, home) -> None:
     done = run(*words, "-o", "out/", "--batch", "4", cwd=home)
     assert done.rc == 0, done.stderr
     assert "10 rows of 1 tensor" in done.stdout
-    assert "ignored as a label" in done.stderr
+    assert "stored as its label" in done.stderr
     done = run(*words[:-1], "data.py:shuffled", "-o", "other/", cwd=home)
     assert (done.rc, done.stdout) == (2, "")
     assert "shuffle=False" in done.stderr

@@ -205,7 +205,7 @@ def test_complex_values_are_kept_whole_or_not_at_all() -> None:
     ("word", "message", "hint"),
     [
         ("maen", "'maen' is not a valid reduction", "Did you mean mean"),
-        ("qqq", "'qqq' is not a valid reduction", "Choose among mean, max, cls"),
+        ("qqq", "'qqq' is not a valid reduction", "Choose among mean, max, first, last, cls"),
         ("topk", "has no valid number of values", "topk:10"),
         ("topk:0", "has no valid number of values", "topk:10"),
         ("pca:x", "has no valid number of values", "pca:10"),

@@ -249,7 +249,6 @@ def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp
 def test_what_wants_a_file_says_how_to_make_one_of_a_folder(run, tmp_path) -> None:
     out = str(write_features(tmp_path / "a folder", {"fc/output": ramp(4, 2)}, 2))
     for words in (
-        ("diff", out, out),
         ("diff", "resnet18", out),
         ("plot", out, "fc"),
         ("report", out),

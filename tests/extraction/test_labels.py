@@ -1,0 +1,134 @@
+"""Labels and other columns of a dataset are stored beside its rows, and exported with them."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import hookscope
+from hookscope.errors import InputError, RequestError
+from hookscope.specs.input_list import list_entries
+
+from .conftest import contents, leave_unfinished
+
+DIGITS = "sample_models/digits"
+MODEL = "sample_models/digits.py:trained"
+
+
+@pytest.fixture
+def classes(tmp_path: Path, repo: Path, monkeypatch) -> Path:
+    """A folder ``classes`` with the digits in two subfolders, one of them nested."""
+    monkeypatch.chdir(repo)
+    folder = tmp_path / "classes"
+    for number in range(10):
+        home = folder / ("odd/deep" if number % 2 else "even")
+        home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(f"{DIGITS}/{number}.png", home)
+    (folder / "empty").mkdir()
+    return folder
+
+
+def extract(folder: Path, source, **options) -> hookscope.load:
+    options = {"layers": "fc", "workers": 0, **options}
+    hookscope.extract(MODEL, folder, input=source, **options)
+    return hookscope.load(folder)
+
+
+def test_subfolders_are_classes_as_in_image_folder(classes: Path, tmp_path: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
+    found = extract(tmp_path / "f", str(classes))
+    shutil.rmtree(classes / "empty")  # ImageFolder refuses a class without images
+    wanted = ImageFolder(str(classes))
+    assert found.inputs.paths == [path for path, _ in wanted.samples]
+    assert found.column("label") == [wanted.classes[index] for _, index in wanted.samples]
+    assert found.columns == ("label",)
+
+
+def test_a_folder_with_images_of_its_own_has_no_classes(classes: Path) -> None:
+    shutil.copy(f"{DIGITS}/3.png", classes)
+    entries = list_entries([str(classes)])
+    assert [entry.columns for entry in entries] == [()]
+
+
+def test_columns_of_a_list_in_csv_are_kept(tmp_path: Path, repo: Path, monkeypatch) -> None:
+    monkeypatch.chdir(repo)
+    table = tmp_path / "list.csv"
+    with table.open("w", newline="") as file:
+        lines = ([f"{n}, a", f"{DIGITS}/{n}.png", n / 2] for n in range(10))
+        csv.writer(file).writerows([("label", "path", "width"), *lines])
+    found = extract(tmp_path / "f", f"@{table}")
+    assert found.columns == ("label", "width")
+    assert found.column("label") == [f"{n}, a" for n in range(10)]
+    assert found.column("width")[3] == "1.5"
+    done = hookscope.export(tmp_path / "f", tmp_path / "f.npz")
+    assert np.load(done.path)["label"].tolist() == found.column("label")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,label\na.png,1\n", "has no column 'path'"),
+        ("path,sha256\na.png,1\n", "the name is reserved"),
+        ("path,a,a\na.png,1,2\n", "the name is twice in it"),
+        ("path,a\na.png\n", "Row 2 .* has 1 cells"),
+    ],
+)
+def test_a_wrong_list_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        list_entries([f"@{tmp_path / 'list.csv'}"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_labels_of_a_dataset_are_kept(
+    tmp_path: Path, repo: Path, monkeypatch, workers: int
+) -> None:
+    monkeypatch.chdir(repo)
+    numbers = torch.arange(10).flip(0)
+    data = TensorDataset(torch.rand(10, 1, 8, 8), numbers)
+    found = extract(tmp_path / "f", data, workers=workers, batch=4)
+    assert found.column("label") == numbers.tolist()
+    from pyarrow import parquet
+
+    done = hookscope.export(tmp_path / "f", tmp_path / "f.parquet")
+    assert parquet.read_table(done.path)["label"].to_pylist() == numbers.tolist()
+
+
+def test_labels_that_are_vectors_are_left_out_with_a_note(
+    tmp_path: Path, repo: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.chdir(repo)
+    caplog.set_level("INFO", "hookscope")
+    data = TensorDataset(torch.rand(4, 1, 8, 8), torch.rand(4, 2))
+    found = extract(tmp_path / "f", data)
+    assert found.columns == () and "label" not in found.inputs[0]
+    assert "Tensor is neither a number nor a text" in caplog.text
+    with pytest.raises(RequestError, match="have no column 'label'"):
+        found.column("label")
+
+
+def test_a_resumed_run_must_have_the_same_labels(classes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "f"
+    extract(out, str(classes), batch=2, shard_size=1)
+    whole = contents(out)
+    leave_unfinished(out, 4)
+    extract(out, str(classes), batch=2, shard_size=1, resume=True)
+    assert contents(out) == whole
+    (tmp_path / "list.csv").write_text(
+        "path,label\n" + "".join(f"{path},x\n" for path in hookscope.load(out).inputs.paths)
+    )
+    with pytest.raises(RequestError, match="Cannot resume"):
+        extract(out, f"@{tmp_path / 'list.csv'}", batch=2, shard_size=1, resume=True)
+
+
+@pytest.mark.slow
+def test_show_names_the_columns(classes: Path, tmp_path: Path, run) -> None:
+    extract(tmp_path / "f", str(classes))
+    assert "Stored beside the rows: label." in run("show", tmp_path / "f").stdout
