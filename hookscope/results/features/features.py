@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.files.shell_words import cite_command
 from hookscope.results.features.folder import (
     INPUTS,
     MANIFEST,
@@ -24,6 +25,7 @@ from hookscope.results.features.location import Location, parse_location
 from hookscope.results.features.manifest import read_manifest
 from hookscope.results.features.shards import Shards
 from hookscope.results.notebook import NotebookResult
+from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, choose_keys
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Features(NotebookResult):
     which stays on disk. ``len(features)`` is the number of rows.
 
     Attributes:
+        columns: names of what is stored beside the rows, such as ``label``.
         folder: the folder of the features.
         manifest: the content of ``manifest.json``: what the features are and how they were made.
         rows: number of inputs, one row each.
@@ -58,6 +61,7 @@ class Features(NotebookResult):
         entries = {str(entry["key"]): entry for entry in self.manifest["keys"]}
         scales = {key + SCALE for key in entries}  # a scale belongs to its key, even if listed
         self.keys = tuple(key for key in entries if key not in scales)
+        self.columns = tuple(self.manifest["inputs"].get("columns", ()))
         self.inputs = InputTable(location, self.rows)
         self._shapes = {key: tuple(entries[key]["shape"]) for key in self.keys}
         self._shards = Shards(location, self.manifest["shards"], sums)
@@ -94,7 +98,8 @@ class Features(NotebookResult):
             file = f"{self.folder.rstrip('/')}/{STATISTICS}"
             raise RequestError(
                 f"{self.folder} contains statistics of all inputs, but no rows.",
-                f"'hookscope show {file}' prints them, hookscope.load({file!r}) returns them.",
+                f"{cite_command('hookscope', 'show', file)} prints them,"
+                f" hookscope.load({file!r}) returns them.",
             )
         if not self.rows:
             raise RequestError(
@@ -118,6 +123,24 @@ class Features(NotebookResult):
                     f'Slice in Python: hookscope.load("{self.folder}")["{key}"][...].',
                 )
         return [key for key, _ in chosen]
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column of the rows, such as their labels; None where a row has no value.
+
+        Raises:
+            RequestError: there is no such column.
+            ResultsFileError: the table of inputs is damaged.
+        """
+        if name not in (*self.columns, "path", "item", "sha256"):
+            listed = ", ".join(self.columns)
+            raise RequestError(
+                f"The rows of {self.folder} have no column {name!r}.",
+                f"{did_you_mean(name, self.columns)} The columns are {listed}.".strip()
+                if listed
+                else "Labels are stored for a folder with a subfolder for each class, a Dataset of"
+                " pairs, and a list @FILE.csv.",
+            )
+        return [entry.get(name) for entry in self.inputs]
 
     def dataset(self, key: str, *, with_path: bool = False) -> RowsDataset:
         """Return a ``torch.utils.data.Dataset`` of the rows of a layer or a key.
@@ -143,7 +166,8 @@ class InputTable(Sequence[dict[str, Any]]):
     """The table of inputs: where each row came from. A line is read when it is requested.
 
     The entry of a file has ``row``, ``path``, ``bytes`` and ``sha256``, that of an item of a
-    Dataset ``row`` and ``item``, its number there. The entry of a skipped input has ``skipped``.
+    Dataset ``row`` and ``item``, its number there. Either may have further columns. The entry of a
+    skipped input has ``skipped``.
 
     Args:
         location: the folder.

@@ -2,14 +2,16 @@
 
 A ``.safetensors`` file has the format of a capture, with the statistics that ``show`` prints. A
 ``.npy`` file has one array, for ``numpy.load(path, mmap_mode="r")``, and a ``.npz`` file one array
-per key. A Parquet table has a row per input, with its path and a list of values per key.
+per key. A Parquet table has a row per input, with its path and a list of values per key. Columns of
+the rows, such as labels, are further arrays of a ``.npz`` file and further columns of a table.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +29,7 @@ from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.pyarrow_package import require_pyarrow
 from hookscope.results.stats import Stats
-from hookscope.specs.output_path import MARK
+from hookscope.specs.output_path import MARK, NPZ
 
 RowProgress = Callable[[int], None]
 
@@ -49,7 +51,34 @@ def write_numpy(
     entries = (
         ArrayEntry(rows.key, rows.dtype, rows.shape, _values(rows, progress)) for rows in chosen
     )
-    write_arrays(path, ending, entries)
+    columns = features.columns if ending == NPZ else ()
+    labels = (_column_array(features, name) for name in columns)
+    write_arrays(path, ending, chain(entries, labels))
+
+
+def _column_array(features: Features, name: str) -> ArrayEntry:
+    values = column_array(features.column(name))
+    return ArrayEntry(name, values.dtype, values.shape, [values])
+
+
+def column_array(values: Sequence[Any]) -> NDArray[Any]:
+    """Return a column as an array of bools, int64, float64 or text.
+
+    A missing value is NaN among numbers and an empty text otherwise. Values of several kinds become
+    texts.
+
+    Example:
+        >>> column_array([1, 2.5, None]), column_array(["cat", None])
+        (array([1. , 2.5, nan]), array(['cat', ''], dtype='<U3'))
+    """
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values, np.bool_)
+    if kinds == {int} and all(abs(value) < 2**63 for value in values):
+        return np.array(values, np.int64)
+    if kinds - {type(None)} and kinds <= {int, float, type(None)}:
+        return np.array([math.nan if v is None else v for v in values], np.float64)
+    return np.array(["" if value is None else str(value) for value in values], np.str_)
 
 
 def _values(rows: LazyRows, progress: RowProgress) -> Iterator[NDArray[Any]]:
@@ -150,6 +179,11 @@ def write_parquet(
                 "Choose other layers with --layer, or write a .safetensors or .npy file.",
             )
     fields = [arrow.field("row", arrow.int64()), arrow.field("path", arrow.string())]
+    columns = [column_array(features.column(name)) for name in features.columns]
+    fields += [
+        arrow.field(name, arrow.string() if values.dtype.kind == "U" else str(values.dtype))
+        for name, values in zip(features.columns, columns, strict=True)
+    ]
     for rows in chosen:
         item_type = arrow.from_numpy_dtype(rows.dtype)
         column_type = arrow.list_(item_type, _width(rows)) if rows.ndim > 1 else item_type
@@ -167,9 +201,14 @@ def write_parquet(
         for first in range(0, features.rows, step):
             last = min(first + step, features.rows)
             arrays = [np.arange(first, last), list(islice(paths, last - first))]
+            arrays += [_column(values[first:last]) for values in columns]
             arrays += [_lists(arrow, rows, first, last) for rows in chosen]
             writer.write_batch(arrow.record_batch(arrays, schema=schema))
             progress((last - first) * len(chosen))
+
+
+def _column(values: NDArray[Any]) -> Any:
+    return list(map(encodable, values.tolist())) if values.dtype.kind == "U" else values
 
 
 def _lists(arrow: Any, rows: LazyRows, first: int, last: int) -> Any:

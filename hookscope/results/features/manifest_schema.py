@@ -67,11 +67,15 @@ class KeyEntry(_StoredKey, total=False):
     edges: list[float]
 
 
-class InputsEntry(TypedDict):
-    """The inputs of the rows."""
-
+class _InputRows(TypedDict):
     specs: list[str]
     rows: int
+
+
+class InputsEntry(_InputRows, total=False):
+    """The inputs of the rows; ``columns`` are those of the table besides path or item."""
+
+    columns: list[str]
 
 
 class ModelEntry(TypedDict):

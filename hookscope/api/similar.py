@@ -1,0 +1,64 @@
+"""Compare the layers of one or two features folders, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from hookscope.results.features.features import Features
+from hookscope.results.similarity.layer_similarity import LayerSimilarity
+from hookscope.results.similarity.similarity_run import compare_layers
+from hookscope.specs.progress import Progress
+from hookscope.specs.similarity_options import CKA, PEARSON, SimilarityOptions
+
+
+def similar(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str] | None = None,
+    *,
+    by: str = CKA,
+    layers: str | Iterable[str] = (),
+    distance: str | None = None,
+    correlation: str = PEARSON,
+    neighbors: int = 10,
+    every: int = 1,
+    memory: int = 2 * 10**9,
+    progress: Progress | None = None,
+) -> LayerSimilarity:
+    """Compare all pairs of layers of one features folder, or each layer of A with each of B.
+
+    The rows are read in blocks, in float64. A row of several dimensions is flattened. Memory does
+    not grow with the rows, except for ``rsa`` and ``cka-rbf``, which need each pair of rows, and
+    say so. See docs/feature-sets.md for the formulas and their sources.
+
+    Args:
+        a: a folder that ``extract`` wrote, or its address.
+        b: another one of the same inputs in the same order, which their hashes must show.
+        by: ``cka`` (linear, biased), ``cka-debiased``, ``cka-rbf``, ``rsa``, ``procrustes``,
+            ``knn`` (mutual nearest neighbours) or ``svcca``.
+        layers: layers, keys or globs of either; none means all.
+        distance: between rows: ``correlation`` (default of ``rsa``), ``cosine`` (default of
+            ``knn``) or ``euclidean``.
+        correlation: how ``rsa`` compares distances: ``pearson`` or ``spearman``.
+        neighbors: the number of neighbours of ``knn``.
+        every: use every N-th row.
+        memory: bytes for products of features and for pairs of rows.
+        progress: called with the number of rows read and the total, over all passes.
+
+    Returns:
+        The matrix of similarities; NaN where one is not defined, with a note that says why.
+
+    Raises:
+        RequestError: the folders are of different inputs, a layer matches nothing, there are fewer
+            than 4 rows, or the measure needs more than ``memory``.
+        ResultsFileError: a file of a folder is missing or damaged.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.similar("sample_models/features", by="cka-debiased")
+        >>> round(found.value("pool", "fc"), 3)
+        0.843
+    """
+    options = SimilarityOptions(by, layers, distance, correlation, neighbors, every, memory)
+    other = None if b is None else Features(b)
+    return compare_layers(Features(a), other, options, progress)

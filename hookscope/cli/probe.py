@@ -1,0 +1,141 @@
+"""``hookscope probe``: how well a linear model reads labels from each layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli.analysis_output import (
+    analysis_output,
+    folder_argument,
+    layers,
+    resolve_analysis_file,
+)
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
+from hookscope.cli.recording_command import note_written_file
+from hookscope.cli.run_context import show_logs
+from hookscope.cli.table_options import precision_option
+from hookscope.specs.probe_options import PROBES
+
+EXAMPLES = (
+    Example(
+        "hookscope probe sample_models/features --labels sample_models/odd.csv",
+        "How well a linear model reads the labels of a file from each layer.",
+    ),
+    Example(
+        "hookscope probe sample_models/features --labels sample_models/odd.csv --l2 1",
+        "The same with another penalty.",
+    ),
+    Example(
+        "hookscope probe sample_models/features/ --labels sample_models/odd.csv --test 0.4"
+        " --splits 3 -o probe.png",
+        "The same for fewer splits, as a curve over the layers.",
+    ),
+)
+SECTION = "Probe"
+
+how = combine(
+    option(
+        "--labels",
+        section=SECTION,
+        default="label",
+        metavar="COLUMN|FILE",
+        help="Stored column, or CSV file with a label a row.",
+    ),
+    option(
+        "--by",
+        section=SECTION,
+        type=Choice(PROBES),
+        help="Kind of probe. Default: ridge for numbers that are not whole.",
+    ),
+    option(
+        "--splits",
+        section=SECTION,
+        default=5,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of random splits.",
+    ),
+    option(
+        "--test",
+        section=SECTION,
+        default=0.25,
+        type=float,
+        metavar="SHARE",
+        help="Share of rows to hold out.",
+    ),
+    option(
+        "--l2",
+        section=SECTION,
+        default=1.0,
+        type=float,
+        metavar="X",
+        help="Strength of the L2 penalty.",
+    ),
+    option(
+        "--seed",
+        section=SECTION,
+        shared_env="HOOKSCOPE_SEED",
+        default=0,
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Seed of the first split.",
+    ),
+    option(
+        "--memory",
+        section=SECTION,
+        default="2GB",
+        type=ParsedValue("bytes", read_byte_count),
+        help="Memory for the rows of a layer.",
+    ),
+)
+
+
+@command(
+    "probe",
+    folder_argument(),
+    how,
+    layers,
+    analysis_output(".json, or a picture (.png, .jpg, .svg, .pdf)"),
+    precision_option,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="labels layer by output",
+    topics="keys",
+)
+def probe(
+    ctx: click.Context, features: str, output: str | None, force: bool, dpi: int, **values: Any
+) -> None:
+    """Measure how well a linear model reads labels from each layer.
+
+    Fits logistic regression to classes, or ridge regression to numbers, and scores it on rows that
+    were held out: accuracy or R2. Needs scikit-learn. Torch is not loaded.
+    """
+    console: Console = ctx.obj
+    from hookscope.specs.output_path import ANALYSES
+    from hookscope.specs.probe_options import ProbeOptions
+
+    ProbeOptions(**values)  # for its checks, before a file is read
+    file = resolve_analysis_file(output, force, ANALYSES, (features,))
+    console.interrupt_message = "Interrupted; nothing was written."
+    show_logs(console)
+    with console.status("Fitting probes ..."), console.bar("Fitting") as advance:
+        from hookscope.api.probe import probe as api_probe
+
+        result = api_probe(features, **values, progress=advance)
+    size = 0
+    if file is not None:
+        if file[0].suffix.lower() == ".json":
+            size = result.save(file[0])
+        else:
+            from hookscope.views.images.figures.probe_figure import draw_probes
+
+            size = draw_probes(result).save(file[0], dpi)
+    console.show(result, None if file is None else str(file[0]))
+    if file is not None:
+        note_written_file(console, file[0], size, file[1])

@@ -1,0 +1,146 @@
+"""``hookscope similar``: how similar the layers of features folders are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli.analysis_output import (
+    analysis_output,
+    folder_argument,
+    layers,
+    resolve_analysis_file,
+)
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
+from hookscope.cli.recording_command import note_written_file
+from hookscope.cli.run_context import show_logs
+from hookscope.cli.table_options import precision_option
+from hookscope.specs.similarity_options import CKA, CORRELATIONS, DISTANCES, MEASURES, PEARSON
+
+if TYPE_CHECKING:
+    from hookscope.results.similarity.layer_similarity import LayerSimilarity
+
+EXAMPLES = (
+    Example(
+        "hookscope similar sample_models/features/ --by cka-debiased",
+        "Each layer of a folder with each other.",
+    ),
+    Example(
+        "hookscope similar sample_models/features/ sample_models/features/ --by rsa"
+        " --distance euclidean --correlation spearman",
+        "The layers of two folders, which may be of two models.",
+    ),
+    Example("hookscope similar sample_models/features/ -o similar.png", "The matrix as a picture."),
+)
+SECTION = "Similarity"
+
+how = combine(
+    option(
+        "--by",
+        section=SECTION,
+        default=CKA,
+        type=Choice(tuple(MEASURES)),
+        help="Measure of similarity.",
+    ),
+    option(
+        "--distance",
+        section=SECTION,
+        type=Choice(DISTANCES),
+        help="Distance between rows. Default: correlation for rsa, cosine for knn.",
+    ),
+    option(
+        "--correlation",
+        section=SECTION,
+        default=PEARSON,
+        type=Choice(CORRELATIONS),
+        help="How rsa compares distances.",
+    ),
+    option(
+        "--neighbors",
+        section=SECTION,
+        default=10,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Number of neighbours of knn.",
+    ),
+    option(
+        "--every",
+        section=SECTION,
+        default=1,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Use every N-th row.",
+    ),
+    option(
+        "--memory",
+        section=SECTION,
+        default="2GB",
+        type=ParsedValue("bytes", read_byte_count),
+        help="Memory for products of features and pairs of rows.",
+    ),
+)
+
+
+@command(
+    "similar",
+    folder_argument("a"),
+    folder_argument("b", required=False),
+    how,
+    layers,
+    analysis_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
+    precision_option,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="by layer distance output",
+    topics="keys",
+)
+def similar(
+    ctx: click.Context,
+    a: str,
+    b: str | None,
+    output: str | None,
+    force: bool,
+    dpi: int,
+    **values: Any,
+) -> None:
+    """Compare the layers of features folders: CKA, RSA, ...
+
+    Compares all pairs of layers of one folder, or each layer of A with each of B. Both must be of
+    the same inputs, which their hashes must show. 1 means the same up to what the measure ignores,
+    such as rotations. Torch is not loaded.
+    """
+    console: Console = ctx.obj
+    from hookscope.specs.output_path import ANALYSES, PAGE
+    from hookscope.specs.similarity_options import SimilarityOptions
+
+    SimilarityOptions(**values)  # for its checks, before a file is read
+    file = resolve_analysis_file(output, force, (*ANALYSES, ".csv", PAGE), (a, b))
+    console.interrupt_message = "Interrupted; nothing was written."
+    show_logs(console)
+    with console.bar("Reading rows") as advance:
+        from hookscope.api.similar import similar as api_similar
+
+        result = api_similar(a, b, **values, progress=advance)
+    size = 0 if file is None else _write(result, file[0], dpi)
+    console.show(result, None if file is None else str(file[0]))
+    if file is not None:
+        note_written_file(console, file[0], size, file[1])
+
+
+def _write(result: LayerSimilarity, path: Path, dpi: int) -> int:
+    ending = path.suffix.lower()
+    if ending in (".json", ".csv"):
+        return result.save(path)
+    if ending == ".html":
+        from hookscope.views.html.similarity_page import write_similarity_page
+
+        return write_similarity_page(result, path)
+    from hookscope.views.images.figures.similarity_figure import draw_similarity
+
+    return draw_similarity(result).save(path, dpi)

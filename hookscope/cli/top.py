@@ -1,0 +1,122 @@
+"""``hookscope top``: the inputs that excite the units of a layer most and least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli import completion_values
+from hookscope.cli.analysis_output import analysis_output, folder_argument, resolve_analysis_file
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
+from hookscope.cli.recording_command import note_written_file
+from hookscope.cli.run_context import show_logs
+from hookscope.cli.table_options import precision_option
+from hookscope.specs.top_options import MAX, POSITION_REDUCTIONS
+
+EXAMPLES = (
+    Example(
+        "hookscope top sample_models/features/ --layer fc --units 0-9 --count 3",
+        "The inputs with the largest and smallest scores of each class.",
+    ),
+    Example(
+        "hookscope top sample_models/features --layer pool --units 0-3 -o top.png",
+        "Channels of a map, as a sheet of pictures.",
+    ),
+)
+SECTION = "Units"
+
+which = combine(
+    option(
+        "--layer",
+        "-l",
+        section=SECTION,
+        metavar="KEY",
+        shell_complete=completion_values.layers,
+        help="Layer or key. Default: the only one.",
+    ),
+    option(
+        "--units",
+        section=SECTION,
+        type=ParsedValue("list", read_indices),
+        help="Units or channels, such as 0-15. Default: the first 16.",
+    ),
+    option(
+        "--direction",
+        section=SECTION,
+        type=FileName("file"),
+        help="File .npy of one or more directions instead of units.",
+    ),
+    option(
+        "--by",
+        section=SECTION,
+        default=MAX,
+        type=Choice(POSITION_REDUCTIONS),
+        help="How positions become one number.",
+    ),
+    option(
+        "--count",
+        section=SECTION,
+        default=8,
+        type=click.IntRange(1, 1000),
+        metavar="N",
+        help="Inputs at each end.",
+    ),
+    option(
+        "--channel-dim",
+        "dim",
+        section=SECTION,
+        type=int,
+        metavar="N",
+        help="Channel dimension of a row, if detected wrongly (-1: last).",
+    ),
+)
+
+
+@command(
+    "top",
+    folder_argument(),
+    which,
+    analysis_output(".json, or a sheet of pictures (.png, .jpg, .svg, .pdf)"),
+    precision_option,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="layer units count output",
+    topics="keys",
+)
+def top(
+    ctx: click.Context, features: str, output: str | None, force: bool, dpi: int, **values: Any
+) -> None:
+    """Show the inputs that excite units most and least.
+
+    Ranks the inputs of a features folder by the activation of each unit, channel or direction, with
+    quantiles of all activations. A sheet shows the images, read from their files. Torch is not
+    loaded.
+    """
+    console: Console = ctx.obj
+    from hookscope.specs.output_path import ANALYSES
+    from hookscope.specs.top_options import TopOptions
+
+    TopOptions(**values)  # for its checks, before a file is read
+    file = resolve_analysis_file(output, force, ANALYSES, (features,))
+    console.interrupt_message = "Interrupted; nothing was written."
+    show_logs(console)
+    with console.bar("Reading rows") as advance:
+        from hookscope.api.top import top as api_top
+
+        result = api_top(features, **values, progress=advance)
+    size = 0
+    if file is not None:
+        if file[0].suffix.lower() == ".json":
+            size = result.save(file[0])
+        else:
+            from hookscope.views.images.figures.top_figure import draw_top_inputs
+
+            size = draw_top_inputs(result, dpi).save(file[0], dpi)
+    console.show(result, None if file is None else str(file[0]))
+    if file is not None:
+        note_written_file(console, file[0], size, file[1])

@@ -1,0 +1,1 @@
+"""Linear probes of the layers in a features folder."""

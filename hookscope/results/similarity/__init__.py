@@ -1,0 +1,1 @@
+"""Similarity of layers, computed from rows of features with numpy."""

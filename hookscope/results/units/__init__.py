@@ -1,0 +1,1 @@
+"""The inputs that excite the units of a layer most and least."""

@@ -1,0 +1,99 @@
+"""The measures of similarity between layers, and the options of ``similar``. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.specs.choices import check_choice
+from hookscope.specs.patterns import as_texts
+
+CKA, CKA_DEBIASED, CKA_RBF = "cka", "cka-debiased", "cka-rbf"
+RSA, PROCRUSTES, KNN, SVCCA = "rsa", "procrustes", "knn", "svcca"
+CORRELATION, COSINE, EUCLIDEAN = "correlation", "cosine", "euclidean"
+PEARSON, SPEARMAN = "pearson", "spearman"
+DISTANCES = (CORRELATION, COSINE, EUCLIDEAN)
+CORRELATIONS = (PEARSON, SPEARMAN)
+MIN_ROWS = 4  # of every measure; the debiased CKA divides by N - 2 and the like
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of similarity.
+
+    Attributes:
+        name: its full name.
+        lowest: its lowest possible value; the highest is 1.
+        distance: the default of ``--distance``; None if it has no distance.
+        rows_squared: whether it needs memory for every pair of rows.
+    """
+
+    name: str
+    lowest: float
+    distance: str | None = None
+    rows_squared: bool = False
+
+
+MEASURES = {
+    CKA: Measure("linear CKA (biased)", 0),
+    CKA_DEBIASED: Measure("linear CKA (debiased)", -1),
+    CKA_RBF: Measure("RBF CKA (biased)", 0, rows_squared=True),
+    RSA: Measure("representational similarity (RSA)", -1, CORRELATION, rows_squared=True),
+    PROCRUSTES: Measure("Procrustes similarity", 0),
+    KNN: Measure("mutual nearest neighbours", 0, COSINE),
+    SVCCA: Measure("SVCCA (99% of the variance)", 0),
+}
+
+
+@dataclass(frozen=True)
+class SimilarityOptions:
+    """How the layers of features folders are compared.
+
+    Attributes:
+        by: the measure, a key of ``MEASURES``.
+        layers: layers, keys or globs of either; empty for all.
+        distance: between rows, for ``rsa`` and ``knn``; None for the measure's default.
+        correlation: how ``rsa`` compares distances: ``pearson`` or ``spearman``.
+        neighbors: the number of neighbours of ``knn``.
+        every: use every N-th row.
+        memory: bytes for products of features and for distances.
+
+    Raises:
+        RequestError: a value is not one of the choices, too small, or not for this measure.
+    """
+
+    by: str = CKA
+    layers: str | Iterable[str] = ()
+    distance: str | None = None
+    correlation: str = PEARSON
+    neighbors: int = 10
+    every: int = 1
+    memory: int = 2 * 10**9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(as_texts(self.layers)))
+        check_choice("by", self.by, MEASURES)
+        check_choice("correlation", self.correlation, CORRELATIONS)
+        if self.distance is not None:
+            check_choice("distance", self.distance, DISTANCES)
+            if not self.measure.distance:
+                raise RequestError(
+                    f"--distance is for rsa and knn, and {self.by} has no distance of its own.",
+                    "Leave it out, or choose another measure with --by.",
+                )
+        if self.correlation != PEARSON and self.by != RSA:
+            raise RequestError(f"--correlation is for rsa, not for {self.by}.", "Leave it out.")
+        for name in ("neighbors", "every", "memory"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"{name} must be at least 1, not {getattr(self, name)}.")
+
+    @property
+    def measure(self) -> Measure:
+        """The chosen measure."""
+        return MEASURES[self.by]
+
+    @property
+    def resolved_distance(self) -> str | None:
+        """The distance between rows; None if the measure has none."""
+        return self.distance or self.measure.distance

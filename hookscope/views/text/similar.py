@@ -1,0 +1,160 @@
+"""Similarities of layers as text: a matrix with colours, and in a pipe a line for each pair."""
+
+from __future__ import annotations
+
+import math
+
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from hookscope.results.similarity.layer_similarity import ComparedFolder, LayerSimilarity
+from hookscope.specs.similarity_options import MEASURES
+from hookscope.views.images.colors import ColorScale
+from hookscope.views.text.formats import count_text, layer_text, plural, visible
+from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    TextOptions,
+    join_blocks,
+    sentence,
+    table_lines,
+)
+
+_CELL = 5  # cells of a column of the matrix
+_NAME_SHARE = 0.4  # of the width, for the names of layers
+
+
+def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    """Return the matrix; in a pipe a line for each pair of layers.
+
+    Args:
+        result: the similarities.
+        options: where the lines are printed.
+    """
+    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    if options.width is None or options.html:
+        return [*_pair_table(result, options), *notes]
+    return join_blocks(
+        sentence(similarity_title(result), options, "bold"),
+        _matrix(result, options, options.width),
+        _best(result, options) if result.b is not None else [],
+        notes,
+        options=options,
+    )
+
+
+def similarity_title(result: LayerSimilarity) -> str:
+    """Return a sentence with the measure, the folders and the number of inputs."""
+    rows = f"{count_text(result.rows)} inputs"
+    if result.b is None:
+        return f"{result.title} of the layers in {result.a.folder} ({result.a.model}), {rows}."
+    return (
+        f"{result.title} of the layers in A, {result.a.folder} ({result.a.model}), and B,"
+        f" {result.b.folder} ({result.b.model}), {rows}."
+    )
+
+
+def short_names(folder: ComparedFolder) -> list[str]:
+    """Return the names of layers: without ``/output`` if no other layer has the same name.
+
+    Example:
+        >>> from hookscope.results.similarity.layer_similarity import ComparedLayer
+        >>> keys = ("fc/output", "conv/output", "conv/input")
+        >>> short_names(ComparedFolder("f", "m", tuple(ComparedLayer(key, ()) for key in keys)))
+        ['fc', 'conv/output', 'conv/input']
+    """
+    modules = [layer.key.rpartition("/")[0] for layer in folder.layers]
+    return [
+        layer_text(module) if modules.count(module) == 1 else layer.key
+        for module, layer in zip(modules, folder.layers, strict=True)
+    ]
+
+
+def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    names, others = short_names(result.a), short_names(result.columns)
+    columns = (
+        Column("layer" if result.b is None else "layer of A"),
+        Column("other" if result.b is None else "layer of B"),
+        Column(result.measure, right=True),
+    )
+    rows = [
+        Row((Cell(name), Cell(others[j]), number_cell(value)))
+        for i, (name, values) in enumerate(zip(names, result.values, strict=True))
+        for j, value in enumerate(values)
+        if result.b is not None or i < j or len(names) == 1
+    ]
+    return table_lines(Table(columns, tuple(rows), note=""), options)
+
+
+def _matrix(result: LayerSimilarity, options: TextOptions, width: int) -> list[Text]:
+    """The matrix: the columns have the numbers of the layers of B."""
+    names = [visible(name, options.ascii) for name in short_names(result.a)]
+    others = [visible(name, options.ascii) for name in short_names(result.columns)]
+    digits = len(str(max(len(names), len(others)) - 1))
+    if result.b is None:
+        names = [f"{i:{digits}} {name}" for i, name in enumerate(names)]
+    room = min(max(map(cell_len, names)), int(width * _NAME_SHARE))
+    fitting = max((width - room) // (_CELL + 1), 1)
+    shown = range(min(fitting, len(others)))
+    lines = [Text(" " * room + "".join(f" {j:{_CELL}}" for j in shown), "bold")]
+    for name, values in zip(names, result.values, strict=True):
+        fits = cell_len(name) <= room
+        line = Text(set_cell_size(name, room) if fits else f"{set_cell_size(name, room - 1)}~")
+        for j in shown:
+            line.append(" ").append(f"{number(values[j]):>{_CELL}}", _shade(result, values[j]))
+        lines.append(line)
+    if hidden := len(others) - len(shown):
+        text = f"{plural(hidden, 'more column')}: in a wider terminal, a pipe, or a file (-o)."
+        lines += sentence(text, options, "dim")
+    if result.b is not None:
+        listed = ", ".join(f"{j} {others[j]}" for j in shown)
+        lines += sentence(f"Columns are layers of B: {listed}.", options, "dim")
+    return lines
+
+
+def number(value: float) -> str:
+    """Return a similarity with two digits; a value below 1 is never shown as 1.
+
+    Example:
+        >>> number(0.9999), number(1.0), number(-0.5), number(float("nan"))
+        ('0.99', '1.00', '-0.50', '-')
+    """
+    if math.isnan(value):
+        return "-"
+    return "0.99" if 0.99 <= value < 1 - 1e-9 else f"{value:.2f}"
+
+
+def similarity_scale(result: LayerSimilarity) -> ColorScale:
+    """Return the colours of a matrix: from 0 to 1, or if values are negative from -1 to 1."""
+    lowest = min((v for row in result.values for v in row if not math.isnan(v)), default=0.0)
+    negative = MEASURES[result.measure].lowest < 0 and lowest < 0
+    return ColorScale(-1.0, 1.0, diverging=True) if negative else ColorScale(0.0, 1.0)
+
+
+def _shade(result: LayerSimilarity, value: float) -> Style:
+    if math.isnan(value):
+        return Style(color="red")
+    import numpy as np
+
+    back = similarity_scale(result).paint(np.array([value]))[0]
+    bright = float(back @ np.array([0.299, 0.587, 0.114])) > 128
+    return Style(color="black" if bright else "white", bgcolor=Color.from_rgb(*map(int, back)))
+
+
+def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    """The most similar layer of B for each layer of A."""
+    others = short_names(result.columns)
+    rows = []
+    for i, name in enumerate(short_names(result.a)):
+        best = result.best(i)
+        value = math.nan if best is None else result.values[i][best]
+        rows.append(
+            Row((Cell(name), Cell(others[best] if best is not None else "-"), number_cell(value)))
+        )
+    columns = Column("layer of A"), Column("most similar in B"), Column(result.measure, right=True)
+    return table_lines(Table(columns, tuple(rows), note=""), options)

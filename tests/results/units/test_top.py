@@ -1,0 +1,184 @@
+"""The inputs that excite units, compared with sorting whole arrays; and the sheet of pictures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import hookscope
+from hookscope.errors import RequestError
+from hookscope.results.units import top_run
+from hookscope.results.units.top_inputs import QUANTILES
+from hookscope.views.images.top_sheet import top_sheet
+from tests.extraction.handwritten_features import write_features
+
+
+@pytest.fixture
+def maps(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """A folder with maps of 5 channels, whose values often repeat; and the maps."""
+    random = np.random.default_rng(0)
+    array = random.integers(-20, 20, size=(60, 5, 4, 3)).astype(np.float32)
+    tensors = {
+        "conv/output": torch.from_numpy(array),
+        "fc/output": torch.from_numpy(array[:, :, 0, 0]),
+    }
+    folder = write_features(tmp_path / "f", tensors, 7)
+    manifest = (folder / "manifest.json").read_text()
+    # The class decides which dimension has the channels.
+    (folder / "manifest.json").write_text(manifest.replace("Linear", "Conv2d", 1))
+    return folder, array.astype(np.float64)
+
+
+@pytest.mark.parametrize("block", [None, 3000])
+@pytest.mark.parametrize("by", ["max", "mean"])
+def test_the_ranking_is_that_of_a_stable_sort(maps, monkeypatch, by: str, block) -> None:
+    if block:
+        monkeypatch.setattr(top_run, "_BLOCK", block)
+    folder, array = maps
+    found = hookscope.top(folder, layer="conv", by=by, count=6)
+    values = array.max((2, 3)) if by == "max" else array.mean((2, 3))
+    assert (found.what, len(found.units), found.rows) == ("channel", 5, 60)
+    for unit in found.units:
+        column = values[:, unit.unit]
+        for inputs, order in ((unit.most, -column), (unit.least, column)):
+            rows = np.argsort(order, kind="stable")[:6]
+            assert [one.row for one in inputs] == rows.tolist()
+            assert [one.value for one in inputs] == pytest.approx(column[rows].tolist())
+        assert unit.quantiles == pytest.approx(np.quantile(column, QUANTILES))
+        assert unit.mean == pytest.approx(column.mean())
+        if by == "max":
+            one = unit.most[0]
+            assert array[one.row, unit.unit][one.position] == one.value
+    assert found.units[0].most[0].name == f"photos/{found.units[0].most[0].row}é.jpg"
+
+
+def test_quantiles_of_many_activations_are_close(maps, monkeypatch) -> None:
+    monkeypatch.setattr(top_run, "_EXACT", 0)
+    folder, array = maps
+    found = hookscope.top(folder, layer="conv", by="mean")
+    values = array.mean((2, 3))
+    for unit in found.units:
+        column = values[:, unit.unit]
+        wanted = np.quantile(column, QUANTILES, method="lower")
+        assert unit.quantiles == pytest.approx(wanted, abs=np.ptp(column) / 65536)
+    assert "Quantiles are approximate" in found.notes[0]
+
+
+def test_directions_replace_units(maps, tmp_path: Path) -> None:
+    folder, array = maps
+    vectors = np.random.default_rng(1).normal(size=(2, 5))
+    np.save(tmp_path / "d.npy", vectors)
+    found = hookscope.top(folder, layer="fc", direction=tmp_path / "d.npy", count=60)
+    assert found.what == "direction"
+    for unit in found.units:
+        wanted = array[:, :, 0, 0] @ vectors[unit.unit]
+        assert [one.row for one in unit.most] == np.argsort(-wanted, kind="stable").tolist()
+    one = hookscope.top(folder, layer="fc", direction=vectors[1], count=60)
+    assert one.units[0].most == found.units[1].most
+
+
+def test_the_dimension_of_channels_can_be_given(maps) -> None:
+    folder, array = maps
+    found = hookscope.top(folder, layer="conv", dim=-1, count=1)
+    assert [unit.most[0].value for unit in found.units] == array.max((0, 1, 2)).tolist()
+
+
+def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
+    values = torch.arange(12.0).reshape(6, 2)
+    values[5, 0] = float("nan")
+    folder = write_features(tmp_path / "f", {"a/output": values}, 4, skipped={0: "bad"})
+    found = hookscope.top(folder, count=9)
+    assert [[one.row for one in unit.most] for unit in found.units] == [
+        [4, 3, 2, 1],
+        [5, 4, 3, 2, 1],
+    ]
+    assert [unit.left_out for unit in found.units] == [1, 0]
+    assert found.notes[0] == "1 rows whose input was skipped are left out."
+    assert "NaN: up to 1 rows" in found.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "2 tensors in .* match"),
+        ({"layer": "fc", "units": [0, 5]}, "has no unit 5: its 5 units are numbered from 0 to 4"),
+        ({"layer": "fc", "units": []}, "No unit is named"),
+        ({"layer": "fc", "direction": np.ones(4)}, "has shape 4 and dtype float64, and the layer"),
+        ({"layer": "fc", "direction": "none.npy"}, "The direction in none.npy cannot be read"),
+        ({"layer": "fc", "units": [0], "direction": np.ones(5)}, "both given"),
+        ({"layer": "conv", "dim": 3}, "have 3 dimensions, and --channel-dim is 3"),
+        ({"layer": "fc", "count": 0}, "count must be from 1"),
+    ],
+)
+def test_what_cannot_be_ranked_is_a_sentence(maps, options, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        hookscope.top(maps[0], **options)
+
+
+@pytest.fixture
+def digits(tmp_path: Path, repo: Path) -> Path:
+    """Features of copies of the digits, whose files a test may move."""
+    shutil.copytree(repo / "sample_models/digits", tmp_path / "digits")
+    out = tmp_path / "f"
+    hookscope.extract(
+        f"{repo}/sample_models/digits.py:trained",
+        out,
+        layers="fc",
+        input=str(tmp_path / "digits"),
+        workers=0,
+    )
+    return out
+
+
+def test_the_sheet_shows_the_files_of_the_ranked_inputs(digits: Path, tmp_path: Path) -> None:
+    found = hookscope.top(digits, units=range(10), count=2)
+    # The model is trained: the score of class N is the largest for the digit N.
+    assert [Path(unit.most[0].name).name for unit in found.units] == [f"{n}.png" for n in range(10)]
+    sheet = top_sheet(found, 150)
+    assert len(sheet.tiles) == 40
+    image = Image.open(tmp_path / "digits/3.png").convert("RGB")
+    tile = next(
+        tile
+        for tile, one in zip(sheet.tiles, ranked(found), strict=True)
+        if one.name.endswith("3.png")
+    )
+    wanted = image.resize((96, 96), Image.Resampling.LANCZOS)
+    assert np.array_equal(tile.image, np.asarray(wanted))
+
+
+def ranked(found) -> list:
+    return [one for unit in found.units for one in (*unit.most, *unit.least)]
+
+
+def test_a_moved_or_changed_image_is_a_sentence_and_others_are_shown(
+    digits: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "digits/3.png").rename(tmp_path / "moved.png")
+    shutil.copy(tmp_path / "digits/5.png", tmp_path / "digits/4.png")
+    found = hookscope.top(digits, units=[3, 4], count=10)
+    texts = [label.text for label in top_sheet(found, 150).labels]
+    assert "1 image is not at its path any more (moved or deleted): 3.png." in texts
+    assert "1 image is changed since the features were extracted: 4.png." in texts
+    blank = [len(np.unique(tile.image)) == 1 for tile in top_sheet(found, 150).tiles]
+    assert sum(blank) == 8  # two images in each of four rows
+
+
+def test_items_of_a_dataset_have_no_sheet_but_a_table(tmp_path: Path, repo: Path, run) -> None:
+    from torch.utils.data import TensorDataset
+
+    data = TensorDataset(torch.rand(6, 1, 8, 8), torch.arange(6))
+    model = f"{repo}/sample_models/digits.py:trained"
+    hookscope.extract(model, tmp_path / "f", layers="fc", input=data, workers=0)
+    done = run("top", tmp_path / "f", "-o", "top.png")
+    assert done.rc == 2 and "have no files to show" in done.stderr
+    done = run("top", tmp_path / "f", "--units", "1", "--count", "2", "--json", "-o", "top.json")
+    assert done.rc == 0, done.stderr
+    [unit] = json.loads(done.stdout)["units"]
+    assert [one["name"] for one in unit["most"]] == [f"item {one['label']}" for one in unit["most"]]
+    assert json.loads((tmp_path / "work/top.json").read_text())["units"] == [unit]
