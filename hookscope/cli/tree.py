@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.run_context import reading, running
+from hookscope.cli.run_context import reading, recorded_notes, running, show_logs
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
 from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
@@ -58,6 +59,12 @@ EXAMPLES = (
         section="Output",
         help="Print two hashes instead: of names and shapes, and of all weights.",
     ),
+    flag(
+        "cache",
+        section="Output",
+        default=True,
+        help="Reuse the tree of an earlier run if nothing has changed. Default: on.",
+    ),
     row_options,
     global_options,
     click.pass_context,
@@ -65,7 +72,7 @@ EXAMPLES = (
     main="layer type depth leaves shapes shape",
     topics="model-specs layers weight-files",
 )
-def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
+def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: Any) -> None:
     """Show the layers of a model, or the tensors in a file of weights.
 
     Each line shows the name that --layer takes, the type with its arguments, the number of own and
@@ -105,10 +112,7 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
             result = api_tree(**values, progress=advance)
         _print_hashes(console, result)
         return
-    with running(console, f"Reading {values['model']} ..."):
-        from hookscope.api.tree import tree as api_tree
-
-        result = api_tree(**values)
+    result = _module_tree(console, values, cache)
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )
@@ -117,8 +121,46 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
     )
     if mermaid or dot:
         _print_graph(console, result, mermaid)
+        return
+    # Not console.show: it knows every result, and importing all of them needs numpy.
+    from hookscope.views.text.documents import tree_document
+    from hookscope.views.text.tree import tree_lines
+
+    if console.json:
+        console.document(tree_document(result))
     else:
-        console.show(result)
+        console.result(tree_lines(result, console.text_options))
+
+
+def _module_tree(console: Console, values: dict[str, Any], cache: bool) -> ModuleTree:
+    """Return the tree that an earlier run stored, without torch, or else compute and store it."""
+    key = None
+    if cache and not console.verbose:
+        from hookscope.results.tree_cache import (
+            StoredTree,
+            interpreter_state,
+            read_tree,
+            tree_key,
+            write_tree,
+        )
+        from hookscope.specs.model_spec import parse_model
+
+        spec, interpreter = parse_model(values["model"]), interpreter_state()
+        key = tree_key(spec, values, interpreter)
+        stored = read_tree(key) if key else None
+        if stored:
+            show_logs(console)
+            for level, text in stored.notes:
+                logging.getLogger("hookscope").log(level, "%s", text)
+            return stored.tree
+    with running(console, f"Reading {values['model']} ..."), recorded_notes() as notes:
+        from hookscope.api.tree import tree as api_tree
+
+        result: ModuleTree = api_tree(**values)
+    # The key again: a file that was changed during the run must not be stored as it was before.
+    if key and key == tree_key(spec, values, interpreter):
+        write_tree(key, StoredTree(result, tuple(notes)))
+    return result
 
 
 def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
