@@ -274,12 +274,15 @@ def test_weights_given_once_go_to_the_model_that_takes_them(checkpoints) -> None
 
 
 def test_arguments_that_come_twice_are_as_and_bs() -> None:
-    from hookscope.specs.diff_request import parse_pairs_for_both, split_paired_options
+    from hookscope.specs.diff_request import (
+        PAIRED_OPTIONS,
+        parse_pairs_for_both,
+        split_paired_options,
+    )
     from hookscope.specs.model_spec import parse_assignments
 
     pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], parse_assignments)
-    names = ("weights", "method", "attn", "onnx_optimize", "dtype", "device")
-    values = {**dict.fromkeys(names, ()), "rename": None, "model_args": pair, "partial": False}
+    values = {**dict.fromkeys(PAIRED_OPTIONS, ()), "model_args": pair, "partial": False}
     sides = split_paired_options(values, (f"{NETS}:Net", f"{NETS}:Net"))
     assert [side["model_args"] for side in sides] == [{"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
     assert parse_pairs_for_both(["a=1"], parse_assignments) == {"a": "1"}
