@@ -13,6 +13,7 @@ from hookscope.version import __version__
 
 if TYPE_CHECKING:
     from hookscope.api.ablate import ablate
+    from hookscope.api.attribute import attribute
     from hookscope.api.cam import cam
     from hookscope.api.capture import capture
     from hookscope.api.check import check
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from hookscope.api.load import load
     from hookscope.api.load_model import load_model
     from hookscope.api.plot import plot
+    from hookscope.api.probe import probe
     from hookscope.api.record import record
     from hookscope.api.report import Report, report
+    from hookscope.api.similar import similar
     from hookscope.api.step import step
+    from hookscope.api.sweep import sweep
+    from hookscope.api.top import top
     from hookscope.api.trace import trace
     from hookscope.api.tree import tree
     from hookscope.api.verify import verify
@@ -38,15 +43,17 @@ if TYPE_CHECKING:
     from hookscope.hooks.user_hooks.emission import emit
     from hookscope.hooks.wrap import wrap
     from hookscope.results.ablation import Ablation
+    from hookscope.results.attribution import Attribution
     from hookscope.results.features.features import Features
     from hookscope.results.health import Health
     from hookscope.results.lens import Lens
+    from hookscope.results.sweep import Sweep
     from hookscope.specs.catalog import models
 
 _FUNCTIONS = (  # each in the file of its name in hookscope/api/
-    *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
-    *("grads", "lens", "load", "load_model", "plot", "record", "report", "step", "trace", "tree"),
-    *("verify", "watch"),
+    *("ablate", "attribute", "cam", "capture", "check", "diff", "export", "extract", "filters"),
+    *("gradcheck", "grads", "lens", "load", "load_model", "plot", "probe", "record", "report"),
+    *("similar", "step", "sweep", "top", "trace", "tree", "verify", "watch"),
 )
 _MODULES = {
     **{name: f"hookscope.api.{name}" for name in _FUNCTIONS},
@@ -54,24 +61,29 @@ _MODULES = {
     "emit": "hookscope.hooks.user_hooks.emission",
     "wrap": "hookscope.hooks.wrap",
     "Ablation": "hookscope.results.ablation",
+    "Attribution": "hookscope.results.attribution",
     "Capture": "hookscope.hooks.capture",
     "Features": "hookscope.results.features.features",
     "Health": "hookscope.results.health",
     "Lens": "hookscope.results.lens",
     "HookscopeError": "hookscope.errors",
     "Report": "hookscope.api.report",
+    "Sweep": "hookscope.results.sweep",
 }
 
 __all__ = [
     "Ablation",
+    "Attribution",
     "Capture",
     "Features",
     "Health",
     "HookscopeError",
     "Lens",
     "Report",
+    "Sweep",
     "__version__",
     "ablate",
+    "attribute",
     "cam",
     "capture",
     "check",
@@ -87,9 +99,13 @@ __all__ = [
     "load_model",
     "models",
     "plot",
+    "probe",
     "record",
     "report",
+    "similar",
     "step",
+    "sweep",
+    "top",
     "trace",
     "tree",
     "verify",

@@ -81,6 +81,7 @@ def _loader(model: ModelRequest) -> Callable[..., LoadedModel] | None:
         attn=model.attn,
         trust=model.trust,
         onnx_optimize=model.onnx_optimize,
+        adapter=model.adapter,
     )
 
 

@@ -54,6 +54,8 @@ def ablate(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -62,6 +64,7 @@ def ablate(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -108,10 +111,10 @@ def ablate(
     request = Request(
         "ablate",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, train=train),
         loss=loss_request,
     )

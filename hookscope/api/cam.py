@@ -34,6 +34,7 @@ def cam(
     upsample: str = UPSAMPLINGS[0],
     steps: int | None = None,
     baseline: Any = None,
+    patch: int | None = None,
     input: Any = None,
     shape: Sequence[int] | None = None,
     preprocess: str | None = None,
@@ -48,6 +49,7 @@ def cam(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -64,7 +66,8 @@ def cam(
             ``layercam``; from its values: ``eigencam`` (independent of the target) or ``scorecam``
             (one run for each channel); from the attention weights of all layers: ``rollout``
             (the target decides only which tokens are read); from the gradient at the image:
-            ``guided``, ``saliency`` or ``integrated``.
+            ``guided``, ``saliency``, ``integrated`` or ``gradxinput``; from one run for each
+            covered patch: ``occlusion``.
             ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.
         layer: the name or a glob of one layer, for methods that use a layer. None: the last layer
             that has a spatial output with a gradient of the score. Maps (N, C, H, W) and
@@ -73,12 +76,13 @@ def cam(
         target: a class index, several for a batch, a label, ``argmax`` or a tensor of indices.
         upsample: ``bilinear`` or ``nearest``, from the layer's grid to the image.
         steps: for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.
-        baseline: for ``integrated``: ``zero``, ``black`` or ``white`` (for image files), or a
-            tensor that broadcasts to the preprocessed images. None for ``zero``.
+        baseline: for ``integrated`` and ``occlusion``: ``zero``, ``black`` or ``white`` (for image
+            files), or a tensor that broadcasts to the preprocessed images. None for ``zero``.
+        patch: for ``occlusion``: side of a patch in pixels; None for an eighth of the shorter side.
         input: image files, or the arguments of the model; the first floating-point tensor of four
             dimensions (N, C, H, W) is taken as the images.
-        progress: called with the number of runs done and the total, by ``scorecam`` and
-            ``integrated``.
+        progress: called with the number of runs done and the total, by ``scorecam``,
+            ``integrated`` and ``occlusion``.
 
     Returns:
         A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid;
@@ -102,11 +106,11 @@ def cam(
         >>> list(shot), tuple(shot["layer4/cam"].shape)
         (['layer4/cam', './cam', './image'], (1, 2, 2))
     """
-    options = CamOptions(by, layer, target, upsample, steps, baseline)
+    options = CamOptions(by, layer, target, upsample, steps, baseline, patch)
     request = Request(
         "cam",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(() if layer is None else layer),
         InputRequest(input, shape, preprocess, size, mean, std),
@@ -124,6 +128,6 @@ def cam(
         )
     score = ClassScore(target)
     inputs = CamInput(prepared, score, layer_given=layer is not None, progress=progress)
-    capture, metadata = run_cam(inputs, by, upsample, steps, baseline)
+    capture, metadata = run_cam(inputs, options)
     capture.metadata = describe_run("cam", prepared, chosen) | {"cam": metadata}
     return capture

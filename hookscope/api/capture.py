@@ -59,6 +59,7 @@ def capture(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -114,6 +115,8 @@ def capture(
         trust: open an exported program (.pt2) even if it carries pickles that run code.
         onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
             default), ``basic``, ``extended`` or ``all``.
+        adapter: the folder of an adapter of the package peft, for a ``hf:`` model. Its layers are
+            named as peft names them, such as ``q_proj.base_layer`` and ``q_proj.lora_A.default``.
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
@@ -155,7 +158,7 @@ def capture(
     request = Request(
         "capture",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),

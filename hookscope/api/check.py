@@ -60,6 +60,8 @@ def check(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -68,6 +70,7 @@ def check(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -127,7 +130,7 @@ def check(
         [('dead', '1'), ('vanishing', '0')]
     """
     loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
-    input_request = InputRequest(input, shape, preprocess, size, mean, std)
+    input_request = InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat)
     run_options = RunOptions(seed, dtype, device, train=train)
     is_run = isinstance(model, str | os.PathLike) and is_run_folder(model)
     label = "" if is_run else label_of_weights(model)
@@ -141,6 +144,7 @@ def check(
             **{"input": input is not None, "weights": weights != "random", "rename": rename},
             **{"partial": partial, "model_args": model_args, "method": method},
             **{"attn": attn, "trust": trust and is_run, "onnx_optimize": onnx_optimize},
+            **{"adapter": adapter},
         }
         chosen += [name for name, value in others.items() if value]
         if is_run:
@@ -163,7 +167,7 @@ def check(
         ceiling=ceiling,
     )
     model_request = ModelRequest(
-        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
     )
     if model_request.source == ONNX and loss_request.is_default:  # it has no gradients
         loss_request = replace(loss_request, forward_only=True)

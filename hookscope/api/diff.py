@@ -1,4 +1,4 @@
-"""Compare two captures, two training runs, two sets of weights, or two models on one input."""
+"""Compare two captures, runs, sets of weights, features folders, or models on one input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hookscope.api.weight_source import as_weights, check_no_state_dict
 from hookscope.results.diff.comparator import Comparator, compare_captures
 from hookscope.results.diff.diff_result import Diff
 from hookscope.results.diff.record_matches import LayerFilter
+from hookscope.results.features.features_diff import FeaturesDiff, compare_features
 from hookscope.results.runs.run_comparator import compare_runs
 from hookscope.results.runs.run_diff import RunDiff
 from hookscope.results.weights.diff_sides import weight_sides
@@ -18,6 +19,7 @@ from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.diff_request import (
     DiffRequest,
     RunDiffOptions,
+    are_features,
     are_runs,
     check_run_diff_options,
 )
@@ -54,6 +56,8 @@ def diff(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     partial: bool = False,
@@ -61,14 +65,15 @@ def diff(
     method: str | Sequence[str] = (),
     attn: str | Sequence[str] = (),
     onnx_optimize: str | Sequence[str] = (),
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     trust: bool = False,
     seed: int = 0,
     dtype: str | Sequence[str] = (),
     device: str | Sequence[str] = (),
     train: bool = False,
     progress: Progress | None = None,
-) -> Diff | RunDiff | WeightDiff:
-    """Compare two captures, two training runs, two sets of weights, or two models on one input.
+) -> Diff | RunDiff | WeightDiff | FeaturesDiff:
+    """Compare two captures, runs, sets of weights, features folders, or models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models first run once
     each, then in lockstep, so that memory needs to hold only about one tensor of each. The input is
@@ -87,6 +92,11 @@ def diff(
     model ``weights``, ``partial``, ``model_args`` and ``seed``. The default tolerance is 0, NaN in
     both is equal, and a tensor of one side alone is a difference.
 
+    Two features folders of the same inputs, which the hashes in them must show, are compared row by
+    row without torch; the result is a ``FeaturesDiff``. The keywords ``layers``, ``atol``, ``rtol``
+    and ``strict`` apply, with the defaults of weights; a key of one folder alone is a difference
+    with ``strict``.
+
     Args:
         a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
         b: the capture, run, weights or model to compare with A.
@@ -104,16 +114,19 @@ def diff(
         equal_nan: count NaN in both as equal.
         strict: count an unmatched tensor as a difference; of weights another dtype.
         input: as for ``capture``.
-        shape: as for ``capture``; so are preprocess, size, mean, std, partial and train.
+        shape: as for ``capture``; so are preprocess, size, mean, std, tokenizer, chat,
+            partial and train.
         weights: as for ``capture``, for both models, or a pair for A and B. So are rename,
             model_args, method, attn, dtype and device. Of weights, ``rename`` replaces prefixes of
             names in A, or in B if no name in A has them; of weights and a model, those of the
             weights.
         onnx_optimize: as for ``capture``, for an ONNX file or a pair for A and B.
+        adapter: as for ``capture``, for both models, or a pair for A and B; ``none`` without one.
         seed: of random weights, noise and dropout, in both models.
         trust: as for ``capture``; of a pickled model, build it, which runs code, and compare its
             weights.
-        progress: of weights: called with the number of megabytes compared and the total.
+        progress: of features: called with the number of rows compared, over all keys, and the
+            total; of weights: called with the number of megabytes compared and the total.
 
     Raises:
         RequestError: one is a capture and the other a model, no tensor in A matches one in B, no
@@ -134,9 +147,11 @@ def diff(
         **{"types": types, "depth": depth is not None, "leaves": leaves, "what": what},
         **{"map": map, "equal_nan": equal_nan, "input": input is not None, "shape": shape},
         **{"preprocess": preprocess, "size": size, "mean": mean, "std": std},
+        **{"tokenizer": tokenizer, "chat": chat},
         **{"weights": weights, "rename": rename, "partial": partial, "method": method},
         **{"model_args": model_args, "attn": attn, "trust": trust, "seed": seed},
         **{"dtype": dtype, "device": device, "train": train, "onnx_optimize": onnx_optimize},
+        **{"adapter": adapter},
     }
     chosen = [name for name, value in options.items() if value]
     sides: Any = (a, b)
@@ -145,6 +160,10 @@ def diff(
     if are_runs(a, b):
         check_run_diff_options(chosen)
         return compare_runs(sides[0], sides[1], RunDiffOptions(layers, atol, rtol, strict))
+    if are_features(a, b):
+        check_run_diff_options(chosen, "features folders")
+        options_of_rows = RunDiffOptions(layers, atol, rtol, strict)
+        return compare_features(sides[0], sides[1], options_of_rows, progress)
     are_weights = weight_sides(a, b)
     if any(are_weights):
         check_weight_diff_options(chosen, not all(are_weights))
@@ -180,6 +199,8 @@ def diff(
         size=size,
         mean=mean,
         std=std,
+        tokenizer=tokenizer,
+        chat=chat,
         weights=weights,
         rename=rename,
         partial=partial,
@@ -187,6 +208,7 @@ def diff(
         method=method,
         attn=attn,
         onnx_optimize=onnx_optimize,
+        adapter=adapter,
         trust=trust,
         seed=seed,
         dtype=dtype,

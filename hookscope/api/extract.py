@@ -11,7 +11,7 @@ from torch import nn
 from hookscope.extraction.batch_runner import RunProgress
 from hookscope.extraction.extraction import Extraction, extract_into
 from hookscope.specs.choices import DECODINGS, DEFAULT_MODEL
-from hookscope.specs.command_options import ExtractOptions
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -30,6 +30,7 @@ def extract(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -38,6 +39,7 @@ def extract(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -58,6 +60,7 @@ def extract(
     force: bool = False,
     channels_last: bool = False,
     autocast: str | None = None,
+    max_tokens: int | None = None,
     progress: Callable[[RunProgress], None] | None = None,
 ) -> Extraction:
     """Run a model over many inputs and write the outputs of its layers to a folder of shards.
@@ -69,7 +72,10 @@ def extract(
     Args:
         folder: the folder for the results (see docs/datasets.md).
         input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
-            DataLoader that does not shuffle, or the spec of one: ``data.py:photos``.
+            DataLoader that does not shuffle, or the spec of one: ``data.py:photos``. Texts are the
+            lines of ``notes.txt``, or a column of ``reviews.jsonl:COLUMN``, of CSV, of Parquet, or
+            of a folder of the package datasets; the default column is ``text``.
+        tokenizer: the tokenizer of texts; see ``capture``.
         batch: the batch size. None: as large as ``memory`` allows, up to 64, and on a CPU up to
             5 MB of inputs.
         memory: memory budget in bytes, excluding the model (estimated).
@@ -77,8 +83,9 @@ def extract(
         shard_size: approximate size of one file in bytes. None: up to 512 MB, and at least 16 files
             if there are enough batches.
         every: use every N-th input, starting with the first.
-        reduce: reduce each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``, ``pca:K`` or
-            ``histogram``, optionally followed by ``:space``, ``:tokens`` or ``:all``.
+        reduce: reduce each row: ``mean``, ``max``, ``first``, ``last``, ``cls``, ``flatten``,
+            ``topk:K``, ``pca:K`` or ``histogram``, optionally followed by ``:space``, ``:tokens``
+            or ``:all``.
         store_dtype: dtype of the stored floating-point values: ``float16``, ``bfloat16`` or
             ``int8``. The model computes in ``dtype``.
         stats_only: store statistics of each channel over all inputs instead of rows.
@@ -91,6 +98,7 @@ def extract(
         force: replace the results of another run.
         channels_last: use this memory format for images and weights.
         autocast: ``bfloat16`` or ``float16``, for ``torch.autocast``.
+        max_tokens: cut longer texts to so many tokens, special tokens included.
         progress: called with the state of the run after each batch.
 
     Returns:
@@ -113,10 +121,10 @@ def extract(
     request = Request(
         "extract",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, None, preprocess, size, mean, std),
+        InputRequest(input, None, preprocess, size, mean, std, tokenizer),
         RunOptions(seed, dtype, device, device_map, max_memory),
     )
     options = ExtractOptions(
@@ -136,5 +144,6 @@ def extract(
         force=force,
         channels_last=channels_last,
         autocast=autocast,
+        max_tokens=max_tokens,
     )
     return extract_into(os.fspath(folder), request, options, progress or (lambda state: None))

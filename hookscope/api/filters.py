@@ -44,6 +44,7 @@ def filters(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Drawing:
     """Draw the weights of one layer: a convolution, a linear layer or an embedding.
@@ -99,6 +100,7 @@ def filters(
             **{"weights": weights != "random", "rename": rename, "partial": partial},
             **{"model_args": model_args, "method": method, "attn": attn},
             "onnx_optimize": onnx_optimize,
+            "adapter": adapter,
         }
         check_model_options([name for name, value in others.items() if value], ("trust",), label)
         from hookscope.views.images.figures.weight_figure import draw_filters
@@ -108,7 +110,7 @@ def filters(
     request = Request(
         "filters",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         run=RunOptions(seed),
     )

@@ -40,6 +40,7 @@ def gradcheck(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -85,7 +86,16 @@ def gradcheck(
         request = Request(
             "gradcheck",
             ModelRequest(
-                module, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+                module,
+                weights,
+                rename,
+                partial,
+                model_args,
+                method,
+                attn,
+                trust,
+                onnx_optimize,
+                adapter,
             ),
             input=InputRequest(input, shapes[0] if shapes else None),
             run=RunOptions(seed, "float64", "cpu"),

@@ -38,6 +38,8 @@ def lens(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -46,6 +48,7 @@ def lens(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -87,10 +90,10 @@ def lens(
     request = Request(
         "lens",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, train=train),
     )
     prepared = prepare(request)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from hookscope.api.weight_source import as_weights, check_trust, label_of_weights
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.files.atomic_files import write_text
+from hookscope.files.shell_words import cite_command
 from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.runs.findings.run_health import check_run
@@ -202,7 +203,7 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
         if len(ranks) > 1:
             notes.append(
                 f"{folder} has the runs of {len(ranks)} ranks; the page shows {ranks[0].name}."
-                f" 'hookscope report {ranks[1]}' shows another one."
+                f" {cite_command('hookscope', 'report', str(ranks[1]))} shows another one."
             )
     findings = check_run(runs[0].folder, RunCheckOptions()).findings
     page = build_run_page(runs, findings, notes)

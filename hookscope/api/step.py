@@ -64,6 +64,7 @@ def step(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -115,7 +116,7 @@ def step(
     request = Request(
         "step",
         ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
         ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),

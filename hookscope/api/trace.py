@@ -56,6 +56,8 @@ def trace(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -64,6 +66,7 @@ def trace(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -89,7 +92,7 @@ def trace(
     """
     loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
     model_request = ModelRequest(
-        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
     )
     if model_request.source == ONNX and loss_request.is_default:
         forward_only = True  # it has no gradients
@@ -99,7 +102,7 @@ def trace(
         "trace",
         model_request,
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, train=train),
         loss=loss_request,
     )

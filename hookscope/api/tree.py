@@ -39,6 +39,7 @@ class TreeOptions(TypedDict, total=False):
     attn: str | None
     trust: bool
     onnx_optimize: str | None
+    adapter: str | os.PathLike[str] | None
     progress: Progress | None
 
 
@@ -87,6 +88,7 @@ def tree(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     hash: bool = False,
     progress: Progress | None = None,
 ) -> ModuleTree | WeightTree | WeightHashes:
@@ -138,7 +140,7 @@ def tree(
     options = {
         **{"layers": layers, "types": types, "depth": depth is not None, "leaves": leaves},
         **{"shapes": shapes, "shape": shape, "model_args": model_args, "method": method},
-        **{"attn": attn, "trust": trust, "onnx_optimize": onnx_optimize},
+        **{"attn": attn, "trust": trust, "onnx_optimize": onnx_optimize, "adapter": adapter},
     }
     chosen = [name for name, value in options.items() if value]
     if hash:
@@ -163,6 +165,7 @@ def tree(
             attn=attn,
             trust=trust,
             onnx_optimize=onnx_optimize,
+            adapter=adapter,
         ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(shape=shape),

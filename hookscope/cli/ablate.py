@@ -88,6 +88,7 @@ output = combine(
     loss_options.loss,
     options.layers,
     input_options.inputs,
+    input_options.texts,
     options.run,
     output,
     top_option,

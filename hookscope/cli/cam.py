@@ -120,7 +120,14 @@ how = combine(
         section="Map",
         type=Choice(BASELINES),
         show_default=BASELINES[0],
-        help="Baseline of integrated gradients: model input 0, or a black or white image.",
+        help="Baseline: model input 0, or a black or white image.",
+    ),
+    option(
+        "--patch",
+        section="Map",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Side of the patches of occlusion in pixels. Default: an eighth of the image.",
     ),
 )
 

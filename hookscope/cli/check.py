@@ -89,6 +89,7 @@ thresholds = combine(
     flag("forward-only", section="Loss", help="Skip the backward pass."),
     loss_options.loss_of_any_model,
     input_options.inputs,
+    input_options.texts,
     options.run,
     option(
         "--output",

@@ -7,7 +7,6 @@ after they loaded the model. Nothing here imports torch, and failures are ignore
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -218,19 +217,9 @@ def _cache_file(model: str) -> Path:
     """Return the file of a model. A Python file is identified by its absolute path."""
     from hashlib import sha256
 
+    from hookscope.files.cache_folder import cache_folder
+
     path, colon, name = model.rpartition(":")
     if path.endswith(".py") or model.endswith(".py"):
         model = f"{os.path.abspath(path or model)}{colon}{name if colon else ''}"
-    return _cache_folder() / "layers" / f"{sha256(os.fsencode(model)).hexdigest()[:32]}.txt"
-
-
-def _cache_folder() -> Path:
-    from pathlib import Path
-
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
-    elif sys.platform == "darwin":
-        base = os.path.expanduser("~/Library/Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base, "hookscope")
+    return cache_folder() / "layers" / f"{sha256(os.fsencode(model)).hexdigest()[:32]}.txt"

@@ -53,6 +53,10 @@ EXAMPLES = (
         "The weights in two files, which may be of different formats.",
     ),
     Example(
+        "hookscope diff sample_models/features sample_models/features",
+        "Two features folders of the same inputs, row by row.",
+    ),
+    Example(
         "hookscope diff sample_models/digits.py:trained sample_models/digits.safetensors",
         "The values that a model is loaded with, and the weights in a file.",
     ),
@@ -155,6 +159,13 @@ models = combine(
         type=Choice(ONNX_OPTIMIZATIONS),
         help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
     ),
+    option(
+        "--adapter",
+        section="Model",
+        multiple=True,
+        type=FileName("folder"),
+        help="Folder of a peft adapter for an hf: model, or none.",
+    ),
 )
 
 runs = combine(
@@ -199,19 +210,22 @@ runs = combine(
 
 @command(
     "diff",
-    click.argument("a", help="A capture, a run folder, weights, or a model as for 'capture'."),
-    click.argument("b", help="The capture, run, weights or model to compare with A."),
+    click.argument(
+        "a", help="A capture, a run folder, weights, features, or a model as for 'capture'."
+    ),
+    click.argument("b", help="The capture, run, weights, features or model to compare with A."),
     matching,
     options.layers,
     what,
     models,
     input_options.inputs,
+    input_options.texts,
     runs,
     table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer map atol rtol strict input weights",
+    main="layer map atol input weights",
     topics="model-specs layers inputs weights keys",
 )
 def diff(ctx: click.Context, **values: Any) -> None:
@@ -238,6 +252,10 @@ def diff(ctx: click.Context, **values: Any) -> None:
     compares the values that the model is loaded with (--weights, --seed); no model runs. --layer,
     --rename, --atol, --rtol and --strict apply.
 
+    With two features folders of the same inputs, prints each tensor whose rows differ: relative L2
+    distance, cosine similarity, largest difference, number of rows beyond tolerance and the first
+    of them. --layer, --atol, --rtol and --strict apply.
+
     Exit status: 0 if equal within tolerance, 1 if different, 2 if there was an error.
     """
     console: Console = ctx.obj
@@ -246,12 +264,16 @@ def diff(ctx: click.Context, **values: Any) -> None:
         MODEL_OPTIONS,
         DiffRequest,
         are_captures,
+        are_features,
         are_runs,
         check_capture_options,
     )
 
     if are_runs(values["a"], values["b"]):
         _diff_runs(ctx, values)
+        return
+    if are_features(values["a"], values["b"]):
+        _diff_runs(ctx, values, "features folders")
         return
     from hookscope.results.weights.diff_sides import weight_sides
 
@@ -275,18 +297,20 @@ def diff(ctx: click.Context, **values: Any) -> None:
         ctx.exit(DIFFERENT)
 
 
-def _diff_runs(ctx: click.Context, values: dict[str, Any]) -> None:
+def _diff_runs(ctx: click.Context, values: dict[str, Any], what: str = "training runs") -> None:
     from hookscope.specs.diff_request import RUN_OPTIONS, RunDiffOptions, check_run_diff_options
 
     typed = ParameterSource.COMMANDLINE
     options = [name for name in values if name not in ("a", "b")]
-    check_run_diff_options(x for x in options if ctx.get_parameter_source(x) is typed)
+    chosen_options = [x for x in options if ctx.get_parameter_source(x) is typed]
+    check_run_diff_options(chosen_options, what)
     chosen = {name: values[name] for name in RUN_OPTIONS}
     RunDiffOptions(**chosen)  # for its checks, before anything is read
-    with ctx.obj.status(f"Comparing {values['a']} with {values['b']} ..."):
+    status = ctx.obj.status(f"Comparing {values['a']} with {values['b']} ...")
+    with status, ctx.obj.bar("Rows compared") as advance:
         from hookscope.api.diff import diff as api_diff
 
-        result = api_diff(values["a"], values["b"], **chosen)
+        result = api_diff(values["a"], values["b"], **chosen, progress=advance)
     ctx.obj.show(result)
     if not result.same:
         ctx.exit(DIFFERENT)

@@ -19,6 +19,7 @@ from hookscope.files.shell_words import join_words
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.input_list import is_listing
 from hookscope.specs.reduction import STORE_DTYPES
+from hookscope.specs.text_sources import text_sources
 
 if TYPE_CHECKING:
     from hookscope.extraction.batch_runner import RunProgress
@@ -151,7 +152,7 @@ inputs = option(
     type=InputName("spec"),
     callback=_none_if_empty,
     help="Image, folder, glob, @LIST, .tar file, or FILE.py:NAME. @LIST is a file with one path per"
-    " line, NAME a Dataset. Repeatable.",
+    " line, NAME a Dataset. Texts: .txt, or FILE:COLUMN of .jsonl, .csv and .parquet. Repeatable.",
 )
 
 output = combine(
@@ -176,6 +177,14 @@ output = combine(
     options.what("output", "output", "input"),
     inputs,
     input_options.images,
+    input_options.tokenizer,
+    option(
+        "--max-tokens",
+        section="Input",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Cut longer texts to N tokens.",
+    ),
     options.weights,
     options.seed,
     options.dtype,
@@ -201,7 +210,7 @@ def extract(ctx: click.Context, **values: Any) -> None:
     folder: str = values["folder"]
     if not values["input"]:
         raise RequestError("No input is given.", "Give a folder of images: --input photos/")
-    if not values["skip_bad"]:
+    if text_sources(values["input"]) is None and not values["skip_bad"]:
         input_options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
     from hookscope.cli.request_builder import build_request
 

@@ -13,6 +13,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading, running
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import cite_command, quote_word
 
 EXAMPLES = (
     Example(
@@ -117,6 +118,6 @@ def _check_layer(layer: str) -> None:
     if is_spec or any(layer == info.name for info in bundled_models()):
         raise RequestError(
             f"No layer of {layer} is given.",
-            f"Add one: hookscope filters {layer} LAYER. 'hookscope tree {layer} --leaves' lists the"
-            " layers.",
+            f"Add one: hookscope filters {quote_word(layer)} LAYER."
+            f" {cite_command('hookscope', 'tree', layer, '--leaves')} lists the layers.",
         )

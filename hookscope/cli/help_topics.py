@@ -339,7 +339,8 @@ def _reductions() -> TopicText:
         {
             "Values of --reduce": [
                 ("mean, max", "the mean or maximum of each channel over all positions"),
-                ("cls", "the first token"),
+                ("first, last", "the first or last token, without padding"),
+                ("cls", "the first token, which of an image must be a class token"),
                 ("flatten", "the whole row as a vector"),
                 ("topk:K", "the K largest values, and their indices"),
                 ("pca:K", "the first K principal components"),

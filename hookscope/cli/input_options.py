@@ -42,9 +42,9 @@ def _one_batch(
         return None
     from hookscope.cli.run_context import show_logs
     from hookscope.errors import InputError
-    from hookscope.specs.input_list import is_listing
+    from hookscope.specs.text_sources import needs_dataset
 
-    if listing := next(filter(is_listing, value), None):
+    if listing := next(filter(needs_dataset, value), None):
         raise InputError(
             f"{listing!r} lists many inputs, which only 'hookscope extract' reads.",
             "Use that command, or repeat --input for each.",
@@ -99,12 +99,14 @@ images = combine(
 
 inputs = combine(input, shape, images)
 
+tokenizer = option(
+    "--tokenizer",
+    section="Input",
+    type=FileName("path"),
+    help="Tokenizer for texts: tokenizer.json or a folder. Default: the model's.",
+)
+
 texts = combine(
-    option(
-        "--tokenizer",
-        section="Input",
-        type=FileName("path"),
-        help="Tokenizer for texts: tokenizer.json or a folder. Default: the model's.",
-    ),
+    tokenizer,
     flag("chat", section="Input", help="Put texts in the tokenizer's chat template."),
 )

@@ -79,6 +79,7 @@ output = combine(
     how,
     options.layers,
     input_options.inputs,
+    input_options.texts,
     options.run,
     output,
     precision_option,
@@ -125,7 +126,7 @@ def _resolve_file(output: str | None, force: bool, model: ModelRequest) -> tuple
     from hookscope.specs import output_path as outputs
 
     path = Path(output) if output else outputs.default_path(model.stem, "lens", ".json")
-    ending = outputs.lens_ending(path)
+    ending = outputs.view_ending(path)
     if ending in outputs.PICTURE_MARKS:
         from hookscope.views.images import require_matplotlib
 

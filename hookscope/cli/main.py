@@ -59,9 +59,16 @@ COMMANDS = {
         "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
         "gradcheck": "Compare backward with numerical gradients.",
         "ablate": "Ablate layers one at a time and rank them by the effect.",
+        "sweep": "Apply one edit at each layer, position or head in turn.",
         "lens": "Show what each layer of a language model would predict.",
+        "attribute": "Show what each token of the input contributes to a prediction.",
         "cam": "Show which parts of an image a class score depends on.",
         "diff": "Compare two captures, runs or files of weights, or models on one input.",
+    },
+    "Analyze features": {
+        "similar": "Compare the layers of features folders: CKA, RSA, ...",
+        "probe": "Measure how well a linear model reads labels from each layer.",
+        "top": "Show the inputs that excite units most and least.",
     },
     "View results": {
         "show": "Show the contents of a result file or weights.",

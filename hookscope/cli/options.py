@@ -179,6 +179,12 @@ model = combine(
         type=Choice(ONNX_OPTIMIZATIONS),
         help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
     ),
+    option(
+        "--adapter",
+        section="Model",
+        type=FileName("folder"),
+        help="Folder of a peft adapter for an hf: model.",
+    ),
 )
 
 

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from hookscope.specs.attribution_options import AttributeOptions
 from hookscope.specs.command_options import (
     AblateOptions,
     CamOptions,
     CaptureOptions,
     CheckOptions,
-    ExtractOptions,
     GradcheckOptions,
     GradsOptions,
     LensOptions,
     StepOptions,
+    SweepOptions,
 )
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_cam
 from hookscope.specs.request import (
@@ -33,6 +35,7 @@ Part = TypeVar("Part")
 # The options of a command besides the parts of a request.
 OPTIONS: Mapping[str, type] = {
     "ablate": AblateOptions,
+    "attribute": AttributeOptions,
     "cam": CamOptions,
     "capture": CaptureOptions,
     "check": CheckOptions,
@@ -41,6 +44,7 @@ OPTIONS: Mapping[str, type] = {
     "grads": GradsOptions,
     "lens": LensOptions,
     "step": StepOptions,
+    "sweep": SweepOptions,
 }
 
 

@@ -49,9 +49,30 @@ def show_logs(console: Console) -> None:
         line: str | None = None,
     ) -> None:
         text = " ".join(str(message).split())
-        console.warning(f"{text} ({category.__name__}, {filename}:{lineno})")
+        logger.warning("%s (%s, %s:%d)", text, category.__name__, filename, lineno)
 
     warnings.showwarning = show
+
+
+class _NoteList(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.notes: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.notes.append((record.levelno, record.getMessage()))
+
+
+@contextmanager
+def recorded_notes() -> Iterator[list[tuple[int, str]]]:
+    """Yield a list that gets the level and the text of all notes and warnings of the block."""
+    handler = _NoteList()
+    logger = logging.getLogger("hookscope")
+    logger.addHandler(handler)
+    try:
+        yield handler.notes
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextmanager

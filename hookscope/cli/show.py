@@ -16,7 +16,8 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
-from hookscope.files.shell_words import join_words, quote_word
+from hookscope.files.shell_words import cite_command, join_words, quote_word
+from hookscope.specs.near_files import near_files
 from hookscope.specs.output_path import is_run_folder, names_folder
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _show_features(console: Console, folder: str, key: str) -> None:
     if key:
         raise RequestError(
             f"{folder} is a features folder; show prints the values of a single file.",
-            f"Export it first: hookscope export {folder} --layer {key}",
+            f"Export it first: hookscope export {quote_word(folder)} --layer {quote_word(key)}",
         )
     from hookscope.results.features.features import Features
 
@@ -281,15 +282,17 @@ def _refuse_misfits(
 ) -> None:
     if not os.path.exists(file):
         raise RequestError(
-            f"There is no file {file}.",
-            "Write one with 'hookscope capture' or 'hookscope run', or check the name.",
+            f"There is no file or folder {file!r}.",
+            near_files(
+                file, "Write one with 'hookscope capture' or 'hookscope run', or check the name."
+            ),
         )
     if draws and json:
         raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
     if draws and not keys:
         raise RequestError(
             "--map needs a KEY.",
-            f"'hookscope show {file}' lists the layers in the file.",
+            f"{cite_command('hookscope', 'show', file)} lists the layers in the file.",
         )
     _refuse_idle_choices(ctx, draws)
 

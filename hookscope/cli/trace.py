@@ -38,6 +38,7 @@ EXAMPLES = (
     loss_options.loss,
     options.layers,
     input_options.inputs,
+    input_options.texts,
     options.run,
     option(
         "--chrome",

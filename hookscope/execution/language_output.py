@@ -34,14 +34,36 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
     output has no logits (N, L, V) over the vocabulary, and for models that fill masked tokens.
     """
     logits = _logits(output)
-    if logits is None or logits.ndim != 3 or "MaskedLM" in type(prepared.module).__name__:
+    prompt = _predicted_prompt(prepared, logits)
+    if logits is None or prompt is None:
         return []
+    return [_row(prepared, prompt, logits, row) for row in range(len(prompt.ids))]
+
+
+def last_logits(prepared: Prepared, output: Any) -> Tensor | None:
+    """Return the logits after the last real position of each row: (N, V).
+
+    None if the output has no logits (N, L, V) over the vocabulary, for models that fill masked
+    tokens, and if a row is only padding.
+    """
+    logits = _logits(output)
+    prompt = _predicted_prompt(prepared, logits)
+    if logits is None or prompt is None:
+        return None
+    real = [prompt.real(row) for row in range(len(prompt.ids))]
+    if not all(real):
+        return None
+    return torch.stack([logits[row, places[-1]] for row, places in enumerate(real)])
+
+
+def _predicted_prompt(prepared: Prepared, logits: Tensor | None) -> PromptTokens | None:
+    """The tokens that logits predict the next ones of; None if they are not of a vocabulary."""
+    if logits is None or logits.ndim != 3 or "MaskedLM" in type(prepared.module).__name__:
+        return None
     # The tokens of a decoder are the last.
     prompts = reversed(prompt_tokens(prepared.loaded, prepared.value))
     prompt = next((p for p in prompts if (len(p.ids), p.length) == logits.shape[:2]), None)
-    if prompt is None or not is_over_vocabulary(prepared, logits.shape[2]):
-        return []
-    return [_row(prepared, prompt, logits, row) for row in range(len(prompt.ids))]
+    return prompt if prompt and is_over_vocabulary(prepared, logits.shape[2]) else None
 
 
 def _logits(output: Any) -> Tensor | None:

@@ -80,6 +80,15 @@ class Prepared:
         return as_call(copies)
 
 
+def with_tokenizer(loaded: LoadedModel, input: InputRequest) -> LoadedModel:
+    """Return the model with the tokenizer of the request, if it names one."""
+    if input.tokenizer is None:
+        return loaded
+    from hookscope.sources.transformers.text_inputs import recipe_of_file
+
+    return replace(loaded, own_text=recipe_of_file(os.fspath(input.tokenizer), loaded.module))
+
+
 def find_model(model: ModelRequest, seed: int) -> LoadedModel:
     """Load the model by its spec, or wrap the given module."""
     check_model(model.model, str, os.PathLike)
@@ -96,6 +105,7 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
         attn=model.attn,
         trust=model.trust,
         onnx_optimize=model.onnx_optimize,
+        adapter=model.adapter,
     )
 
 
@@ -120,11 +130,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         verb=request.command,
     )
     loaded = loaded or find_model(request.model, run.seed)
-    if request.input.tokenizer is not None:
-        from hookscope.sources.transformers.text_inputs import recipe_of_file
-
-        path = os.fspath(request.input.tokenizer)
-        loaded = replace(loaded, own_text=recipe_of_file(path, loaded.module))
+    loaded = with_tokenizer(loaded, request.input)
     live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:

@@ -65,6 +65,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
             "source": loaded.source,
             "weights": loaded.weights.name,
             "blake3": loaded.weights.blake3,
+            **({"adapter": loaded.adapter.to_json()} if loaded.adapter else {}),
         },
         "inputs": list(prepared.sources),
         **describe_arguments(loaded, prepared.value),

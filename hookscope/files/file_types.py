@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import os
 import re
 from fnmatch import fnmatchcase
 from typing import BinaryIO
 
 from hookscope.errors import InputError
+from hookscope.files.shell_words import quote_word
+from hookscope.files.strict_json import parse_table
 
 # zipfile and pickletools take 20 ms to import, so they are imported for the files that need them.
 
@@ -154,18 +155,18 @@ def _describe(path: str, file: BinaryIO) -> tuple[str, str]:
     if head.startswith(b"PK"):
         return _describe_zip(path, file)
     if _IMAGES.match(head):
-        return IMAGE, _USE_INPUT.format(path)
+        return IMAGE, _USE_INPUT.format(quote_word(path))
     for kind, beginning in _OTHERS.items():
         if beginning.match(head):
-            return kind, _USE_INPUT.format(path)
+            return kind, _USE_INPUT.format(quote_word(path))
     if head.startswith(GGUF_MAGIC):
-        return GGUF, _USE_TREE.format(path)
+        return GGUF, _USE_TREE.format(quote_word(path))
     if _is_safetensors(head):
         return _describe_safetensors(path, file)
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return _describe_pickle(path, file)
     if _is_onnx(head):
-        return ONNX, _USE_PATH.format(_typed(path))
+        return ONNX, _USE_PATH.format(quote_word(_typed(path)))
     return TEXT if _is_text(head) else UNKNOWN, MODEL_FORMS
 
 
@@ -186,17 +187,17 @@ def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
 
     typed_path = _typed(path)
     if has("code/*") and has("data.pkl"):
-        return SCRIPT_ARCHIVE, _USE_PATH.format(typed_path)
+        return SCRIPT_ARCHIVE, _USE_PATH.format(quote_word(typed_path))
     old_export = has("serialized_exported_program.json")
     if old_export or (has("models/*.json") and has("version")):
-        return EXPORT_ARCHIVE, _USE_PATH.format(typed_path)
+        return EXPORT_ARCHIVE, _USE_PATH.format(quote_word(typed_path))
     if has("data/aotinductor/*"):
         return COMPILED, _USE_UNCOMPILED
     if has("data.pkl"):
         file.seek(0)
         return _describe_pickle(path, file, DAMAGED_RECORD)
     if names and has("*.npy"):
-        return ARRAYS, _USE_INPUT.format(path)
+        return ARRAYS, _USE_INPUT.format(quote_word(path))
     return "a zip archive with no weights in it", MODEL_FORMS
 
 
@@ -264,7 +265,7 @@ def _describe_pickle(
         return otherwise, WRITE_AGAIN
     if objects:
         return f"{_PICKLED_OBJECT} ({objects[0]})", _WOULD_RUN_CODE
-    return CHECKPOINT, _USE_WEIGHTS.format(path)
+    return CHECKPOINT, _USE_WEIGHTS.format(quote_word(path))
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -276,12 +277,12 @@ def _describe_safetensors(path: str, file: BinaryIO) -> tuple[str, str]:
     length = int.from_bytes(file.read(8), "little")
     header = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
-        complete = len(header) == length and isinstance(json.loads(header), dict)
+        complete = len(header) == length and isinstance(parse_table(header), dict)
     except (ValueError, RecursionError):
         complete = False
     if not complete:
         return TRUNCATED_SAFETENSORS, WRITE_AGAIN
-    return SAFETENSORS, _USE_WEIGHTS.format(path)
+    return SAFETENSORS, _USE_WEIGHTS.format(quote_word(path))
 
 
 def _is_onnx(head: bytes) -> bool:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from hookscope.errors import LayerError
+from hookscope.files.shell_words import cite_command
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.specs import patterns
 from hookscope.specs.suggestions import did_you_mean
@@ -61,7 +62,8 @@ def select(
     )
     if not selected:
         raise LayerError(
-            "No layer matches all of the filters.", f"'hookscope tree {spec}' lists them all."
+            "No layer matches all of the filters.",
+            f"{cite_command('hookscope', 'tree', spec)} lists them all.",
         )
     return selected
 
@@ -75,14 +77,14 @@ def _matched(every: Sequence[Layer], pattern: str, spec: str) -> set[Layer]:
         for name in filter(test, absent):
             raise LayerError(
                 f"{name} is not in {spec}: {absent[name]}.",
-                f"'hookscope tree {spec}' lists what is.",
+                f"{cite_command('hookscope', 'tree', spec)} lists what is.",
             )
         names = [name for layer in every for name in (layer.name, *layer.aliases)]
         globs = patterns.near_patterns(pattern, names)
         near = did_you_mean(pattern, globs or names)
         raise LayerError(
             f"No layer of {spec} matches {pattern!r}.",
-            f"{near} 'hookscope tree {spec}' lists them all.".strip(),
+            f"{near} {cite_command('hookscope', 'tree', spec)} lists them all.".strip(),
         )
     return matches
 

@@ -26,16 +26,18 @@ from hookscope.files.file_types import (
     SCRIPT_ARCHIVE,
     describe_file,
 )
-from hookscope.files.shell_words import quote_word
+from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
+from hookscope.specs.near_files import near_files
 from hookscope.specs.output_path import MARK, header_of, holds_features
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, Index
 
 SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
+_RESULTS = "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run."
 _FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
 
 
@@ -106,11 +108,11 @@ def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
 
 
 def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
-    folder = quote_word(f"{os.path.dirname(path) or '.'}/")
+    folder = f"{os.path.dirname(path) or '.'}/"
     return ResultsFileError(
         f"{path} is part of a features folder, which is read as a whole.",
-        f"'hookscope show {folder}' lists its contents, 'hookscope export {folder}' writes them to"
-        " one file.",
+        f"{cite_command('hookscope', 'show', folder)} lists its contents,"
+        f" {cite_command('hookscope', 'export', folder)} writes them to one file.",
     )
 
 
@@ -120,6 +122,10 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         return ResultsFileError(
             f"Cannot read {path}: it is a features folder, not a file.",
             f"Export it to a file: hookscope export {quote_word(os.fspath(path))}",
+        )
+    if not os.path.lexists(path):
+        return ResultsFileError(
+            f"Cannot read {path}: there is no such file or folder.", near_files(path, _RESULTS)
         )
     kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
@@ -138,7 +144,7 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         reason = f"it is {kind}"  # the message of safetensors is about lengths in a header
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",
-        "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run.",
+        _RESULTS,
     )
 
 
@@ -170,7 +176,7 @@ class CaptureFile(Recording):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = path
-        self.listing = f"'hookscope show {path}' lists what is in it."
+        self.listing = f"{cite_command('hookscope', 'show', os.fspath(path))} lists what is in it."
         header = read_header(path)
         self._tensors = header.tensors
         self._pairs = header.pairs

@@ -11,13 +11,24 @@ from typing import Any, TypedDict
 from hookscope.files.strict_json import Number, type_error
 
 
+class AdapterMetadata(TypedDict):
+    """An adapter of peft; ``changes`` is whether it changes a weight, None if that is not known."""
+
+    folder: str
+    type: str
+    layers: int
+    changes: bool | None
+    blake3: str | None
+
+
 class ModelMetadata(TypedDict, total=False):
-    """The model: its spec, its source and its weights."""
+    """The model: its spec, its source, its weights, and an adapter if there is one."""
 
     spec: str
     source: str
     weights: str | None
     blake3: str | None
+    adapter: AdapterMetadata
 
 
 class InputMetadata(TypedDict, total=False):
@@ -213,6 +224,7 @@ class CamMetadata(CamLayer, total=False):
     steps: int
     baseline: str
     gap: list[Number | None]
+    patch: int
 
 
 class ChannelSummary(TypedDict):

@@ -101,6 +101,15 @@ def locate(
     return LocatedPositions(sequence.dim, rows)
 
 
+def position_counts(record: Record, metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the number of positions of each row of a tensor, without padding.
+
+    Empty if the tensor has no sequence dimension.
+    """
+    sequence = _sequence(record, metadata)
+    return () if sequence is None else tuple(map(len, sequence.real))
+
+
 def _later_sequence(record: Record) -> _Sequence | None:
     if len(record.shape) != 3:
         return None

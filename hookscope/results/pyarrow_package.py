@@ -9,8 +9,11 @@ from hookscope.errors import EnvironmentFault
 
 
 @contextmanager
-def require_pyarrow() -> Iterator[None]:
+def require_pyarrow(action: str = "Writing") -> Iterator[None]:
     """Turn a failed import of pyarrow in the block into an error that says how to install it.
+
+    Args:
+        action: what needs it: ``Reading`` or ``Writing`` Parquet.
 
     Raises:
         EnvironmentFault: it is not installed, or cannot be imported.
@@ -19,6 +22,6 @@ def require_pyarrow() -> Iterator[None]:
         yield
     except ImportError as error:
         raise EnvironmentFault(
-            f"Writing Parquet needs pyarrow, which cannot be imported: {error}.",
+            f"{action} Parquet needs pyarrow, which cannot be imported: {error}.",
             'Install it: pip install "hookscope[parquet]"',
         ) from error

@@ -49,12 +49,15 @@ class TextRecipe:
         text: a description of ``run`` for users.
         vocabulary: the text of each token; None if it is not known.
         chat: as ``run``, with each text as a message in the chat template; None without a template.
+        truncate: as ``run``, with each text cut to a number of tokens, special tokens included;
+            None if that is not possible.
     """
 
     run: Callable[[Sequence[str]], Any]
     text: str
     vocabulary: Vocabulary | None = None
     chat: Callable[[Sequence[str]], Any] | None = None
+    truncate: Callable[[Sequence[str], int], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,35 @@ class WeightsInfo:
 
 
 @dataclass(frozen=True)
+class AdapterInfo:
+    """An adapter that is attached to a model.
+
+    Attributes:
+        folder: where it came from.
+        kind: its type as peft names it, such as ``LORA``.
+        layers: how many layers it has replaced.
+        changes: whether it changes a weight; None if that is not known.
+        file_hash: computes the BLAKE3 of its values.
+    """
+
+    folder: str
+    kind: str
+    layers: int
+    changes: bool | None
+    file_hash: BackgroundHash | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the metadata. It waits for the hash."""
+        return {
+            "folder": self.folder,
+            "type": self.kind,
+            "layers": self.layers,
+            "changes": self.changes,
+            "blake3": self.file_hash.result() if self.file_hash else None,
+        }
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """A model ready to run.
 
@@ -140,6 +172,7 @@ class LoadedModel:
         example_text: a description of that input for users.
         example_spec: the spec of that input in metadata.
         packages: other packages that compute its results, whose versions are in the metadata.
+        adapter: the adapter that is attached; None without one.
     """
 
     module: nn.Module
@@ -159,6 +192,7 @@ class LoadedModel:
     example_text: str = "example_input() of its file"
     example_spec: str = "example_input"
     packages: tuple[str, ...] = ()
+    adapter: AdapterInfo | None = None
 
     def __repr__(self) -> str:
         kind, weights = type(self.module).__name__, self.weights.name

@@ -16,6 +16,7 @@ from hookscope.sources.live import as_hookable
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs import catalog
+from hookscope.specs.adapter_folder import NO_ADAPTER, check_adapter
 from hookscope.specs.model_spec import (
     EXPORTED,
     FILE,
@@ -34,8 +35,8 @@ from hookscope.specs.suggestions import did_you_mean
 FORWARD = "forward"
 
 # Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel. That of
-# TorchScript also takes method, that of exported programs trust, that of transformers attn, that
-# of ONNX files optimize.
+# TorchScript also takes method, that of exported programs trust, that of transformers attn
+# and adapter, that of ONNX files optimize.
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
     FILE: "hookscope.sources.python_file",
@@ -62,6 +63,7 @@ def load(
     attn: str | None = None,
     trust: bool = False,
     onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
     """Load a model, in eval mode on the CPU.
 
@@ -86,6 +88,8 @@ def load(
         trust: open an exported program even if it contains pickles that run code.
         onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
             default), ``basic``, ``extended`` or ``all``.
+        adapter: the folder of an adapter of peft, for a ``hf:`` model; None or ``none``
+            without one.
 
     Raises:
         ModelError: the spec names no model, or the model cannot be built or has no such method.
@@ -103,6 +107,7 @@ def load(
     _check_file_options(request)
     parsed = catalog.check_model_spec(spec)
     catalog.check_attn(parsed, attn)
+    check_adapter(parsed, adapter)
     source = import_module(_SOURCES[parsed.source])
     options: dict[str, Any] = {}
     if parsed.source == TORCHSCRIPT:
@@ -111,6 +116,7 @@ def load(
         options["trust"] = trust
     elif parsed.source == TRANSFORMERS:
         options["attn"] = attn
+        options["adapter"] = None if adapter in (None, NO_ADAPTER) else os.fspath(adapter)
     elif parsed.source == ONNX:
         options["optimize"] = onnx_optimize or "none"
     loaded = source.load(

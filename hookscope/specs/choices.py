@@ -27,6 +27,8 @@ PENALTIES = ("gp",)
 ABLATION_EDITS = {"zero": "zero", "mean": "mean:channel", "noise": "noise:1std"}
 # The metrics of an ablation, which it can be ranked by.
 ABLATION_METRICS = ("score", "loss", "output")
+# The metrics of a sweep, of which its map shows one.
+SWEEP_METRICS = ("difference", "score", "loss", "kl", "output")
 
 # The optimizers by name, each with its class in torch.optim. Not among them are those that need
 # several gradients (LBFGS), sparse gradients (SparseAdam) or only matrices (Muon).

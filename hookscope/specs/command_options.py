@@ -16,9 +16,8 @@ from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_o
 from hookscope.specs.choices import (
     ABLATION_EDITS,
     ABLATION_METRICS,
-    AUTOCASTS,
-    DECODINGS,
     OPTIMIZERS,
+    SWEEP_METRICS,
     check_choice,
 )
 from hookscope.specs.health_checks import (
@@ -30,9 +29,9 @@ from hookscope.specs.health_checks import (
 )
 from hookscope.specs.losses import check_target
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
-from hookscope.specs.reduction import StorageOptions, parse_storage
 from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
 from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
 from hookscope.specs.weight_checks import WEIGHT_CHECKS
 
 _CHECKS_OF = {"models": CHECKS, "training runs": RUN_CHECKS, "files of weights": WEIGHT_CHECKS}
@@ -279,6 +278,33 @@ class AblateOptions:
 
 
 @dataclass(frozen=True)
+class SweepOptions:
+    """What ``sweep`` changes and shows.
+
+    Attributes:
+        edit: the operation, without a layer.
+        positions: ``all``, or positions such as ``0,2-3``; None for whole layers.
+        heads: number of attention heads, or ``auto``; None for whole layers.
+        against: the second class of the logit difference; None for no logit difference.
+        metric: the metric of the map; None for the first one that is defined.
+    """
+
+    edit: str = "zero"
+    positions: str | None = None
+    heads: int | str | None = None
+    against: str | int | None = None
+    metric: str | None = None
+
+    def __post_init__(self) -> None:
+        check_sweep_places(parse_sweep_edit(self.edit), self.positions, self.heads)
+        check_choice("metric", self.metric or SWEEP_METRICS[0], SWEEP_METRICS)
+        if self.metric == "difference" and self.against is None:
+            raise RequestError(
+                "The metric difference needs a second class.", "Add --against CLASS."
+            )
+
+
+@dataclass(frozen=True)
 class LensOptions:
     """How ``lens`` reads the layers of a language model.
 
@@ -317,7 +343,8 @@ class CamOptions:
         target: the class that is explained.
         upsample: how the map is resized to the image.
         steps: the number of points of ``integrated``.
-        baseline: where the path of ``integrated`` begins.
+        baseline: where the path of ``integrated`` begins, and what ``occlusion`` puts in a patch.
+        patch: side of the patches of ``occlusion`` in pixels.
     """
 
     by: str = DEFAULT_METHOD
@@ -326,74 +353,8 @@ class CamOptions:
     upsample: str = UPSAMPLINGS[0]
     steps: int | None = None
     baseline: Any = None
+    patch: int | None = None
 
     def __post_init__(self) -> None:
-        check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample)
+        check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch)
         check_target(self.target)
-
-
-@dataclass(frozen=True)
-class ExtractOptions:
-    """How ``extract`` reads a dataset, and what it stores of each row.
-
-    Attributes:
-        what: ``output``, ``input`` or both.
-        batch: the batch size; None for what fits into ``memory``.
-        memory: the memory budget for batches, in bytes.
-        workers: processes that read; None for one less than the number of cores.
-        shard_size: rows of a shard.
-        every: use every N-th input.
-        reduce: the reduction of each row.
-        store_dtype: the dtype that floating-point values are stored in.
-        stats_only: store statistics of the whole dataset and no rows.
-        decode: ``exact`` or ``fast``.
-        stop: end the forward pass after the last selected layer.
-        skip_bad: skip inputs that cannot be read.
-        resume: resume an interrupted run.
-        force: replace the results in the folder.
-        channels_last: use that memory format.
-        autocast: ``bfloat16`` or ``float16``.
-
-    Raises:
-        RequestError: a number is too small, or a value is not one of the choices.
-    """
-
-    what: str | Iterable[str] = ("output",)
-    batch: int | None = None
-    memory: int = 2 * 10**9
-    workers: int | None = None
-    shard_size: int | None = None
-    every: int = 1
-    reduce: str | None = None
-    store_dtype: str | None = None
-    stats_only: bool = False
-    decode: str = DECODINGS[0]
-    stop: bool = True
-    skip_bad: bool = False
-    resume: bool = False
-    force: bool = False
-    channels_last: bool = False
-    autocast: str | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("decode", self.decode, DECODINGS)
-        check_choice("autocast", self.autocast or AUTOCASTS[0], AUTOCASTS)
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise RequestError(f"{name} must be at least {least}, not {value}.")
-        hold_iterable(self, "what")
-        self.kinds, self.storing  # noqa: B018 - computed for their checks
-
-    @property
-    def kinds(self) -> set[str]:
-        """The kinds of records to make."""
-        return resolve_kinds(self.what, VALUE_KINDS)
-
-    @property
-    def storing(self) -> StorageOptions:
-        """What is stored of each row."""
-        return parse_storage(self.reduce, self.store_dtype, self.stats_only)
-
-
-_LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1}

@@ -36,11 +36,11 @@ from hookscope.specs.tolerances import check_tolerances
 # in commands that take one model.
 PAIRED_OPTIONS: dict[str, Any] = {
     **{"weights": "random", "rename": None, "model_args": None},
-    **dict.fromkeys(("method", "attn", "onnx_optimize", "dtype", "device")),
+    **dict.fromkeys(("method", "attn", "onnx_optimize", "adapter", "dtype", "device")),
 }
 # The options of a comparison of training runs.
 RUN_OPTIONS = ("layers", "atol", "rtol", "strict")
-_INPUT = ("input", "shape", "preprocess", "size", "mean", "std")
+_INPUT = ("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "chat")
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (TORCHSCRIPT, EXPORTED, ONNX)
@@ -60,9 +60,10 @@ class DiffRequest:
         atol, rtol: tolerances; None for those of the dtype.
         equal_nan: NaN is equal to NaN.
         strict: require that every record is in both.
-        input, shape, preprocess, size, mean, std: what both models are called with.
-        weights, rename, partial, model_args, method, attn, onnx_optimize, trust, seed, dtype,
-            device, train: of both models; where two values are given, A's and then B's.
+        input, shape, preprocess, size, mean, std, tokenizer, chat: what both models are called
+            with.
+        weights, rename, partial, model_args, method, attn, onnx_optimize, adapter, trust, seed,
+            dtype, device, train: of both models; where two values are given, A's and then B's.
 
     Raises:
         RequestError: A and B are not of one kind, a tolerance is negative or not finite, or an
@@ -88,6 +89,8 @@ class DiffRequest:
     size: int | tuple[int, int] | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    tokenizer: str | os.PathLike[str] | None = None
+    chat: bool = False
     weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
     rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
     partial: bool = False
@@ -95,6 +98,7 @@ class DiffRequest:
     method: str | Sequence[str] = ()
     attn: str | Sequence[str] = ()
     onnx_optimize: str | Sequence[str] = ()
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
     trust: bool = False
     seed: int = 0
     dtype: str | Sequence[str] = ()
@@ -141,7 +145,8 @@ class DiffRequest:
     def requests(self) -> tuple[Request, Request]:
         """The run of A and that of B, on the input as A takes it."""
         input = InputRequest(
-            self.input, self.shape, self.preprocess, self.size, self.mean, self.std
+            *(self.input, self.shape, self.preprocess, self.size, self.mean, self.std),
+            *(self.tokenizer, self.chat),
         )
 
         def request(side: int, model: Any, options: dict[str, Any]) -> Request:
@@ -160,25 +165,26 @@ class DiffRequest:
 
 @dataclass(frozen=True)
 class RunDiffOptions(ExactDiffOptions):
-    """How two training runs are compared.
+    """How two training runs, or two features folders, are compared.
 
     Without patterns of layers, what belongs to no layer is compared too. ``strict`` requires the
-    same series and the same steps.
+    same series and the same steps, or the same keys.
     """
 
 
-def check_run_diff_options(chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option of ``diff`` is chosen that runs have no use for.
+def check_run_diff_options(chosen: Iterable[str], what: str = "training runs") -> None:
+    """Raise RequestError if an option of ``diff`` is chosen that runs or features cannot use.
 
     Args:
         chosen: the keywords that were chosen.
+        what: what A and B are, in the plural.
     """
     for name in chosen:
         if name not in RUN_OPTIONS:
             option = {"model_args": "model-arg", "types": "type"}.get(name, name.replace("_", "-"))
-            hint = "NaN in both is equal in runs." if name == "equal_nan" else ""
+            hint = "NaN in both is equal." if name == "equal_nan" else ""
             raise RequestError(
-                f"--{option} is not for training runs, and A and B are runs.",
+                f"--{option} is not for {what}, and A and B are {what}.",
                 f"Leave it out. {hint}",
             )
 
@@ -202,13 +208,22 @@ def are_runs(a: object, b: object) -> bool:
     is_run = [isinstance(one, str | os.PathLike) and is_run_folder(one) for one in (a, b)]
     if is_run[0] != is_run[1]:
         run, other = (a, b) if is_run[0] else (b, a)
-        name = other if isinstance(other, str | os.PathLike) else "the other"
+        name = "the other"
+        if isinstance(other, str | os.PathLike):
+            name = os.fspath(other)
+            if not os.path.exists(name):
+                check_model_spec(name)  # it may be a missing file
         raise RequestError(
             f"{run} is the folder of a training run and {name} is not; diff compares two of the"
             " same kind.",
             "Name two folders that 'hookscope run' wrote.",
         )
     return is_run[0]
+
+
+def are_features(a: object, b: object) -> bool:
+    """Whether both A and B are features folders."""
+    return all(isinstance(one, str | os.PathLike) and holds_features(one) for one in (a, b))
 
 
 def are_captures(a: Any, b: Any) -> bool:
@@ -220,7 +235,8 @@ def are_captures(a: Any, b: Any) -> bool:
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
-                f"{side} is a features folder, and diff compares captures or models.",
+                f"{side} is a features folder, and the other is not; diff compares two of the same"
+                " kind.",
                 f"Convert it to a file first: hookscope export {quote_word(os.fspath(side))}",
             )
     a_is_capture, b_is_capture = _is_capture(a), _is_capture(b)
@@ -232,7 +248,7 @@ def are_captures(a: Any, b: Any) -> bool:
             check_model_spec(spec)  # it may be a missing file
         raise RequestError(
             f"{capture} is a capture and {spec} is a model; diff compares two of the same kind.",
-            f"Capture the model first, on the same input: hookscope capture {spec}",
+            f"Capture the model first, on the same input: hookscope capture {quote_word(spec)}",
         )
     return a_is_capture
 

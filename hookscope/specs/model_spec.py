@@ -18,6 +18,7 @@ from hookscope.files import file_types
 from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHIVE, describe_file
 from hookscope.files.shell_words import quote_word
 from hookscope.files.weight_files import WeightFiles, find_weight_files
+from hookscope.specs.near_files import near_files
 from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.suggestions import did_you_mean
 
@@ -40,7 +41,6 @@ _NO_HUB_NAME = re.compile(r"[./~]|.*\\|.*\.json$|.*/.*/", re.DOTALL)  # organisa
 _WEIGHTS_FILE = re.compile(
     r".+\.(safetensors|pth|pt|bin|ckpt|index\.json)", re.DOTALL | re.IGNORECASE
 )
-_ANY_NAME = re.compile(r".+", re.DOTALL)
 _COPY_FIRST = "Save its content to a file, and name that file."
 _SOURCES = {  # by type of file
     SCRIPT_ARCHIVE: TORCHSCRIPT,
@@ -100,7 +100,7 @@ def parse_model(text: str) -> ModelSpec:
     if python:
         path, name = python["path"], python["name"]
         if not Path(path).is_file():
-            raise ModelError(f"There is no file {path!r}.", _near_file(path))
+            raise ModelError(f"There is no file {path!r}.", near_files(path, MODEL_FORMS))
         if name is not None and not name.isidentifier():
             raise ModelError(f"{name!r} is not a valid Python name.", f"Write {path}:NAME.")
         return ModelSpec(FILE, text, path, name or "")
@@ -117,7 +117,8 @@ def parse_model(text: str) -> ModelSpec:
     if prefix:
         return _of_plugin(text, prefix["source"], prefix["rest"])
     if "/" in text or "\\" in text or _MODEL_FILE.fullmatch(text):
-        raise ModelError(f"There is no file {text!r}.", _near_file(text))
+        noun = "file" if Path(text).suffix else "file or folder"
+        raise ModelError(f"There is no {noun} {text!r}.", near_files(text, MODEL_FORMS))
     return ModelSpec(TORCHVISION, text, "", text)
 
 
@@ -164,7 +165,7 @@ def _of_transformers(text: str, place: str) -> ModelSpec:
             "Name a folder that save_pretrained wrote, or a configuration: hf:FOLDER/config.json.",
         )
     if not place.strip() or (not path.exists() and _NO_HUB_NAME.match(place)):
-        near = _near_file(place, "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME.")
+        near = near_files(place, "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME.")
         raise ModelError(f"There is no folder or file {place!r}.", near)
     folder = path.resolve().parent if path.is_file() else path.resolve()
     return ModelSpec(TRANSFORMERS, text, place, re.sub(r"[^\w.-]+", "_", folder.name) or "hf")
@@ -248,7 +249,7 @@ def parse_function(text: str) -> FunctionSpec:
             f"{text!r} does not name a function.", f"Write {form}, or package.module:FUNCTION."
         )
     if in_file and not Path(home).is_file():
-        near = _near_file(home, "Check the name and the folder.")
+        near = near_files(home, "Check the name and the folder.")
         raise RequestError(f"There is no file {home!r}.", near)
     return FunctionSpec(text, home, name)
 
@@ -261,7 +262,7 @@ def reject_path(text: str) -> None:
             show = f"Show its content: hookscope show {quote_word(text)}"
             raise ModelError(f"{text!r} is a folder of results, not a model.", show)
         if ours:
-            repair = f"To open it with transformers, write hf:{text}"
+            repair = f"To open it with transformers, write {quote_word(f'hf:{text}')}"
             raise ModelError(f"{text!r} is a folder, not a model.", repair)
         raise ModelError(
             f"{text!r} is a folder without weights, not a model.", file_types.WEIGHT_FORMS
@@ -290,7 +291,7 @@ def check_weights_file(path: str) -> WeightFiles:
         WeightsFileError: it is the index of a set that is damaged or incomplete.
     """
     if not Path(path).exists():
-        near = _near_file(path, "Check the name and the folder.", _WEIGHTS_FILE)
+        near = near_files(path, "Check the name and the folder.", _WEIGHTS_FILE)
         raise RequestError(f"There is no weights file {path!r}.", near)
     if not (Path(path).is_file() or Path(path).is_dir()):
         raise RequestError(f"{path!r} is a pipe or a device, not a file.", _COPY_FIRST)
@@ -362,13 +363,6 @@ def parse_prefixes(pairs: Iterable[str]) -> dict[str, str]:
             raise RequestError(f"{old!r} is given twice.", "Give each prefix once.")
         found[old] = new
     return found
-
-
-def _near_file(path: str, otherwise: str = MODEL_FORMS, wanted: re.Pattern[str] = _ANY_NAME) -> str:
-    folder = Path(path).parent
-    found = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
-    names = [name for name in found if wanted.fullmatch(name)]
-    return did_you_mean(Path(path).name, names) or otherwise
 
 
 def plugin_entry_points() -> dict[str, EntryPoint]:

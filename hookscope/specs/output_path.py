@@ -6,7 +6,6 @@ These checks run before torch is imported, so that a wrong path is reported at o
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
+from hookscope.files.strict_json import parse_table
 from hookscope.specs.choices import PICTURE_SUFFIXES
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
@@ -36,6 +36,7 @@ PICTURE_MARKS = {
 JPEG_OPTIONS = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
 TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
+ANALYSES = (".json", *PICTURE_SUFFIXES)  # the formats of an analysis of features
 RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
 _MARKLESS = (NPY, *RUN_TABLES)  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
@@ -151,7 +152,7 @@ def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= _HEADER_LIMIT:
         raise ValueError("no header of safetensors")
-    table = json.loads(file.read(length))
+    table = parse_table(file.read(length))
     if not isinstance(table, dict):
         raise ValueError("no header of safetensors")
     return table, 8 + length
@@ -171,7 +172,7 @@ def recording_ending(path: Path) -> str:
             f"Use {', '.join(RECORDINGS[:-1])} or {RECORDINGS[-1]}. For a picture:"
             f" hookscope plot FILE{SUFFIX} LAYER -o {join_words([str(path)])}",
         )
-    return _known_ending(path, RECORDINGS) if path.suffix else SUFFIX
+    return known_ending(path, RECORDINGS) if path.suffix else SUFFIX
 
 
 def check_ending(path: Path, *endings: str) -> None:
@@ -181,10 +182,15 @@ def check_ending(path: Path, *endings: str) -> None:
         RequestError: it has another suffix. A name without a suffix is accepted.
     """
     if path.suffix:
-        _known_ending(path, endings)
+        known_ending(path, endings)
 
 
-def _known_ending(path: Path, endings: Sequence[str]) -> str:
+def known_ending(path: Path, endings: Sequence[str]) -> str:
+    """Return the suffix of a file in lower case, which determines its format.
+
+    Raises:
+        RequestError: it is not one of ``endings``.
+    """
     ending = path.suffix.lower()
     if ending not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
@@ -216,16 +222,16 @@ def table_ending(path: Path) -> str:
     Raises:
         RequestError: there is no export to that format.
     """
-    return _known_ending(path, TABLES)
+    return known_ending(path, TABLES)
 
 
-def lens_ending(path: Path) -> str:
-    """Return the suffix of a file of the logit lens, which determines its format.
+def view_ending(path: Path) -> str:
+    """Return the suffix of a file of ``lens``, ``sweep`` or ``attribute``: its format.
 
     Raises:
         RequestError: it is not written in that format.
     """
-    return _known_ending(path, (".json", PAGE, *PICTURE_SUFFIXES))
+    return known_ending(path, (".json", PAGE, *PICTURE_SUFFIXES))
 
 
 def check_run_export(path: Path, force: bool) -> bool:

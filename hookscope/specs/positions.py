@@ -88,16 +88,34 @@ def split_positions(target: str) -> tuple[str, Positions | None]:
         return target, None
     if not name or not text:
         raise RequestError(f"{target!r} has no {'positions' if name else 'layer'}.", _FORMS)
+    return name, Positions(text, _entries(text, target))
+
+
+def parse_positions(text: str) -> Positions:
+    """Parse positions without a layer.
+
+    Raises:
+        RequestError: they cannot be parsed.
+
+    Example:
+        >>> parse_positions("0,2-3").entries
+        (IndexRange(first=0, last=0), IndexRange(first=2, last=3))
+    """
+    return Positions(text, _entries(text, text))
+
+
+def _entries(text: str, whole: str) -> tuple[Entry, ...]:
+    """The positions in a text; ``whole`` is what the user typed, for errors."""
     entries: list[Entry] = []
     start = 0
     while start <= len(text):
         match = _ENTRY.match(text, start)
         if match is None or text[match.end() : match.end() + 1] not in ("", ","):
             part = text[start:].partition(",")[0]
-            raise RequestError(f"{target!r}: {part!r} is not a position.", _FORMS)
+            raise RequestError(f"{whole!r}: {part!r} is not a position.", _FORMS)
         entries.append(_entry(match))
         start = match.end() + 1
-    return name, Positions(text, tuple(entries))
+    return tuple(entries)
 
 
 def _entry(match: re.Match[str]) -> Entry:

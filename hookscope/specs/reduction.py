@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from hookscope.errors import RequestError
 from hookscope.specs.suggestions import did_you_mean
 
-MEAN, MAX, CLS, FLATTEN = "mean", "max", "cls", "flatten"
+MEAN, MAX, FLATTEN = "mean", "max", "flatten"
+FIRST, LAST, CLS = "first", "last", "cls"  # one token
 TOPK, PCA, HISTOGRAM = "topk", "pca", "histogram"
 SPACE, TOKENS, ALL = "space", "tokens", "all"
 
 COUNTED = (TOPK, PCA)  # these take a number K
 OVER = (SPACE, TOKENS, ALL)
-_WHOLE = (CLS, FLATTEN)  # these always reduce the same axes
-FORMS = (MEAN, MAX, CLS, FLATTEN, "topk:K", "pca:K", HISTOGRAM)
+_WHOLE = (FIRST, LAST, CLS, FLATTEN)  # these always reduce the same axes
+FORMS = (MEAN, MAX, FIRST, LAST, CLS, FLATTEN, "topk:K", "pca:K", HISTOGRAM)
 _NAMES = tuple(form.partition(":")[0] for form in FORMS)
 
 FLOAT16, BFLOAT16, INT8 = "float16", "bfloat16", "int8"
@@ -30,7 +31,7 @@ class Reduction:
 
     Attributes:
         text: the whole spec.
-        name: ``mean``, ``max``, ``cls``, ``flatten``, ``topk``, ``pca`` or ``histogram``.
+        name: one of ``FORMS``, without the number.
         count: the K of ``topk`` and ``pca``, else 0.
         over: ``space``, ``tokens`` or ``all``; None for the default of the reduction and the layer.
     """

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from hookscope.errors import InputError, LossError, RequestError
+from hookscope.specs.adapter_folder import check_adapter
 from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
 from hookscope.specs.edit import check_second_order
@@ -93,6 +94,7 @@ class ModelRequest:
         attn: how a model of transformers computes attention.
         trust: open an exported program even if it carries pickles that run code.
         onnx_optimize: how far onnxruntime may change the graph of an ONNX file; None for ``none``.
+        adapter: the folder of an adapter of peft; None or ``none`` without one.
 
     Raises:
         ModelError: the spec names no model, or a missing file.
@@ -113,9 +115,11 @@ class ModelRequest:
     attn: str | None = None
     trust: bool = False
     onnx_optimize: str | None = None
+    adapter: Text | None = None
 
     def __post_init__(self) -> None:
         check_onnx_optimize(self.source, self.onnx_optimize)
+        check_adapter(self.spec, self.adapter)
         if self.spec is not None:
             check_attn(self.spec, self.attn)
             if self.source == ONNX:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import cite_command
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.suggestions import did_you_mean
 
@@ -72,7 +73,9 @@ def choose_keys(
             chosen, index = _matching(selector, keys, holders), WHOLE
         if not chosen:
             near = did_you_mean(pattern, [*keys, *(name for key in keys for name in holders(key))])
-            listed = listing or f"'hookscope show {path}' lists what is in it."
+            listed = (
+                listing or f"{cite_command('hookscope', 'show', str(path))} lists what is in it."
+            )
             raise RequestError(f"{pattern!r} matches nothing in {path}.", near or listed)
         found |= {(key, str(index)): (key, index) for key in chosen}
     return list(found.values())

@@ -34,20 +34,26 @@ from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import ForwardError
 from hookscope.results.ablation import Ablation
+from hookscope.results.attribution import Attribution
 from hookscope.results.diff.diff_result import Diff
 from hookscope.results.features.features import Features
+from hookscope.results.features.features_diff import FeaturesDiff
 from hookscope.results.features.folder_verification import Verification
 from hookscope.results.grad_check import GradCheck
 from hookscope.results.health import Health
 from hookscope.results.lens import Lens
 from hookscope.results.module_tree import ModuleTree
+from hookscope.results.probes.layer_probes import LayerProbes
 from hookscope.results.records import Recording
 from hookscope.results.runs.key_curves import KeyCurves
 from hookscope.results.runs.run_diff import RunDiff
 from hookscope.results.runs.run_export import ExportedRun
 from hookscope.results.runs.run_summary import RunSummary
 from hookscope.results.runs.training_run import TrainingRun
+from hookscope.results.similarity.layer_similarity import LayerSimilarity
+from hookscope.results.sweep import Sweep
 from hookscope.results.trace_events import Trace
+from hookscope.results.units.top_inputs import TopInputs
 from hookscope.results.weights.weight_diff import WeightDiff
 from hookscope.results.weights.weight_hashes import WeightHashes
 from hookscope.results.weights.weight_set import WeightSet
@@ -126,8 +132,11 @@ def result_columns(command: str) -> tuple[Column, ...]:
     if command not in ("capture", "diff", "grads", "step", "trace"):
         return ()
     columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{command}").COLUMNS
-    if command == "diff":  # its other tables: those of runs and of weights
-        others = (import_module(f"hookscope.views.text.{kind}_diff") for kind in ("run", "weight"))
+    if command == "diff":  # its other tables
+        others = (
+            import_module(f"hookscope.views.text.{kind}_diff")
+            for kind in ("run", "weight", "features")
+        )
         columns = (*columns, *(column for other in others for column in other.COLUMNS))
     return columns if command == "trace" else (*columns, NOTE)  # calls have no notes
 
@@ -142,6 +151,18 @@ def _(result: Ablation, options: TextOptions) -> list[Text]:
 @document.register(Ablation)
 def _(result: Ablation, file: str | None = None) -> dict[str, Any]:
     return documents.document("ablate", {**result.to_json(), "file": file})
+
+
+@text.register(Attribution)
+def _(result: Attribution, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.attribution import attribution_lines
+
+    return attribution_lines(result, options)
+
+
+@document.register(Attribution)
+def _(result: Attribution, file: str | None = None) -> dict[str, Any]:
+    return documents.document("attribute", {**result.to_json(), "file": file})
 
 
 @text.register(Diff)
@@ -173,6 +194,18 @@ def _(result: Features, options: TextOptions) -> list[Text]:
 @document.register(Features)
 def _(result: Features, file: str | None = None) -> dict[str, Any]:
     return documents.features_document(result)
+
+
+@text.register(FeaturesDiff)
+def _(result: FeaturesDiff, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.features_diff import features_diff_lines
+
+    return features_diff_lines(result, options)
+
+
+@document.register(FeaturesDiff)
+def _(result: FeaturesDiff, file: str | None = None) -> dict[str, Any]:
+    return documents.document("diff", result.to_json())
 
 
 @text.register(ForwardError)
@@ -211,6 +244,30 @@ def _(result: KeyCurves, options: TextOptions) -> list[Text]:
     from hookscope.views.text.training_run import curve_lines
 
     return curve_lines(result, options)
+
+
+@text.register(LayerProbes)
+def _(result: LayerProbes, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.probe import probe_lines
+
+    return probe_lines(result, options)
+
+
+@document.register(LayerProbes)
+def _(result: LayerProbes, file: str | None = None) -> dict[str, Any]:
+    return documents.document("probe", {**result.to_json(), "file": file})
+
+
+@text.register(LayerSimilarity)
+def _(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.similar import similarity_lines
+
+    return similarity_lines(result, options)
+
+
+@document.register(LayerSimilarity)
+def _(result: LayerSimilarity, file: str | None = None) -> dict[str, Any]:
+    return documents.document("similar", {**result.to_json(), "file": file})
 
 
 @text.register(Lens)
@@ -292,6 +349,30 @@ def _(result: TensorView, options: TextOptions) -> list[Text]:
     from hookscope.views.text.show import tensor_lines
 
     return tensor_lines(result, options)
+
+
+@text.register(Sweep)
+def _(result: Sweep, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.sweep import sweep_lines
+
+    return sweep_lines(result, options)
+
+
+@document.register(Sweep)
+def _(result: Sweep, file: str | None = None) -> dict[str, Any]:
+    return documents.document("sweep", {**result.to_json(), "file": file})
+
+
+@text.register(TopInputs)
+def _(result: TopInputs, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.top import top_lines
+
+    return top_lines(result, options)
+
+
+@document.register(TopInputs)
+def _(result: TopInputs, file: str | None = None) -> dict[str, Any]:
+    return documents.document("top", {**result.to_json(), "file": file})
 
 
 @text.register(Trace)

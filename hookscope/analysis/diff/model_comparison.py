@@ -213,7 +213,7 @@ def compare_models(request: DiffRequest) -> Diff:
 
 def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
     """Load both models. The input is built once, for one of them, and the other gets its values."""
-    for_file = request.requests[1].model.source == ONNX and not request.has_input
+    for_file = request.requests[1].model.source == ONNX
     a, b = _prepare_for_file(request) if for_file else _prepare_in_order(request)
     if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
         # One module would have the hooks of both.
@@ -231,16 +231,19 @@ def _prepare_in_order(request: DiffRequest) -> tuple[Prepared, Prepared]:
 
 
 def _prepare_for_file(request: DiffRequest) -> tuple[Prepared, Prepared]:
-    """Load both models, with the example input of A; with that of the ONNX file B if A has none.
+    """Load both models, with the input as A takes it; as the ONNX file B takes it if A has none.
 
-    So it is if A's example does not fit the file, which may allow one shape alone.
+    So it is if A's input does not fit the file, which may allow one shape alone.
     """
     request_a, request_b = request.requests
     with label_errors(1):
         file = find_model(request_b.model, request.seed)
     try:
-        a: Prepared | None = prepare(request_a)
+        with label_errors(0):
+            a: Prepared | None = prepare(request_a)
     except InputError:
+        if request.has_input:
+            raise
         a = None
     if a is None or not accepts(file.module, *as_call(a.value)):
         with label_errors(1):

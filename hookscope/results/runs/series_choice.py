@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hookscope.errors import LayerError
+from hookscope.files.shell_words import cite_command
 from hookscope.results.runs.series import Series
 from hookscope.specs.patterns import compile_pattern, near_patterns, root_named, split_exclusions
 from hookscope.specs.suggestions import did_you_mean
@@ -57,5 +58,5 @@ def _matches_nothing(pattern: str, names: Sequence[Series], path: object) -> Lay
         hint = did_you_mean(pattern, [*modules, *(series.key for series in names)])
     return LayerError(
         f"{pattern!r} matches nothing in {path}.",
-        hint or f"'hookscope show {path}' lists its layers.",
+        hint or f"{cite_command('hookscope', 'show', str(path))} lists its layers.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import cite_command
 from hookscope.results.weights.weight_reader import WeightReader
 from hookscope.specs.choices import PLOT_KINDS
 from hookscope.specs.suggestions import did_you_mean
@@ -85,7 +86,8 @@ def choose_filters(reader: WeightReader, layer: str) -> TensorPart:
         raise RequestError(
             f"{name} ({shape_label(reader.shape(name, index))}) is empty or has fewer than two"
             " dimensions.",
-            f"Name another tensor, or draw it with 'hookscope plot {reader.path} {name}'.",
+            "Name another tensor, or draw it with"
+            f" {cite_command('hookscope', 'plot', str(reader.path), name)}.",
         )
     if len(suitable) > 1:
         own = [part for part in suitable if part.record.key == f"{layer}.weight"]

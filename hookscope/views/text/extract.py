@@ -174,6 +174,8 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
         f" {plural(len(shards), 'shard')} ({size}). Model: {model['spec']}, weights:"
         f" {model['weights']}."
     )
+    if features.columns:
+        text += f" Stored beside the rows: {', '.join(features.columns)}."
     table = result_table(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)
     return join_blocks(table, sentence(text, options), options=options)
 
