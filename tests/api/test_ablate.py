@@ -291,7 +291,7 @@ def test_a_module_that_is_called_twice_is_ablated_in_both_calls() -> None:
 
 def test_what_can_only_fail_is_an_error() -> None:
     with pytest.raises(
-        CheckFailed, match=r"Every ablation failed. The first, of first: .*nothing is"
+        CheckFailed, match=r"The model failed with every change. The first, of first: .*nothing is"
     ):
         hookscope.ablate(Chooses(), input=torch.ones(2, 4), layers="first")
 

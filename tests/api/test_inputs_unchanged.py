@@ -42,6 +42,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "check": lambda net, x, folder: hookscope.check(net, input=x),
     "trace": lambda net, x, folder: hookscope.trace(net, input=x),
     "ablate": lambda net, x, folder: hookscope.ablate(net, input=x),
+    "sweep": lambda net, x, folder: hookscope.sweep(net, input=x),
     "diff": lambda net, x, folder: hookscope.diff(net, net, input=x),
     "gradcheck": lambda net, x, folder: hookscope.gradcheck(net, input=x),
     "step": lambda net, x, folder: hookscope.step(net, input=x),

@@ -68,10 +68,15 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         wrote = [said.split()[1] for said in err.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]
         fine = program == "hookscope" and status == 0 and out and "Warning" not in err
-        makers = ("capture", "grads", "step", "ablate", "cam", "lens", "report", "plot")
+        makers = ("capture", "grads", "step", "ablate", "sweep", "cam", "lens", "report", "plot")
+        makers += ("attribute",)
         makers += ("export", "filters")
         writes = command in makers and "--no-output" not in line
-        writes = writes or "--chrome" in line or (command == "check" and " -o " in line)
+        writes = (
+            writes
+            or "--chrome" in line
+            or (command in ("check", "similar", "probe", "top") and " -o " in line)
+        )
         if not fine or len(files) != writes:
             found[line] = f"{status}: {err}"
     return found

@@ -73,7 +73,30 @@ def test_code_is_refused_until_the_file_is_allowed(parse, command: str, text: st
 def test_every_option_was_judged() -> None:
     """A new option may be one that names code; then it belongs into the list above."""
     known = {
-        *("allow", "alpha", "atol", "attention", "attn", "autocast", "baseline", "batch", "by"),
+        *(
+            "adapter",
+            "allow",
+            "correlation",
+            "direction",
+            "distance",
+            "l2",
+            "labels",
+            "neighbors",
+            "patch",
+            "position",
+            "splits",
+            "test",
+            "units",
+            "alpha",
+            "atol",
+            "attention",
+            "attn",
+            "autocast",
+            "baseline",
+            "batch",
+            "by",
+            "cache",
+        ),
         *("ceiling", "channel-dim", "channels", "channels-last", "color", "colormap"),
         *("compare", "config", "count", "dark", "dead", "decode", "depth", "device"),
         *("device-map", "dot", "dpi", "dtype", "edit", "eps", "equal-nan", "every"),
@@ -99,6 +122,7 @@ def test_every_option_was_judged() -> None:
             "margin",
             "max-bytes",
             "max-memory",
+            "max-tokens",
             "mean",
         ),
         *(
@@ -130,6 +154,7 @@ def test_every_option_was_judged() -> None:
             "train",
             "type",
         ),
+        *("against", "heads", "metric", "positions"),
         *("upsample", "vanishing", "verbose", "verify", "weights", "what", "workers"),
     }
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}

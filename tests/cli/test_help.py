@@ -18,8 +18,9 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "models tree trace filters capture grads step extract run check gradcheck ablate lens"
-    known += " cam diff show plot report export verify config completion help"
+    known = "models tree trace filters capture grads step extract run check gradcheck ablate sweep"
+    known += " lens attribute cam diff similar probe top show plot report export verify config"
+    known += " completion help"
     assert known.split() == COMMANDS
 
 
@@ -132,15 +133,16 @@ def test_an_option_of_another_command_is_reported_as_such(run) -> None:
     done = run("capture", "--loss", "kl")
     assert done.rc == 2
     assert done.stderr.splitlines() == [
-        "Error: No such option '--loss'. --loss is an option of trace, grads, step, check or"
-        " ablate, not of capture.",
+        "Error: No such option '--loss'. --loss is an option of trace, grads, step, check,"
+        " ablate or sweep, not of capture.",
         "See: hookscope capture --help",
     ]
     assert (
         "--task is an option of models: put it after the command."
         in run("--task", "video", "models").stderr
     )
-    verbs = "tree, trace, capture, grads, step, extract, run, ablate, lens, cam, diff, show"
+    verbs = "tree, trace, capture, grads, step, extract, run, ablate, sweep, lens, cam, diff"
+    verbs += ", similar, probe, top, show"
     message = f"-l is an option of {verbs} or export, not of models."
     assert message in run("models", "-l", "fc").stderr
 

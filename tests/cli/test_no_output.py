@@ -11,7 +11,7 @@ import pytest
 
 from hookscope.cli.recording_command import writes_file
 
-WITH_OUTPUT = ("capture", "grads", "step", "ablate", "cam")
+WITH_OUTPUT = ("capture", "grads", "step", "ablate", "sweep", "cam")
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config"}
 PRESENTATION |= {"output", "no_output", "force"}
 # A second form of the result, and how fine it is.
 PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
+# Whether the command reuses its own earlier result.
+PRESENTATION |= {"cache"}
 # The colours of the picture of cam, which are keywords of save_overlay.
 PRESENTATION |= {"alpha", "colormap"}
 # The order and the number of rows, and the digits of values.
@@ -33,13 +35,16 @@ WITH_API = (
     "grads",
     "step",
     "ablate",
+    "sweep",
     "lens",
+    "attribute",
     "cam",
     "trace",
     "gradcheck",
     "models",
 )
 WITH_API += ("extract", "report", "plot", "filters", "check", "diff", "export", "verify")
+WITH_API += ("similar", "probe", "top")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -47,6 +52,7 @@ SAMPLES = {
     "rename": ("backbone=features head=", {"backbone": "features", "head": ""}),
     "partial": ("1", True),
     "attn": ("eager", "eager"),
+    "adapter": ("lora", "lora"),
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
     "method": ("encode", "encode"),
     "trust": ("1", True),
@@ -103,16 +109,40 @@ SAMPLES = {
     "by": ("noise", "noise"),
     "channels": ("1", True),
     "rank": ("loss", "loss"),
+    "positions": ("0,-1", "0,-1"),
+    "heads": ("4", "4"),
+    "metric": ("kl", "kl"),
     "ablate output": ("out.json", "out.json"),
     "norm": ("none", "none"),
     "head": ("lm_head", "lm_head"),
     "lens output": ("out.json", "out.json"),
+    "attribute output": ("out.json", "out.json"),
+    "attribute by": ("occlusion", "occlusion"),
+    "against": ("Rome", "Rome"),
+    "position": ("3", 3),
     "cam by": ("layercam", "layercam"),
     "cam layer": ("fc", "fc"),
     "cam output": ("out.png", "out.png"),
     "upsample": ("nearest", "nearest"),
     "steps": ("7", 7),
     "baseline": ("black", "black"),
+    "top by": ("mean", "mean"),
+    "top layer": ("fc", "fc"),
+    "units": ("0-2,5", (0, 1, 2, 5)),
+    "direction": ("d.npy", "d.npy"),
+    "top output": ("out.json", "out.json"),
+    "labels": ("y.csv", "y.csv"),
+    "probe by": ("ridge", "ridge"),
+    "splits": ("3", 3),
+    "test": ("0.5", 0.5),
+    "l2": ("0.1", 0.1),
+    "probe output": ("out.json", "out.json"),
+    "similar by": ("rsa", "rsa"),
+    "similar output": ("out.csv", "out.csv"),
+    "distance": ("cosine", "cosine"),
+    "correlation": ("spearman", "spearman"),
+    "neighbors": ("3", 3),
+    "patch": ("5", 5),
     "forward-only": ("1", True),
     "batch": ("4", 4),
     "memory": ("1GB", 10**9),
@@ -124,6 +154,8 @@ SAMPLES = {
     "stats-only": ("1", True),
     "decode": ("fast", "fast"),
     "stop": ("0", False),
+    "cache": ("0", False),
+    "max-tokens": ("9", 9),
     "skip-bad": ("1", True),
     "resume": ("1", True),
     "channels-last": ("1", True),
@@ -146,6 +178,7 @@ SAMPLES = {
     "dot": ("1", True),
     "map": ("1", True),
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
+    "sweep edit": ("scale:2", "scale:2"),
     "diff atol": ("0.1", 0.1),
     "diff rtol": ("0.1", 0.1),
     "equal-nan": ("1", True),
@@ -155,6 +188,7 @@ SAMPLES = {
     "diff dtype": ("float16 float32", ("float16", "float32")),
     "diff device": ("cpu auto", ("cpu", "auto")),
     "diff onnx-optimize": ("none all", ("none", "all")),
+    "diff adapter": (f"lora{os.pathsep}none", ("lora", "none")),
     **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
     **{f"{name} by": ("strength", "strength") for name in ("show", "plot", "filters")},
     "kind": ("hist", "hist"),
@@ -182,7 +216,7 @@ NEEDED = {
     **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
     "filters": ["conv1"],
-    **{name: ["features/"] for name in ("export", "verify")},
+    **{name: ["features/"] for name in ("export", "verify", "probe", "similar", "top")},
     "diff": ["a.safetensors", "b.safetensors"],
 }
 FILES = {"config", "no-config"}  # their effect is in test_settings.py

@@ -22,6 +22,7 @@ MODEL, FIVE, VALUES = (
     f"{DIGITS}/five.png",
     f"{DIGITS}/five.safetensors",
 )
+FEATURES = f"{DIGITS}/features"
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 # What each command that writes a file takes, and the endings that it knows.
 WRITERS = {
@@ -29,7 +30,12 @@ WRITERS = {
     "grads": (["grads", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "step": (["step", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "ablate": (["ablate", MODEL, "-o"], (".json",)),
+    "sweep": (["sweep", MODEL, "-o"], (".json", ".html", *PICTURES)),
     "lens": (["lens", MODEL, "-o"], (".json", ".html", *PICTURES)),
+    "probe": (["probe", FEATURES, "-o"], (".json", *PICTURES)),
+    "similar": (["similar", FEATURES, "-o"], (".json", ".csv", ".html", *PICTURES)),
+    "attribute": (["attribute", MODEL, "-o"], (".json", ".html", *PICTURES)),
+    "top": (["top", FEATURES, "-o"], (".json", *PICTURES)),
     "trace": (["trace", MODEL, "--chrome"], (".json",)),
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
     "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),

@@ -61,9 +61,19 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
         {"by": "mean", "channels": True, "rank": "loss", "layers": "conv*"},
     ),
     (
+        "sweep",
+        ["--edit", "scale:2", "--positions", "0,-1", "--against", "3", "--metric", "kl"],
+        {"edit": "scale:2", "positions": "0,-1", "against": "3", "metric": "kl"},
+    ),
+    (
         "lens",
         ["--norm", "ln", "--target", "7", "--layer", "conv*"],
         {"norm": "ln", "target": "7", "layers": "conv*"},
+    ),
+    (
+        "attribute",
+        ["--by", "occlusion", "--against", "7", "--baseline", "3", "--position", "-2"],
+        {"by": "occlusion", "against": "7", "baseline": "3", "position": -2},
     ),
     (
         "cam",

@@ -229,8 +229,9 @@ FLOAT_OPTIONS = [
 ]
 
 
-def test_options_with_a_float_are_those_of_five_commands() -> None:
-    assert {name for name, _ in FLOAT_OPTIONS} == {"cam", "check", "diff", "gradcheck", "step"}
+def test_options_with_a_float_are_those_of_six_commands() -> None:
+    known = {"cam", "check", "diff", "gradcheck", "probe", "step"}
+    assert {name for name, _ in FLOAT_OPTIONS} == known
 
 
 @pytest.mark.parametrize(("name", "key"), FLOAT_OPTIONS)

@@ -129,7 +129,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said", "repair"),
     [
-        (["missing.safetensors"], 2, "There is no file missing.safetensors", "hookscope capture"),
+        (["missing"], 2, "There is no file or folder 'missing'", "hookscope capture"),
         (["text"], 2, "Cannot read text", "hookscope capture"),
         (["empty"], 2, "Cannot read empty", "hookscope capture"),
         (["."], 2, "The folder . contains no features", "hookscope extract"),

@@ -126,6 +126,7 @@ RUNS: dict[str, Callable[[nn.Module], Any]] = {
     "check": lambda net: hookscope.check(net, input=X),
     "tree": lambda net: hookscope.tree(net, shapes=True, shape=(2, 3, 8, 8)),
     "ablate": lambda net: hookscope.ablate(net, input=X, layers="act"),
+    "sweep": lambda net: hookscope.sweep(net, input=X, layers="act"),
     "diff": lambda net: hookscope.diff(net, copy.deepcopy(net), input=X),
     "gradcheck": lambda net: hookscope.gradcheck(net, shape=(1, 3, 3, 3)),
 }

@@ -16,11 +16,11 @@ from hookscope.specs.command_options import (
     CamOptions,
     CaptureOptions,
     CheckOptions,
-    ExtractOptions,
     GradcheckOptions,
     StepOptions,
 )
 from hookscope.specs.diff_request import DiffRequest
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.request import (
     InputRequest,

@@ -115,12 +115,18 @@ def results(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> dict[str, A
         "features": hookscope.load(repo / "sample_models" / "features"),
         "gradcheck": hookscope.gradcheck(net, shape=[(2, 4)]),
         "grads": hookscope.grads(net, loss="sum", **x),
+        "attribute": hookscope.attribute(
+            f"hf:{repo}/sample_models/capitals", input="text:the capital of", by="gradxinput"
+        ),
         "lens": hookscope.lens(f"hf:{repo}/sample_models/capitals", input="text:the capital of"),
         "load": hookscope.load(file),
         "record": recorded,
         "report": hookscope.report(file),
+        "similar": hookscope.similar(repo / "sample_models" / "features"),
         "step": hookscope.step(net, loss="sum", **x),
+        "top": hookscope.top(repo / "sample_models" / "features", layer="fc"),
         "trace": hookscope.trace(net, loss="sum", **x),
+        "sweep": hookscope.sweep(net, metric="output", **x),
         "tree": hookscope.tree(net),
         "verify": hookscope.verify(repo / "sample_models" / "features"),
     }
