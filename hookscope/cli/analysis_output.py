@@ -1,19 +1,25 @@
-"""What the commands that analyze features folders share: the layers, and one file of the result."""
+"""What the commands of an analysis share: its layers, and one file of the result.
+
+``lens``, ``sweep`` and ``attribute`` analyze a model and write a file by default. ``similar``,
+``probe`` and ``top`` analyze features folders and write a file where one is named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from hookscope.cli import completion_values
+from hookscope.cli import completion_values, options
 from hookscope.cli.commands import combine, option
-from hookscope.cli.options import force
+from hookscope.cli.console import Console
 from hookscope.cli.param_types import FileName
 from hookscope.cli.picture_options import resolution
+from hookscope.cli.recording_command import note_written_file
 from hookscope.errors import RequestError
+from hookscope.specs.request import ModelRequest
 
 layers = option(
     "--layer",
@@ -25,6 +31,13 @@ layers = option(
     shell_complete=completion_values.layers,
     help="Layer, key or glob of either. Repeatable. Default: all.",
 )
+
+
+class AnalysisFile(NamedTuple):
+    """The file to write: a document, a table, a page or a picture, as its suffix says."""
+
+    path: Path
+    replaces: bool
 
 
 def folder_argument(name: str = "features", *, required: bool = True) -> Any:
@@ -40,25 +53,42 @@ def folder_argument(name: str = "features", *, required: bool = True) -> Any:
     )
 
 
-def analysis_output(endings: str) -> Any:
-    """Return the options of the file; ``endings`` are listed in its help."""
+def features_output(endings: str) -> Any:
+    """Return the options of the file of an analysis of features; help lists the ``endings``."""
+    return combine(resolution, _output_option(f"{endings}. Default: none."), options.force)
+
+
+def model_output(command: str, name: str = "output") -> Any:
+    """Return the options of the file of an analysis of a model, which is written by default.
+
+    Args:
+        command: the command, for the default in help.
+        name: the parameter of ``--output``, for a function that writes the file itself.
+    """
+    endings = ".json, .html, or a picture (.png, .jpg, .svg, .pdf)"
     return combine(
         resolution,
-        option(
-            "--output",
-            "-o",
-            section="Output",
-            type=FileName("file"),
-            help=f"File to write: {endings}. Default: none.",
-        ),
-        force,
+        _output_option(f"{endings}. Default: MODEL.{command}.json.", name),
+        options.no_output,
+        options.force,
     )
 
 
-def resolve_analysis_file(
+def _output_option(endings: str, name: str = "output") -> Any:
+    return option(
+        "--output",
+        "-o",
+        name,
+        section="Output",
+        type=FileName("file"),
+        help=f"File to write: {endings}",
+    )
+
+
+def resolve_features_file(
     output: str | None, force: bool, endings: Sequence[str], folders: Sequence[str | None]
-) -> tuple[Path, bool] | None:
-    """Return the file to write and whether it replaces one, after checking both; None for none.
+) -> AnalysisFile | None:
+    """Return the file to write after checking it; None for none.
 
     Args:
         output: the path.
@@ -72,19 +102,53 @@ def resolve_analysis_file(
     """
     if output is None:
         return None
-    from hookscope.specs import output_path as outputs
-
     path = Path(output)
-    ending = outputs.known_ending(path, endings)
-    if ending in outputs.PICTURE_MARKS:
-        from hookscope.views.images import require_matplotlib
-
-        with require_matplotlib():
-            from hookscope.views.images.figures import canvas  # noqa: F401 - needed later
+    ending = _usable_ending(path, endings)
     for folder in folders:
         if folder is not None and path.parent.resolve() == Path(folder).resolve():
             raise RequestError(
                 f"The output {path} would be among the files of {folder}.",
                 "Set --output to a file in another folder.",
             )
-    return path, outputs.check_output(path, force, suffix=ending)
+    return _checked_file(path, ending, force)
+
+
+def resolve_model_file(
+    command: str, output: str | None, force: bool, model: ModelRequest
+) -> AnalysisFile:
+    """Return the file to write, by default ``MODEL.command.json``, after checking it.
+
+    Raises:
+        RequestError: the file cannot be written.
+        EnvironmentFault: it is a picture, and matplotlib is not installed.
+    """
+    from hookscope.specs import output_path as outputs
+
+    path = Path(output) if output else outputs.default_path(model.stem, command, ".json")
+    return _checked_file(path, _usable_ending(path, (*outputs.ANALYSES, outputs.PAGE)), force)
+
+
+def _usable_ending(path: Path, endings: Sequence[str]) -> str:
+    """Return the suffix of the file, after checking that its format can be written here."""
+    from hookscope.specs import output_path as outputs
+
+    ending = outputs.known_ending(path, endings)
+    if ending in outputs.PICTURE_MARKS:
+        from hookscope.views.images import require_matplotlib
+
+        with require_matplotlib():
+            from hookscope.views.images.figures import canvas  # noqa: F401 - needed later
+    return ending
+
+
+def _checked_file(path: Path, ending: str, force: bool) -> AnalysisFile:
+    from hookscope.specs.output_path import check_output
+
+    return AnalysisFile(path, check_output(path, force, suffix=ending))
+
+
+def show_analysis(console: Console, result: Any, file: AnalysisFile | None, size: int) -> None:
+    """Print the result, then a note on its file of ``size`` bytes."""
+    console.show(result, None if file is None else str(file.path))
+    if file is not None:
+        note_written_file(console, file.path, size, file.replaces)

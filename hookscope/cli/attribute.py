@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from hookscope.cli import input_options, options, picture_options
+from hookscope.cli import input_options, options
+from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, FileName
-from hookscope.cli.recording_command import note_written_file, writes_file
+from hookscope.cli.param_types import Choice
+from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import precision_option
 from hookscope.specs.attribution_options import INTEGRATED, METHOD_ALIASES, METHODS, STEPS, ZERO
-
-if TYPE_CHECKING:
-    from hookscope.results.attribution import Attribution
-    from hookscope.specs.request import ModelRequest
 
 EXAMPLES = (
     Example(
@@ -93,20 +89,6 @@ how = combine(
     ),
 )
 
-output = combine(
-    picture_options.resolution,
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .json, .html, or a picture (.png, .jpg, .svg, .pdf)."
-        " Default: MODEL.attribute.json.",
-    ),
-    options.no_output,
-    options.force,
-)
-
 
 @command(
     "attribute",
@@ -115,7 +97,7 @@ output = combine(
     input_options.inputs,
     input_options.texts,
     options.run,
-    output,
+    model_output("attribute"),
     precision_option,
     global_options,
     click.pass_context,
@@ -142,41 +124,16 @@ def attribute(
     from hookscope.cli.request_builder import build_request
 
     request = build_request("attribute", values)
-    file = _resolve_file(output, force, request.model) if writes_file(ctx) else None
+    file = None
+    if writes_file(ctx):
+        file = resolve_model_file("attribute", output, force, request.model)
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.api.attribute import attribute as api_attribute
+        from hookscope.views.analysis_file import write_analysis
 
         with console.bar("running") as advance:
             result = api_attribute(**values, progress=advance)
-        size = 0 if file is None else _write(result, file[0], dpi)
-    console.show(result, None if file is None else str(file[0]))
-    if file is not None:
-        note_written_file(console, file[0], size, file[1])
-
-
-def _resolve_file(output: str | None, force: bool, model: ModelRequest) -> tuple[Path, bool]:
-    """Return the file to write, and whether it replaces one, after checking both."""
-    from hookscope.specs import output_path as outputs
-
-    path = Path(output) if output else outputs.default_path(model.stem, "attribute", ".json")
-    ending = outputs.view_ending(path)
-    if ending in outputs.PICTURE_MARKS:
-        from hookscope.views.images import require_matplotlib
-
-        with require_matplotlib():
-            from hookscope.views.images.figures import attribution_figure  # noqa: F401 - needed later
-    return path, outputs.check_output(path, force, suffix=ending)
-
-
-def _write(result: Attribution, path: Path, dpi: int) -> int:
-    if path.suffix.lower() == ".json":
-        return result.save(path)
-    if path.suffix.lower() == ".html":
-        from hookscope.views.html.attribution_page import write_attribution_page
-
-        return write_attribution_page(result, path)
-    from hookscope.views.images.figures.attribution_figure import draw_attribution
-
-    return draw_attribution(result).save(path, dpi)
+        size = 0 if file is None else write_analysis(result, file.path, dpi)
+    show_analysis(console, result, file, size)

@@ -7,16 +7,16 @@ from typing import Any
 import click
 
 from hookscope.cli.analysis_output import (
-    analysis_output,
+    features_output,
     folder_argument,
     layers,
-    resolve_analysis_file,
+    resolve_features_file,
+    show_analysis,
 )
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
-from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import precision_option
 from hookscope.specs.probe_options import PROBES
@@ -100,7 +100,7 @@ how = combine(
     folder_argument(),
     how,
     layers,
-    analysis_output(".json, or a picture (.png, .jpg, .svg, .pdf)"),
+    features_output(".json, or a picture (.png, .jpg, .svg, .pdf)"),
     precision_option,
     global_options,
     click.pass_context,
@@ -121,21 +121,13 @@ def probe(
     from hookscope.specs.probe_options import ProbeOptions
 
     ProbeOptions(**values)  # for its checks, before a file is read
-    file = resolve_analysis_file(output, force, ANALYSES, (features,))
+    file = resolve_features_file(output, force, ANALYSES, (features,))
     console.interrupt_message = "Interrupted; nothing was written."
     show_logs(console)
     with console.status("Fitting probes ..."), console.bar("Fitting") as advance:
         from hookscope.api.probe import probe as api_probe
+        from hookscope.views.analysis_file import write_analysis
 
         result = api_probe(features, **values, progress=advance)
-    size = 0
-    if file is not None:
-        if file[0].suffix.lower() == ".json":
-            size = result.save(file[0])
-        else:
-            from hookscope.views.images.figures.probe_figure import draw_probes
-
-            size = draw_probes(result).save(file[0], dpi)
-    console.show(result, None if file is None else str(file[0]))
-    if file is not None:
-        note_written_file(console, file[0], size, file[1])
+    size = 0 if file is None else write_analysis(result, file.path, dpi)
+    show_analysis(console, result, file, size)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hookscope.cli.analysis_output import (
-    analysis_output,
+    features_output,
     folder_argument,
     layers,
-    resolve_analysis_file,
+    resolve_features_file,
+    show_analysis,
 )
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
-from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import precision_option
 from hookscope.specs.similarity_options import CKA, CORRELATIONS, DISTANCES, MEASURES, PEARSON
-
-if TYPE_CHECKING:
-    from hookscope.results.similarity.layer_similarity import LayerSimilarity
 
 EXAMPLES = (
     Example(
@@ -92,7 +88,7 @@ how = combine(
     folder_argument("b", required=False),
     how,
     layers,
-    analysis_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
+    features_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
     precision_option,
     global_options,
     click.pass_context,
@@ -120,27 +116,13 @@ def similar(
     from hookscope.specs.similarity_options import SimilarityOptions
 
     SimilarityOptions(**values)  # for its checks, before a file is read
-    file = resolve_analysis_file(output, force, (*ANALYSES, ".csv", PAGE), (a, b))
+    file = resolve_features_file(output, force, (*ANALYSES, ".csv", PAGE), (a, b))
     console.interrupt_message = "Interrupted; nothing was written."
     show_logs(console)
     with console.bar("Reading rows") as advance:
         from hookscope.api.similar import similar as api_similar
+        from hookscope.views.analysis_file import write_analysis
 
         result = api_similar(a, b, **values, progress=advance)
-    size = 0 if file is None else _write(result, file[0], dpi)
-    console.show(result, None if file is None else str(file[0]))
-    if file is not None:
-        note_written_file(console, file[0], size, file[1])
-
-
-def _write(result: LayerSimilarity, path: Path, dpi: int) -> int:
-    ending = path.suffix.lower()
-    if ending in (".json", ".csv"):
-        return result.save(path)
-    if ending == ".html":
-        from hookscope.views.html.similarity_page import write_similarity_page
-
-        return write_similarity_page(result, path)
-    from hookscope.views.images.figures.similarity_figure import draw_similarity
-
-    return draw_similarity(result).save(path, dpi)
+    size = 0 if file is None else write_analysis(result, file.path, dpi)
+    show_analysis(console, result, file, size)

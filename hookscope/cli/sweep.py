@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from hookscope.cli import input_options, loss_options, options, picture_options
+from hookscope.cli import input_options, loss_options, options
+from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, FileName
-from hookscope.cli.recording_command import check_not_an_input, note_written_file, writes_file
+from hookscope.cli.param_types import Choice
+from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import precision_option, top_option
 from hookscope.specs.choices import SWEEP_METRICS
-
-if TYPE_CHECKING:
-    from hookscope.results.sweep import Sweep
-    from hookscope.specs.request import ModelRequest
 
 EXAMPLES = (
     Example(
@@ -97,21 +93,6 @@ how = combine(
     ),
 )
 
-output = combine(
-    picture_options.resolution,
-    option(
-        "--output",
-        "-o",
-        "file",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .json, .html, or a picture (.png, .jpg, .svg, .pdf)."
-        " Default: MODEL.sweep.json.",
-    ),
-    options.no_output,
-    options.force,
-)
-
 
 @command(
     "sweep",
@@ -121,7 +102,7 @@ output = combine(
     options.layers,
     input_options.inputs,
     options.run,
-    output,
+    model_output("sweep", "file"),
     top_option,
     precision_option,
     global_options,
@@ -146,16 +127,17 @@ def sweep(
     from hookscope.specs.sweep_edit import sweep_files
 
     request = build_request("sweep", values)
-    path, replaces = None, False
+    target, resumable = None, None
     if writes_file(ctx, "file"):
-        path, replaces = _resolve_file(file, force, request.model)
-    if path is not None and replaces:
-        check_not_an_input(path, [*sweep_files(values["edit"]), values["weights"]])
-    resumable = path if path is not None and path.suffix.lower() == ".json" else None
+        target = resolve_model_file("sweep", file, force, request.model)
+        if target.replaces:
+            check_not_an_input(target.path, [*sweep_files(values["edit"]), values["weights"]])
+        resumable = target.path if target.path.suffix.lower() == ".json" else None
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.api.sweep import sweep as api_sweep
+        from hookscope.views.analysis_file import write_analysis
 
         with console.bar("sweeping") as advance:
 
@@ -168,35 +150,13 @@ def sweep(
                 advance(done, total)
 
             result = api_sweep(**values, file=resumable, progress=progress)
-        size = 0 if path is None else _write(result, path, dpi)
-        if path is not None:
-            console.interrupt_message = f"Interrupted; {path} was written."
-    console.show(result, None if path is None else str(path))
-    if path is not None:
-        note_written_file(console, path, size, replaces and not result.resumed)
-
-
-def _resolve_file(output: str | None, force: bool, model: ModelRequest) -> tuple[Path, bool]:
-    """Return the file to write, and whether it replaces one, after checking both."""
-    from hookscope.specs import output_path as outputs
-
-    path = Path(output) if output else outputs.default_path(model.stem, "sweep", ".json")
-    ending = outputs.view_ending(path)
-    if ending in outputs.PICTURE_MARKS:
-        from hookscope.views.images import require_matplotlib
-
-        with require_matplotlib():
-            from hookscope.views.images.figures import sweep_figure  # noqa: F401 - needed later
-    return path, outputs.check_output(path, force, suffix=ending)
-
-
-def _write(result: Sweep, path: Path, dpi: int) -> int:
-    if path.suffix.lower() == ".json":
-        return path.stat().st_size
-    if path.suffix.lower() == ".html":
-        from hookscope.views.html.sweep_page import write_sweep_page
-
-        return write_sweep_page(result, path)
-    from hookscope.views.images.figures.sweep_figure import draw_sweep
-
-    return draw_sweep(result).save(path, dpi)
+        size = 0
+        if resumable is not None:  # written during the runs
+            size = resumable.stat().st_size
+        elif target is not None:
+            size = write_analysis(result, target.path, dpi)
+        if target is not None:
+            console.interrupt_message = f"Interrupted; {target.path} was written."
+    if target is not None and result.resumed:
+        target = target._replace(replaces=False)
+    show_analysis(console, result, target, size)

@@ -7,12 +7,16 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values
-from hookscope.cli.analysis_output import analysis_output, folder_argument, resolve_analysis_file
+from hookscope.cli.analysis_output import (
+    features_output,
+    folder_argument,
+    resolve_features_file,
+    show_analysis,
+)
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
-from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import precision_option
 from hookscope.specs.top_options import MAX, POSITION_REDUCTIONS
@@ -80,7 +84,7 @@ which = combine(
     "top",
     folder_argument(),
     which,
-    analysis_output(".json, or a sheet of pictures (.png, .jpg, .svg, .pdf)"),
+    features_output(".json, or a sheet of pictures (.png, .jpg, .svg, .pdf)"),
     precision_option,
     global_options,
     click.pass_context,
@@ -102,21 +106,13 @@ def top(
     from hookscope.specs.top_options import TopOptions
 
     TopOptions(**values)  # for its checks, before a file is read
-    file = resolve_analysis_file(output, force, ANALYSES, (features,))
+    file = resolve_features_file(output, force, ANALYSES, (features,))
     console.interrupt_message = "Interrupted; nothing was written."
     show_logs(console)
     with console.bar("Reading rows") as advance:
         from hookscope.api.top import top as api_top
+        from hookscope.views.analysis_file import write_analysis
 
         result = api_top(features, **values, progress=advance)
-    size = 0
-    if file is not None:
-        if file[0].suffix.lower() == ".json":
-            size = result.save(file[0])
-        else:
-            from hookscope.views.images.figures.top_figure import draw_top_inputs
-
-            size = draw_top_inputs(result, dpi).save(file[0], dpi)
-    console.show(result, None if file is None else str(file[0]))
-    if file is not None:
-        note_written_file(console, file[0], size, file[1])
+    size = 0 if file is None else write_analysis(result, file.path, dpi)
+    show_analysis(console, result, file, size)

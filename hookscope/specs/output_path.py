@@ -225,15 +225,6 @@ def table_ending(path: Path) -> str:
     return known_ending(path, TABLES)
 
 
-def view_ending(path: Path) -> str:
-    """Return the suffix of a file of ``lens``, ``sweep`` or ``attribute``: its format.
-
-    Raises:
-        RequestError: it is not written in that format.
-    """
-    return known_ending(path, (".json", PAGE, *PICTURE_SUFFIXES))
-
-
 def check_run_export(path: Path, force: bool) -> bool:
     """Check that the export of a run can be written; return whether it replaces a file.
 
