@@ -114,7 +114,7 @@ def class_folders(spec: str) -> list[tuple[str, list[str]]]:
     """Return the classes of a folder: the names of its subfolders, each with its images in order.
 
     Images in deeper folders belong to the class that they are in. Empty if the folder has images
-    itself, if it has no subfolder with images, or if ``spec`` is no folder.
+    itself, if it has no subfolder with images, or if ``spec`` is not a folder.
     """
     folder = os.path.expanduser(spec)
     if not os.path.isdir(folder):

@@ -18,7 +18,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
 def plain_fault(value: Any) -> str:
-    """Return the kind of the first part of a value that is no tensor, number, text or container.
+    """Return the kind of the first part of a value that is not a tensor, number, text or container.
 
     Empty if there is none. Only such values can be copied and compared.
 

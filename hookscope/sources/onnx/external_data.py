@@ -93,7 +93,7 @@ class ExternalData:
 
 
 def _leaves(location: str) -> bool:
-    """Whether a path is absolute or leads upwards in the notation of any system, or is no path."""
+    """Whether a path is absolute or leads upwards, on any system, or is not a path."""
     windows, posix = PureWindowsPath(location), PurePosixPath(location)
     leads_away = windows.drive or windows.root or posix.root or ".." in windows.parts
     return bool(leads_away) or "\0" in location or len(location) > _LONGEST_LOCATION
