@@ -95,8 +95,10 @@ class Console:
             highlight=False,
             legacy_windows=False,
         )
-        for line in lines:
-            console.print(line, soft_wrap=True)
+        for line in lines:  # rich itself would end the process when stdout is a closed pipe
+            with console.capture() as captured:
+                console.print(line, soft_wrap=True)
+            sys.stdout.write(captured.get())
 
     def text(self, text: str) -> None:
         """Print a result that is plain text."""

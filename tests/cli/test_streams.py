@@ -289,8 +289,12 @@ def pipe_to(command: str, tail: str, env: dict[str, str], folder: Path):
 
 
 @on_unix
-@pytest.mark.parametrize("command", ["config -q", "completion zsh", "grads --help"])
-def test_a_closed_pipe_is_quiet_and_no_failure(tmp_path, clean_environment, command) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["config -q", "completion zsh", "grads --help", "show {samples}/five.safetensors --color"],
+)
+def test_a_closed_pipe_is_quiet_and_no_failure(repo, tmp_path, clean_environment, command) -> None:
+    command = command.format(samples=repo / "sample_models")
     # true reads nothing: by the time anything is written, the pipe is closed.
     for tail in ("head -1", "true", "{ exec <&-; sleep 0.5; }"):
         done = pipe_to(command, tail, clean_environment, tmp_path)

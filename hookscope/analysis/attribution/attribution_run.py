@@ -111,7 +111,7 @@ def token_rollout(inputs: AttributionInput) -> Tensor:
     hint = f"Use --by {INTEGRATED}, which needs no attention weights."
     if getattr(getattr(prepared.module, "config", None), "is_encoder_decoder", False):
         raise RequestError(
-            f"{prepared.loaded.spec} has an encoder and a decoder, and rollout follows one of them.",
+            f"{prepared.loaded.spec} has an encoder and a decoder. Rollout needs one chain.",
             hint,
         )
     batch, length = tokens.values.shape[:2]
