@@ -7,6 +7,7 @@ stream is a terminal. Commands do not check these themselves.
 
 from __future__ import annotations
 
+import io
 import codecs
 import os
 import sys
@@ -85,7 +86,7 @@ class Console:
         from rich.console import Console as RichConsole
 
         console = RichConsole(
-            file=sys.stdout,
+            file=io.StringIO(),  # with stdout it would end the process at a closed pipe
             force_terminal=True,
             color_system=_SYSTEMS[self.colors],
             no_color=False,
@@ -95,7 +96,7 @@ class Console:
             highlight=False,
             legacy_windows=False,
         )
-        for line in lines:  # rich itself would end the process when stdout is a closed pipe
+        for line in lines:
             with console.capture() as captured:
                 console.print(line, soft_wrap=True)
             sys.stdout.write(captured.get())
