@@ -7,8 +7,8 @@ stream is a terminal. Commands do not check these themselves.
 
 from __future__ import annotations
 
-import io
 import codecs
+import io
 import os
 import sys
 import time
