@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from hookscope.hooks.layers import modules_in
 from hookscope.hooks.torch_state import without_compilation
 from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights
 from hookscope.tensors.grad_mode import without_grad
@@ -31,7 +32,7 @@ def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterat
     """
     # Seeding excludes other threads: the state is stored while none of them runs the model.
     with without_compilation(module), seeded(module, seed):
-        modes = {m: m.training for m in module.modules()}
+        modes = {m: m.training for m in modules_in(module)}
         buffers = [BufferSnapshot(m, dict(m._buffers)) for m in modes if m._buffers]
         owned = chain.from_iterable((m._parameters.values(), m._buffers.values()) for m in modes)
         tensors = chain.from_iterable(owned)
@@ -116,7 +117,7 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
 
 def gpus_of(module: nn.Module) -> list[int]:
     """Return the indices of the CUDA devices that a run of ``module`` may use."""
-    modules = list(module.modules())  # once, because it takes long
+    modules = modules_in(module)
     devices = {p.device for m in modules for p in m._parameters.values() if p is not None}
     devices |= {device for device in [dispatch_device(modules)] if device is not None}
     return sorted(d.index for d in devices if d.type == "cuda" and d.index is not None)

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
-from hookscope.hooks.layers import Layer, check_not_lazy
+from hookscope.hooks.layers import Layer, check_not_lazy, modules_in
 from hookscope.hooks.selection import select
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
@@ -218,7 +219,7 @@ def _build_input(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch
 
 
 def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.device:
-    if device := dispatch_device(module.modules()):
+    if device := dispatch_device(modules_in(module)):
         if name is not None:
             raise RequestError(
                 "The model is split across devices by accelerate and cannot be moved.",
@@ -247,17 +248,19 @@ def _move_model(
     module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
 ) -> nn.Module:
     """The model on ``device`` in ``dtype``; a live module is copied before it is moved."""
-    if dispatch_device(module.modules()):
+    modules = modules_in(module)
+    if dispatch_device(modules):
         if dtype is not None:
             raise RequestError(
                 "The model is split across devices by accelerate, and its dtype cannot be changed.",
                 "Leave out --dtype, or load the model in that dtype.",
             )
         return module
-    tensors = [*module.parameters(), *module.buffers()]
+    tensors = chain.from_iterable((*m._parameters.values(), *m._buffers.values()) for m in modules)
     in_place = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
         for t in tensors
+        if t is not None
     )
     if in_place:
         return module

@@ -56,6 +56,29 @@ class Layer:
         return not list(self.module.children())
 
 
+def modules_in(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of ``model`` in the order of ``model.modules()``, several times as fast.
+
+    ``modules()`` passes every module through a generator for each module that contains it. What is
+    done once for each run of a model needs a faster way.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
+        >>> modules_in(net) == list(net.modules())
+        True
+    """
+    found: dict[nn.Module, None] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found[module] = None
+            children = module._modules
+            if children:
+                waiting += [child for _, child in children.items() if child is not None][::-1]
+    return list(found)
+
+
 def layers_of(model: nn.Module) -> list[Layer]:
     """Return each distinct module of ``model`` in definition order, the model itself as ``.``.
 
@@ -72,17 +95,17 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module but the wrappers, under every name of it."""
-    shown = {"": ""}
-    hidden = ""  # the name of the module in a wrapper, which follows directly
-    for name, module in model.named_modules(remove_duplicate=False):
-        parent, _, last = name.rpartition(".")
-        if name:
-            above = shown[parent]
-            shown[name] = above if name == hidden else f"{above}.{last}".lstrip(".")
-        if inner := inner_name(module):
-            hidden = f"{name}.{inner}".lstrip(".")
-        else:
-            yield shown[name], module
+    waiting = [("", model)]
+    while waiting:
+        name, module = waiting.pop()
+        inner = inner_name(module)
+        if not inner:
+            yield name, module
+        children = [(last, child) for last, child in module._modules.items() if child is not None]
+        waiting += [
+            (name if last == inner else f"{name}.{last}".lstrip("."), child)
+            for last, child in reversed(children)
+        ]
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module | None:
@@ -98,7 +121,7 @@ def submodule(model: nn.Module, name: str) -> nn.Module | None:
 
 def check_not_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
-    lazy = [module for module in model.modules() if _is_lazy(module)]
+    lazy = [module for module in modules_in(model) if _is_lazy(module)]
     for layer in layers_of(model) if lazy else ():
         if layer.module is lazy[0]:
             raise RequestError(

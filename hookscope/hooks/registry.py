@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_copies
 from hookscope.hooks.hooked_module import HookedModule
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, modules_in
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
 from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
@@ -69,7 +69,7 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def _enter(self) -> HookSet:
         if not self.keeps_compiled:
-            self.stands_in_for_compiled = any(map(is_compiled, self.model.modules()))
+            self.stands_in_for_compiled = any(map(is_compiled, modules_in(self.model)))
         if self.stands_in_for_compiled:
             EAGER.acquire()
         self.threads.open()

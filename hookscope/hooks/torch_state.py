@@ -18,6 +18,7 @@ from torch.overrides import (
     _push_mode,
 )
 
+from hookscope.hooks.layers import modules_in
 from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
 
@@ -31,7 +32,7 @@ EAGER = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
 @signal_safe_contextmanager
 def without_compilation(model: nn.Module) -> Iterator[bool]:
     """Run compiled modules of ``model`` uncompiled; yields whether there are any."""
-    compiled = any(map(is_compiled, model.modules()))
+    compiled = any(map(is_compiled, modules_in(model)))
     if compiled:
         EAGER.acquire()
     try:

@@ -88,11 +88,10 @@ def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
 
     None for a model that accelerate has not dispatched.
     """
-    for module in modules:
-        for hook in _accelerate_hooks(module):
-            device = getattr(hook, "execution_device", None)
-            if device is not None:
-                return torch.device(device)
+    for _, hook in _accelerate_hooks(modules):
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
+            return torch.device(device)
     return None
 
 
@@ -101,17 +100,17 @@ def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
 
     Otherwise they stay, and accelerate mistakes them for other weights at the same address.
     """
+    for module, hook in _accelerate_hooks(modules):
+        recurse = getattr(hook, "place_submodules", False)
+        own = module.parameters(recurse=recurse)
+        if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
+            hook.post_forward(module, None)
+
+
+def _accelerate_hooks(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, Any]]:
     for module in modules:
-        for hook in _accelerate_hooks(module):
-            recurse = getattr(hook, "place_submodules", False)
-            own = module.parameters(recurse=recurse)
-            if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
-                hook.post_forward(module, None)
-
-
-def _accelerate_hooks(module: nn.Module) -> Iterator[Any]:
-    hook = vars(module).get("_hf_hook")  # getattr is slow where there is no such attribute
-    waiting = [] if hook is None else [hook]
-    while waiting:
-        yield (hook := waiting.pop(0))
-        waiting += getattr(hook, "hooks", ())  # of a SequentialHook, which may hold another one
+        hook = module.__dict__.get("_hf_hook")  # getattr is slow where there is no such attribute
+        waiting = [] if hook is None else [hook]
+        while waiting:
+            yield module, (hook := waiting.pop(0))
+            waiting += getattr(hook, "hooks", ())  # of a SequentialHook, which may hold another one

@@ -47,11 +47,21 @@ class Baseline:
         Raises:
             LossError: the output has no loss or no class scores.
         """
-        metrics: dict[str, Any] = {"output": relative_change(self.output, output)}
+        scores = self.score_metrics(output)
+        change = None if scores is None else relative_change(self.output, output)
+        return {"output": change, **(scores or {})}
+
+    def score_metrics(self, output: Any) -> dict[str, Any] | None:
+        """Return the metrics but for ``output``; None if there are other class scores.
+
+        Raises:
+            LossError: the output has no loss or no class scores.
+        """
+        metrics: dict[str, Any] = {}
         if self.top is not None:
             scores = class_scores(output)
             if scores.shape != class_scores(self.output).shape:
-                return {"output": None}
+                return None
             metrics["flipped"] = int((scores.argmax(1) != self.top).sum())
             if self.classes is not None:
                 metrics["score"] = mean_score(scores, self.classes) - _defined(self.clean.score)

@@ -162,10 +162,8 @@ def _cells(
         strict=True,
     )
     for (row, position), target, top, shares, rank, probability, kl in columns:
-        candidates = (Candidate(names[i], p) for i, p in zip(top, shares, strict=True))
-        yield LensCell(
-            layer, row, position, tuple(candidates), names[target], rank, probability, kl
-        )
+        candidates = tuple(map(Candidate, map(names.__getitem__, top), shares))
+        yield LensCell(layer, row, position, candidates, names[target], rank, probability, kl)
 
 
 def _notes(

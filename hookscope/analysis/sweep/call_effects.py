@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ from torch import Tensor, nn
 
 from hookscope.execution.isolation import gpus_of
 from hookscope.execution.verification import bit_identical
+from hookscope.hooks.layers import modules_in
 from hookscope.tensors.nested import map_tensors, walk
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
+_LEAVES = frozenset({str, int, float, bool, type(None)})  # types of values that contain no others
 
 
 def plain_fault(value: Any) -> str:
@@ -72,7 +76,7 @@ class ModuleState:
 
     def __init__(self, module: nn.Module, given: Any) -> None:
         self.module = module
-        self._parts = list(_parts(module))
+        self._parts, self._versions = _parts(module)
         self._buffers = [buffer.detach().clone() for buffer in module.buffers()]
         self._given = [(tensor, tensor._version) for _, tensor in walk(given)]
         self._gpus = gpus_of(module)
@@ -87,10 +91,9 @@ class ModuleState:
         buffers = list(self.module.buffers())
         if len(buffers) != len(self._buffers) or not all(map(_equal, buffers, self._buffers)):
             return "changes a buffer"
-        parts = list(_parts(self.module))
-        pairs = zip(parts, self._parts, strict=False)
-        same = all(a is b and version == before for (a, version), (b, before) in pairs)
-        return "" if same and len(parts) == len(self._parts) else "changes an attribute"
+        parts, versions = _parts(self.module)
+        same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
+        return "" if same and versions == self._versions else "changes an attribute"
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -112,27 +115,29 @@ def _generator_states(gpus: list[int]) -> list[Any]:
     return [*(g.get_state().numpy() for g in generators), kind, keys, rest, random.getstate()]
 
 
-def _parts(module: nn.Module) -> Iterator[tuple[Any, int]]:
-    """Everything that the modules in a module refer to, each with the version of a tensor.
+def _parts(module: nn.Module) -> tuple[list[Any], list[int]]:
+    """Everything that the modules in a module refer to, and the versions of the tensors in it.
 
-    The objects themselves are yielded, so that none of them is freed and another one gets its id.
+    The objects themselves are returned, so that none of them is freed and another one gets its id.
     """
     visited: set[int] = set()
-    waiting: list[Any] = [each.__dict__ for each in module.modules()]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Tensor):
-            yield item, -1 if item.is_inference() else item._version
+    found: list[Any] = [each.__dict__ for each in modules_in(module)]
+    versions: list[int] = []
+    for item in found:  # the loop goes on with what it adds
+        kind = type(item)
+        if kind in _LEAVES:
             continue
-        yield item, 0
-        if id(item) not in visited:
+        if isinstance(item, Tensor):
+            versions.append(-1 if item.is_inference() else item._version)
+        elif id(item) not in visited:
             visited.add(id(item))
-            waiting += _inner(item)
+            found += _inner(item)
+    return found, versions
 
 
-def _inner(item: Any) -> list[Any]:
+def _inner(item: Any) -> Iterable[Any]:
     if isinstance(item, dict):
-        return [part for pair in item.items() for part in pair]
+        return chain.from_iterable(item.items())
     if isinstance(item, tuple | list | set | frozenset):
         return list(item)
     # The modules of the block are searched from their own dicts. Other modules and functions are

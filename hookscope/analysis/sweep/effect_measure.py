@@ -48,8 +48,8 @@ class EffectMeasure:
             LossError: the output has no loss or no class scores.
         """
         read = _read(self.prepared, output)
-        metrics = self.baseline.metrics_of(read)
-        metrics["output"] = relative_change(self.output, output)
+        scores = self.baseline.score_metrics(read)
+        metrics = {"output": relative_change(self.output, output), **(scores or {})}
         if "flipped" not in metrics:
             return metrics
         before, after = (class_scores(each) for each in (self.baseline.output, read))
