@@ -18,6 +18,7 @@ from hookscope.hooks.layers import Layer
 
 TOP = 5  # candidates of a cell
 _CHUNK = 1 << 26  # logits computed at once
+_BLOCK = 64  # logits whose maximum is taken in search of the largest
 
 
 @dataclass(frozen=True)
@@ -129,44 +130,70 @@ def read_layers(
     parts: dict[str, list[Sequence[Tensor]]] = {layer: [] for layer in stream.values}
     step = max(1, _CHUNK // final_logits.shape[-1])
     for at in (slice(first, first + step) for first in range(0, len(positions), step)):
-        model = _ModelPrediction(final_logits[at])
+        model = _ModelPrediction(final_logits[at], targets[at])
         for layer, value in stream.values.items():
             logits = unembedding.logits(layer, value.flatten(0, -2)[positions[at]])
-            parts[layer].append(_predict(logits, model, targets[at]))
+            parts[layer].append(model.compare(logits.to(final_logits.dtype)))
     for layer, columns in parts.items():
         yield layer, Prediction(*map(torch.cat, zip(*columns, strict=True)))
 
 
 class _ModelPrediction:
-    """The probabilities of the whole model, with which those of its layers are compared."""
+    """The prediction of the whole model, with which those of its layers are compared.
 
-    def __init__(self, logits: Tensor) -> None:
+    Args:
+        logits: (positions, token).
+        targets: an id for each position, int64 (positions,).
+    """
+
+    def __init__(self, logits: Tensor, targets: Tensor) -> None:
+        self._targets = targets.unsqueeze(-1)
         self._log_p = logits.log_softmax(-1)
         self._p = self._log_p.exp()
         # A token that a model forbids has the logit -inf and adds nothing.
         self._forbidden = logits.isneginf() if bool(logits.isneginf().any()) else None
+        # Memory for all layers: that of a new tensor costs more than what is computed in it.
+        self._scratch = torch.empty_like(logits)
 
-    def divergence(self, log_q: Tensor) -> Tensor:
-        """Return the sum of p log(p / q); ``log_q`` is overwritten."""
+    def compare(self, logits: Tensor) -> Sequence[Tensor]:
+        """Return a layer's top ids, their probabilities, and rank, probability and divergence."""
+        top = _largest(logits, min(TOP, logits.shape[-1]))
+        rank = self._rank(logits)
+        log_q = torch.log_softmax(logits, -1, out=self._scratch)
+        probabilities = log_q.gather(-1, torch.cat([top, self._targets], -1)).exp()
+        return top, probabilities[:, :-1], rank, probabilities[:, -1], self._divergence(log_q)
+
+    def _rank(self, logits: Tensor) -> Tensor:
+        """The rank of each target from 1; a NaN makes it the last one."""
+        count = logits.shape[-1]
+        # Sums of float32 are faster than those of bool, and exact up to 2**24 tokens.
+        below = torch.le(logits, logits.gather(-1, self._targets), out=self._scratch).sum(-1)
+        return (count + 1 - below).long().clamp_max_(count)
+
+    def _divergence(self, log_q: Tensor) -> Tensor:
+        """The sum of p log(p / q); ``log_q`` is overwritten."""
         terms = torch.sub(self._log_p, log_q, out=log_q).mul_(self._p)
         if self._forbidden is not None:
             terms.masked_fill_(self._forbidden, 0)
         return terms.sum(-1).clamp_min_(0)
 
 
-def _predict(logits: Tensor, model: _ModelPrediction, targets: Tensor) -> Sequence[Tensor]:
-    """Top ids, their probabilities, rank and probability of the target, and divergence."""
-    log_z = logits.logsumexp(-1, keepdim=True)
-    top = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
-    target = logits.gather(-1, targets.unsqueeze(-1))
-    return (
-        top.indices,
-        (top.values - log_z).exp(),
-        # So written, a NaN makes the target the last one and not the first.
-        (~(logits <= target)).sum(-1).add_(1).clamp_max_(logits.shape[-1]),
-        (target - log_z).exp().squeeze(-1),
-        model.divergence(logits - log_z),
-    )
+def _largest(logits: Tensor, count: int) -> Tensor:
+    """Ids of the largest logits in descending order, int64 (positions, count).
+
+    They lie in as many blocks as have the largest maxima. Tensor.topk of all logits takes four times
+    as long.
+    """
+    blocks = logits.shape[-1] // _BLOCK
+    if blocks <= count:
+        return logits.topk(count).indices
+    whole = blocks * _BLOCK
+    maxima = logits[:, :whole].unflatten(-1, (blocks, _BLOCK)).amax(-1)
+    starts = maxima.topk(count).indices.unsqueeze(-1) * _BLOCK
+    ids = (starts + torch.arange(_BLOCK, device=logits.device)).flatten(1)
+    rest = torch.arange(whole, logits.shape[-1], device=logits.device)
+    ids = torch.cat([ids, rest.expand(len(ids), -1)], -1)
+    return ids.gather(-1, logits.gather(-1, ids).topk(count).indices)
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
