@@ -181,8 +181,8 @@ class _ModelPrediction:
 def _largest(logits: Tensor, count: int) -> Tensor:
     """Ids of the largest logits in descending order, int64 (positions, count).
 
-    They lie in as many blocks as have the largest maxima. Tensor.topk of all logits takes four times
-    as long.
+    They lie in the blocks with the largest maxima. Tensor.topk of all logits takes four times as
+    long.
     """
     blocks = logits.shape[-1] // _BLOCK
     if blocks <= count:
