@@ -73,7 +73,7 @@ def sweep(
     """Apply one edit at each layer in turn, and measure the change of the model's prediction.
 
     The model runs once for each layer, or for each position or head of each layer, from the same
-    seed. Blocks before the changed layer are not computed again where that is proved to change
+    seed. Blocks before the change are not computed again where that is proved to change
     nothing; ``reuse`` of the result says so. Keywords that ``ablate`` also has mean the same here.
 
     Args:

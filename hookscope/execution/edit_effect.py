@@ -174,15 +174,18 @@ def _add_difference(before: Tensor, after: Tensor, distance: ScaledSum, size: Sc
     """Add the squares of the difference, and those of ``before``; return the largest difference."""
     dtype = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
     a, b = (_to_dense(t).to(dtype) for t in (before, after))
-    same = (a == b) | (a.isnan() & b.isnan())
-    difference = torch.where(same, 0, b - a).abs()
+    difference = b - a
     value, exponent = sum_of_squares(difference)
-    if not math.isfinite(value):  # two finite numbers may be farther apart than the largest float
-        value, exponent = sum_of_squares(torch.where(same, 0, b / 4 - a / 4))
-        exponent += 4
+    if not math.isfinite(value):
+        same = (a == b) | (a.isnan() & b.isnan())
+        difference = torch.where(same, 0, difference)
+        value, exponent = sum_of_squares(difference)
+        if not math.isfinite(value):  # finite numbers may be farther apart than the largest float
+            value, exponent = sum_of_squares(torch.where(same, 0, b / 4 - a / 4))
+            exponent += 4
     distance.add(value, exponent)
     size.add(*sum_of_squares(a))
-    return float(difference.max()) if difference.numel() else 0.0
+    return float(difference.abs().max()) if difference.numel() else 0.0
 
 
 def _relative(distance: ScaledSum, size: ScaledSum) -> float:

@@ -1,8 +1,9 @@
-"""Which blocks of a model need not be computed again before the layer that a run changes.
+"""Which blocks of a model need not be computed again for a run that changes a layer.
 
-Until the changed layer begins, a run is the run without the change. So a block that returned before
-may return what it returned then, if it does nothing else and depends on nothing else. Blocks are
-the children of every ``ModuleList`` and ``Sequential`` that is in no other one.
+Until the change, a run is the run without it. The input of a layer is changed when its call begins,
+the output when it returns. So a block that returned before may return what it returned then, if it
+does nothing else and depends on nothing else, and so may a block whose own output is changed.
+Blocks are the children of every ``ModuleList`` and ``Sequential`` that is in no other one.
 
 A block is reused if all of this holds in a run without the change:
 
@@ -51,7 +52,7 @@ class BlockReuse:
 
     Attributes:
         text: a sentence for the user: what is reused, or why nothing is.
-        before: for each layer, the blocks that returned before its first call began.
+        before: for each layer, the blocks that returned before its input or output is changed.
         outputs: the stored output of each block.
     """
 
@@ -60,7 +61,7 @@ class BlockReuse:
     outputs: Mapping[nn.Module, Any] = field(default_factory=dict, repr=False)
 
     def skipping(self, layer: Layer) -> StoredOutputs:
-        """Return the context in which the blocks before a layer return their stored outputs."""
+        """Return the context in which the blocks before a change return their stored outputs."""
         blocks = self.before.get(layer.module, ())
         return StoredOutputs({block: self.outputs[block] for block in blocks})
 
@@ -200,15 +201,21 @@ def _own_code(block: Layer) -> str:
 
 
 def resolve_reuse(
-    prepared: Prepared, clean: Any, observer: BlockObserver, layers: Sequence[Layer]
+    prepared: Prepared,
+    clean: Any,
+    observer: BlockObserver,
+    layers: Sequence[Layer],
+    *,
+    changes_input: bool,
 ) -> BlockReuse:
-    """Check that the blocks can be reused together; return which ones come before each layer.
+    """Check that the blocks can be reused together; return which ones come before each change.
 
     Args:
         prepared: the model, without interventions.
         clean: its output.
         observer: of a run.
         layers: the layers that will be changed.
+        changes_input: whether their inputs will be changed, and not their outputs.
     """
     if prepared.train:
         return BlockReuse(_nothing("in train mode, runs may change buffers or be random"))
@@ -226,15 +233,15 @@ def resolve_reuse(
     ended: list[nn.Module] = []
     chosen = {layer.module for layer in layers}
     for module, begins in observer.events:
-        if begins and module in chosen:
-            before.setdefault(module, tuple(ended))
         if not begins and module in blocks:
             ended.append(module)
+        if begins == changes_input and module in chosen:
+            before.setdefault(module, tuple(ended))
     if not any(before.values()):
         return BlockReuse(_nothing("no block returns before a changed layer"))
     most = max(map(len, before.values()))
-    text = f"The stored outputs of up to {most} block{'s' * (most != 1)} before the changed layer"
-    text += " were used instead of computing them again; the results are the same."
+    text = f"The stored outputs of up to {most} block{'s' * (most != 1)} were used instead of"
+    text += " computing them again; the results are the same."
     needed = {block for several in before.values() for block in several}
     return BlockReuse(text, before, {b: observer.outputs[b] for b in blocks if b in needed})
 

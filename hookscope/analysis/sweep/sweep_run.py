@@ -174,7 +174,7 @@ def prepare_sweep(
         metadata={**metadata, "fingerprint": fingerprint(prepared, clean)},
     )
     _check_metric(result)
-    reuse = _reuse(prepared, clean, observer, layers, edit, noisy)
+    reuse = _reuse(prepared, clean, observer, layers, swept, noisy)
     job = SweepJob(prepared, swept, {x.name: x for x in layers}, places, compared, reuse)
     return job, replace(result, reuse=reuse.text)
 
@@ -353,13 +353,13 @@ def _reuse(
     clean: Any,
     observer: BlockObserver,
     layers: Sequence[Layer],
-    edit: Edit,
+    edit: SweepEdit,
     noisy: bool,
 ) -> BlockReuse:
-    if changes_weights(edit):
+    if changes_weights(edit.edit):
         return BlockReuse(
             "Every run was computed from the start: other layers may read the changed weights."
         )
     if noisy:
         return BlockReuse("Every run was computed from the start: two runs differ.")
-    return resolve_reuse(prepared, clean, observer, layers)
+    return resolve_reuse(prepared, clean, observer, layers, changes_input=bool(edit.heads))
