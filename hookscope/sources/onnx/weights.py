@@ -10,6 +10,12 @@ from hookscope.sources.onnx.dtypes import torch_dtype
 from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer
 from hookscope.sources.onnx.scopes import is_tensor_name
 
+_ZERO_POINTS = ("input_zero_point", "weight_zero_point")
+_QLINEAR = (
+    *("input", "input_scale", "input_zero_point"),
+    *("weight", "weight_scale", "weight_zero_point"),
+    *("output_scale", "output_zero_point", "bias"),
+)
 # The names of an operator's inputs, as the modules of torch call them.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), ("input", "weight", "bias")),
@@ -24,6 +30,8 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "PRelu": ("input", "weight"),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), ("input", "weight_ih", "weight_hh", "bias")),
     "DequantizeLinear": ("", "_scale", "_zero_point"),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), _QLINEAR),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger"), ("input", "weight", *_ZERO_POINTS)),
 }
 _BUFFERS = ("running_mean", "running_var", "_scale", "_zero_point")
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -70,7 +78,8 @@ def assign_weights(graph: Graph, metadata: Mapping[str, str]) -> Iterator[Assign
         if node.is_plain or node.scope is None:
             continue
         module = node.scope.levels[-1].name if node.scope.levels else ""
-        for initializer, argument in _uses(graph, node, ""):
+        stored = node.op == _DEQUANTIZE and node.inputs[0] in graph.initializers
+        for initializer, argument in _uses(graph, node, "weight" if stored else ""):
             kind = kinds.get(initializer.name)
             if kind is None and not _is_weight(initializer, argument):
                 continue

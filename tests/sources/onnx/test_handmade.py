@@ -33,6 +33,40 @@ def test_every_node_is_a_module_with_the_name_of_the_node(tmp_path: Path) -> Non
     ]
 
 
+def quantized(*, by_operators: bool) -> onnx.ModelProto:
+    """``x w`` with ``x`` and ``w`` of 8 bits: with integer operators, or dequantized before."""
+    tensors = {
+        "w": np.arange(12, dtype=np.int8).reshape(3, 4),
+        "scale": np.array(0.5, np.float32),
+        "zero": np.array(0, np.int8),
+    }
+    by = ["scale", "zero"]
+    node = helper.make_node
+    nodes = [node("QuantizeLinear", ["x", *by], ["xq"], name="quantize")]
+    if by_operators:
+        inputs = ["xq", *by, "w", *by, *by]
+        nodes.append(node("QLinearMatMul", inputs, ["yq"], name="fc"))
+        nodes.append(node("DequantizeLinear", ["yq", *by], ["y"], name="dequantize"))
+    else:
+        nodes.append(node("DequantizeLinear", ["xq", *by], ["xd"], name="dequantize"))
+        nodes.append(node("DequantizeLinear", ["w", *by], ["wd"], name="weight"))
+        nodes.append(node("MatMul", ["xd", "wd"], ["y"], name="fc"))
+    return model(nodes, [("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 4])], tensors)
+
+
+@pytest.mark.parametrize(("by_operators", "owner"), [(True, "fc"), (False, "weight")])
+def test_quantized_weights_are_parameters_and_their_values_those_of_a_bare_session(
+    tmp_path: Path, by_operators: bool, owner: str
+) -> None:
+    path = saved(quantized(by_operators=by_operators), tmp_path / "net.onnx")
+    counts = {node.name: node.own_parameters for node in hookscope.tree(path).nodes}
+    assert {name: count for name, count in counts.items() if count} == {owner: 12}
+    shot = captured(path, torch.from_numpy(X))
+    expected = session_values(path, {"x": X}, ["xq", "y"])
+    assert np.array_equal(shot["quantize/output"].numpy(), expected["xq"])
+    assert np.array_equal(shot["./output"].numpy(), expected["y"])
+
+
 def test_the_values_are_those_of_a_bare_session(tmp_path: Path) -> None:
     path = saved(two_layers(), tmp_path / "net.onnx")
     shot = captured(path, torch.from_numpy(X), what=["output", "input"])
