@@ -21,6 +21,7 @@ from hookscope.execution.verification import check_all_ran, verify_output_unchan
 from hookscope.hooks.capture import Capture
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.intervention_spec import Hooks, Interventions
 from hookscope.specs.record_kinds import ATTENTION, OP
 from hookscope.specs.request import (
@@ -75,6 +76,7 @@ def capture(
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
+    stop: bool = False,
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
 
@@ -134,6 +136,8 @@ def capture(
         verify: run again with the edits but no recording hooks, and require a bit-identical output.
         strict: require that every matched layer ran.
         max_bytes: maximum number of bytes to record.
+        stop: end the run once every selected layer has returned its first call. The capture has no
+            output of the model, and no later calls; ``coverage.stopped_after`` names the last one.
         hooks: custom hooks: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
             functions, or a dict from globs to either. Without a glob, a hook is registered on the
             selected layers.
@@ -165,7 +169,8 @@ def capture(
         RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
         Interventions(edits, (), compare, hooks, hook_args, hook_kind),
     )
-    options = CaptureOptions(what, ops, attention, verify, strict, max_bytes)
+    options = CaptureOptions(what, ops, attention, verify, strict, max_bytes, stop)
+    check_early_stop(request, options)
     traced_kinds = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
     kinds = options.kinds | traced_kinds
     prepared = prepare(request)
@@ -174,7 +179,7 @@ def capture(
         Provenance("capture", prepared, request.chosen(options)) as provenance,
         grad_mode(False),
     ):
-        run = run_forward(prepared, kinds, max_bytes)
+        run = run_forward(prepared, kinds, max_bytes, stop=stop)
         recorded = provenance.capture = run.capture
         if verify or traced_kinds:
             verify_output_unchanged(

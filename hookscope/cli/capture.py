@@ -78,6 +78,7 @@ EXAMPLES = (
         metavar="N",
         help="Generate N tokens greedily with a language model.",
     ),
+    options.stop,
     options.checks,
     options.output,
     table_options,

@@ -326,6 +326,12 @@ limits = combine(
     ),
 )
 
+stop = flag(
+    "stop",
+    section="Run",
+    help="End the run after the first call of the last selected layer.",
+)
+
 checks = combine(
     flag(
         "verify",

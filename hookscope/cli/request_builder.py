@@ -18,6 +18,7 @@ from hookscope.specs.command_options import (
     StepOptions,
     SweepOptions,
 )
+from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_cam
@@ -54,15 +55,16 @@ def build_request(command: str, values: Mapping[str, Any]) -> Request:
     Raises:
         HookscopeError: a value is wrong, or some do not go together.
     """
+    options: object = None
     if command in OPTIONS:
-        build_part(OPTIONS[command], values)  # for its checks; the API makes its own
+        options = build_part(OPTIONS[command], values)  # for its checks; the API makes its own
     model = build_part(ModelRequest, values)
     if command == "cam":
         check_onnx_cam(model.source, values["by"])
         selection = LayerSelection(() if values["layer"] is None else values["layer"])
     else:
         selection = build_part(LayerSelection, values)
-    return Request(
+    request = Request(
         command,
         model,
         selection,
@@ -71,6 +73,9 @@ def build_request(command: str, values: Mapping[str, Any]) -> Request:
         build_part(Interventions, values),
         build_part(LossRequest, values) if "loss" in values else None,
     )
+    if isinstance(options, CaptureOptions):
+        check_early_stop(request, options)
+    return request
 
 
 def build_part(part: type[Part], values: Mapping[str, Any]) -> Part:

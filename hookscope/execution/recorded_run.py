@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.execution.verification import check_single_thread
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import backward_interventions, forward_interventions
 from hookscope.hooks.ops.op_recorder import record_ops
@@ -51,9 +52,19 @@ class RecordedRun:
 
 
 def run_forward(
-    prepared: Prepared, kinds: Iterable[str], max_bytes: int | None = None
+    prepared: Prepared,
+    kinds: Iterable[str],
+    max_bytes: int | None = None,
+    *,
+    stop: bool = False,
 ) -> RecordedRun:
     """Run the model once and record values, those of edited layers before and after the edit.
+
+    Args:
+        prepared: the model and its input.
+        kinds: what to record.
+        max_bytes: the maximum to record.
+        stop: end the run once every selected layer has returned its first call.
 
     Raises:
         ForwardError: the model raised.
@@ -67,6 +78,7 @@ def run_forward(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
+    early = EarlyStop(prepared.module, dict.fromkeys(prepared.layers if stop else (), 1))
     with (
         explain_forward_errors(prepared),
         _attach_capture(recorder),
@@ -75,8 +87,11 @@ def run_forward(
         interventions as values,
         recorder as capture,
         record_ops(recorder) as attention,
+        early.passing(recorder.calls) if stop else nullcontext(),
     ):
         capture.output = detach_clone(forward(prepared, recorder.capture))
+    if early.ended_after is not None:
+        capture.coverage = replace(capture.coverage, stopped_after=early.ended_after.name)
     check_single_thread(recorder, _SWITCHED if switched else "")
     values.check_effect()
     metadata: dict[str, Any] = {"attention": attention} if ATTENTION in recorder.kinds else {}

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,12 +26,10 @@ from hookscope.extraction.shard_writer import BackgroundWriter, PendingBatch
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.extraction.sinks import BatchSink, HostCopy
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer, submodule
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.early_stop import EarlyStop
+from hookscope.hooks.layers import Layer
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import CallRegistry
 from hookscope.results.features.location import Location
-from hookscope.sources.wrappers import release_offloaded_weights
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
@@ -98,38 +96,6 @@ class RunProgress:
         return time.perf_counter() - self.begun
 
 
-class _StopForward(BaseException):
-    """Ends a forward pass. Not an Exception, because a model may catch exceptions."""
-
-
-class EarlyStop(CallSubscriber):
-    """Ends each pass of ``model`` within :meth:`passing` after call ``number`` of a module.
-
-    Enter it after the recorder whose calls it counts: subscribers act in order.
-    """
-
-    def __init__(self, model: nn.Module, name: str, number: int) -> None:
-        module = submodule(model, name)
-        assert module is not None
-        self._model, self._module = model, module
-        self._name, self._number = name, number
-
-    @signal_safe_contextmanager
-    def passing(self, calls: CallRegistry | None = None) -> Iterator[None]:
-        """Let the pass in the block end early. ``calls`` numbers its calls; by default from 1."""
-        calls = CallRegistry(self._model) if calls is None else calls
-        layers = [Layer(self._name, self._module)]
-        with calls.subscribed(self, layers), suppress(_StopForward):
-            yield
-            return
-        release_offloaded_weights(self._model.modules())
-
-    def after_call(self, call: ModuleCall, state: None) -> None:
-        """End the pass if this was the call."""
-        if call.number == self._number and not call.failed:
-            raise _StopForward
-
-
 @dataclass(frozen=True)
 class BatchRunner:
     """Runs the model on one batch after another.
@@ -139,7 +105,7 @@ class BatchRunner:
         layers: those to record.
         kinds: ``output``, ``input``.
         columns: what they return, by key.
-        last: the call of a module after which a pass ends; None for the whole pass.
+        last: the call of one of the layers after which a pass ends; None for the whole pass.
         seed: for random numbers in the model; combined with the number of a batch's first row.
         device: of the module.
         dtype: of floating-point inputs; None to leave them.
@@ -163,7 +129,11 @@ class BatchRunner:
     @signal_safe_contextmanager
     def forward_passes(self) -> Iterator[Forward]:
         """Yield a function that runs the model on a batch and returns its rows by key."""
-        early_stop = EarlyStop(self.module, *self.last) if self.last else None
+        early_stop = None
+        if self.last is not None:
+            name, number = self.last
+            layer = next(layer for layer in self.layers if layer.name == name)
+            early_stop = EarlyStop(self.module, {layer: number})
         gpus = gpus_of(self.module)
 
         def forward(batch: RowBatch) -> dict[str, Tensor]:

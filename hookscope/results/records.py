@@ -131,21 +131,27 @@ class UnexecutedModule:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which matched modules were executed, in order of their first call, and which were not."""
+    """Which matched modules were executed, in order of their first call, and which were not.
+
+    ``stopped_after`` is the module after whose call the run was ended; empty if it was not.
+    """
 
     executed: tuple[ExecutedModule, ...] = ()
     not_executed: tuple[UnexecutedModule, ...] = ()
+    stopped_after: str = ""
 
     @property
     def matched(self) -> int:
         """The number of modules that the patterns matched."""
         return len(self.executed) + len(self.not_executed)
 
-    def to_json(self) -> dict[str, list[dict[str, Any]]]:
+    def to_json(self) -> dict[str, Any]:
         """Return the modules as plain dicts, as the metadata of a file has them."""
+        stopped = {"stopped_after": self.stopped_after} if self.stopped_after else {}
         return {
             "executed": [asdict(module) for module in self.executed],
             "not_executed": [asdict(module) for module in self.not_executed],
+            **stopped,
         }
 
 
@@ -209,6 +215,7 @@ class Recording(NotebookResult):
             self.coverage = Coverage(
                 tuple(ExecutedModule(**entry) for entry in metadata.pop("executed")),
                 tuple(UnexecutedModule(**entry) for entry in metadata.pop("not_executed")),
+                metadata.pop("stopped_after", ""),
             )
             wrong = self._type_error(shapes) or find_damage(metadata, self._records)
         except KeyError as error:

@@ -55,6 +55,7 @@ class CaptureOptions:
         verify: run again without hooks and require a bit-identical output.
         strict: require that every matched layer ran.
         max_bytes: the maximum of bytes to record.
+        stop: end the run once every selected layer has returned.
     """
 
     what: str | Iterable[str] = ("output",)
@@ -63,6 +64,7 @@ class CaptureOptions:
     verify: bool = False
     strict: bool = False
     max_bytes: int | None = None
+    stop: bool = False
 
     def __post_init__(self) -> None:
         hold_iterable(self, "what")

@@ -85,6 +85,7 @@ SAMPLES = {
     "max-memory": ("cuda:0=1GB cpu=2GB", {"cuda:0": 10**9, "cpu": 2 * 10**9}),
     "train": ("true", True),
     "generate": ("3", 3),
+    "capture stop": ("1", True),
     "verify": ("on", True),
     "strict": ("1", True),
     "max-bytes": ("2GB", 2_000_000_000),

@@ -24,8 +24,8 @@ import hookscope
 from hookscope.analysis.cams.layer_scan import LayerScan
 from hookscope.errors import EditError
 from hookscope.execution.failures.failed_call import CallObserver
-from hookscope.extraction.batch_runner import EarlyStop
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import (
@@ -273,7 +273,8 @@ def test_runs_for_an_analysis_number_calls_alike(net: Node, pick: int) -> None:
     assert [(x.layer, x.call) for x in observer.ran] == log.returned
     name, number = log.returned[pick % len(log.returned)]
     log = fresh(net)
-    with EarlyStop(net, name, number).passing():
+    last = next(layer for layer in layers_of(net) if layer.name == name)
+    with EarlyStop(net, {last: number}).passing():
         net(torch.ones(1, 2))
     assert log.returned[-1] == (name, number)
 

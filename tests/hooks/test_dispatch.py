@@ -20,7 +20,8 @@ from hookscope.errors import CheckFailed, EnvironmentFault, RequestError, StoreE
 from hookscope.execution.device_dispatch import _offload_folder, unsplit
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.verification import bit_identical
-from hookscope.extraction.batch_runner import EarlyStop
+from hookscope.hooks.early_stop import EarlyStop
+from hookscope.hooks.layers import layers_of
 from hookscope.sources.model_loader import load
 from hookscope.specs.choices import DEVICE_MAPS
 
@@ -156,7 +157,8 @@ def test_a_pass_that_ends_early_leaves_no_weight_behind(net: str, tmp_path: Path
     model = on_disk(net, tmp_path)
     where = weights_at(model)
     assert where["stack.blocks.1.up.weight"] == "meta"
-    stopper = EarlyStop(model, "stack.blocks.1.down", 1)
+    last = next(layer for layer in layers_of(model) if layer.name == "stack.blocks.1.down")
+    stopper = EarlyStop(model, {last: 1})
     with torch.no_grad(), stopper.passing():
         model(torch.randn(2, 3, 8))
     assert weights_at(model) == where

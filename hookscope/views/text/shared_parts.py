@@ -173,6 +173,12 @@ def coverage_lines(coverage: Coverage, options: TextOptions) -> list[Text]:
         names = join_names(repeated, options)
         text += f" ({count_text(len(repeated))} ran more than once: {names})"
     lines = sentence(text + ".", options)
+    if coverage.stopped_after:
+        text = (
+            f"The run ended after the first call of {layer_text(coverage.stopped_after)}: what"
+            " follows was not run, and later calls of the selected layers are not recorded."
+        )
+        lines += sentence(text, options, NOTICE_STYLE)
     reasons = group_names(
         (module.reason, layer_text(module.module)) for module in coverage.not_executed
     )

@@ -1,0 +1,58 @@
+"""Ends a forward pass once all modules that matter have returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from torch import nn
+
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.sources.wrappers import release_offloaded_weights
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
+
+
+class _StopForward(BaseException):
+    """Ends a forward pass. Not an Exception, because a model may catch exceptions."""
+
+
+class EarlyStop(CallSubscriber):
+    """Ends each pass of a model within :meth:`passing` once some calls have returned.
+
+    Enter it after the recorder whose calls it counts: subscribers act in order.
+
+    Args:
+        model: the model that will run.
+        calls: for each layer, the number of the call that has to return, from 1.
+
+    Attributes:
+        ended_after: the layer whose call ended the last pass; None if it ran to its end.
+    """
+
+    def __init__(self, model: nn.Module, calls: Mapping[Layer, int]) -> None:
+        self._model, self._layers = model, tuple(calls)
+        self._numbers = {layer.module: number for layer, number in calls.items()}
+        self._missing: set[nn.Module] = set()
+        self.ended_after: Layer | None = None
+
+    @signal_safe_contextmanager
+    def passing(self, calls: CallRegistry | None = None) -> Iterator[None]:
+        """Let the pass in the block end early. ``calls`` numbers its calls; by default from 1."""
+        calls = CallRegistry(self._model) if calls is None else calls
+        self._missing = set(self._numbers)
+        self.ended_after = None
+        with calls.subscribed(self, self._layers), suppress(_StopForward):
+            yield
+            return
+        release_offloaded_weights(self._model.modules())
+
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """End the pass if this was the last call that was missing."""
+        module = call.layer.module
+        if call.number == self._numbers[module] and not call.failed:
+            self._missing.discard(module)
+            if not self._missing:
+                self.ended_after = call.layer
+                raise _StopForward
