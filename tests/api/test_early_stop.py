@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hookscope.errors import RequestError
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.errors import RequestError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
