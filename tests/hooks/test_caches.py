@@ -5,6 +5,7 @@ The reference is a forward hook written by hand that reads the cache of transfor
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ from tests.sources.third_party_models import TRANSFORMERS, write_configuration
 from tests.warm import Finished
 
 IDS = torch.arange(6)[None]
+# From transformers 5.24, each cache is named `cache` among the arguments and in the output.
+RENAMED = "cache" in inspect.signature(LlamaForCausalLM.forward).parameters
+ATTENTION_CACHE = "cache" if RENAMED else "past_key_values"
+RECURRENT_CACHE = "cache" if RENAMED else "cache_params"
 Read = Callable[[Any], dict[str, Tensor]]
 
 
@@ -88,9 +93,9 @@ def assert_same_caches(capture: Any, expected: dict[str, Tensor], name: str) -> 
 
 
 CASES: list[tuple[type[Any], str, str, Read]] = [
-    (LlamaForCausalLM, "llama", "past_key_values", attention),
-    (MambaForCausalLM, "mamba", "cache_params", recurrent),
-    (BartForConditionalGeneration, "bart", "past_key_values", both),
+    (LlamaForCausalLM, "llama", ATTENTION_CACHE, attention),
+    (MambaForCausalLM, "mamba", RECURRENT_CACHE, recurrent),
+    (BartForConditionalGeneration, "bart", ATTENTION_CACHE, both),
 ]
 
 
@@ -111,13 +116,13 @@ def test_every_step_has_the_cache_as_it_was_then(implementation: str | None) -> 
     model.generation_config.cache_implementation = implementation
     steps = {"max_new_tokens": 3, "do_sample": False}
     expected = by_hand(
-        model, "past_key_values", attention, lambda: model.generate(input_ids=IDS, **steps)
+        model, ATTENTION_CACHE, attention, lambda: model.generate(input_ids=IDS, **steps)
     )
     capture = hookscope.capture(model, layers=".", input={"input_ids": IDS}, generate=3)
     recorded = {key: capture[key] for key in capture if key in expected}
     assert len(recorded) == len(expected) == 3 * 4
     assert all(torch.equal(recorded[key], expected[key]) for key in expected)
-    first, last = (recorded[f"{call}/output.past_key_values.0.keys"] for call in (".", ".:3"))
+    first, last = (recorded[f"{call}/output.{ATTENTION_CACHE}.0.keys"] for call in (".", ".:3"))
     assert first.shape != last.shape or not torch.equal(first, last)
 
 
@@ -126,11 +131,11 @@ def test_a_cache_among_the_arguments_is_recorded_before_the_call(static: bool) -
     model: Any = build(LlamaForCausalLM, "llama")
     cache = StaticCache(model.config, max_cache_len=9) if static else DynamicCache()
     with torch.no_grad():
-        model(input_ids=IDS, past_key_values=cache)
+        model(input_ids=IDS, **{ATTENTION_CACHE: cache})
     before = attention(cache)
     with hookscope.record(model, layers=".", what="input") as capture, torch.no_grad():
-        model(input_ids=IDS[:, :1], past_key_values=cache)
-    keys = {f"./input.past_key_values.{path}": tensor for path, tensor in before.items()}
+        model(input_ids=IDS[:, :1], **{ATTENTION_CACHE: cache})
+    keys = {f"./input.{ATTENTION_CACHE}.{path}": tensor for path, tensor in before.items()}
     assert all(torch.equal(capture[key], tensor) for key, tensor in keys.items())
     after = attention(cache)
     assert not all(torch.equal(before[path], after[path]) for path in before)
