@@ -7,10 +7,12 @@ Worker processes read and preprocess the inputs. They inherit the recipe by fork
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 from PIL import Image
@@ -184,6 +186,7 @@ def load_batches(
         _Numbered(rows),
         batch_sampler=map(list, batches),
         collate_fn=collate,
+        worker_init_fn=_ignore_closed_connections,
         pin_memory=pin,
         **options,
     )
@@ -199,6 +202,23 @@ def load_batches(
         if isinstance(batch, HookscopeError):
             raise batch
         yield batch
+
+
+def _ignore_closed_connections(worker: int) -> None:
+    """Print no traceback in this worker process if the main process closes a connection early.
+
+    A thread of ``multiprocessing`` hands the tensors over. If Ctrl-C interrupts the main process in
+    the middle of this, the thread reports the closed connection to ``sys.excepthook``.
+    """
+    report = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, ConnectionError | EOFError):
+            report(kind, error, traceback)
+
+    sys.excepthook = hook
 
 
 @contextmanager
