@@ -44,7 +44,8 @@ def summarize(tensor: Tensor) -> Stats:
     moments = Moments()
     for block in flat.split(BLOCK):
         wide = _widen(block)
-        moments.zeros += wide.numel() - int(torch.count_nonzero(wide))
+        # Several times faster on a CPU than ``torch.count_nonzero``.
+        moments.zeros += int(torch.logical_not(wide).sum())
         if not wide.numel():
             continue
         values = wide
@@ -69,7 +70,8 @@ def summarize(tensor: Tensor) -> Stats:
 def _sums(values: Tensor) -> tuple[float, float, float]:
     """The mean, the sum of squared distances from it, and the sum of squares."""
     mean = float(values.mean())
-    return mean, float((values - mean).square_().sum()), float(torch.dot(values, values))
+    distances = values - mean
+    return mean, float(torch.dot(distances, distances)), float(torch.dot(values, values))
 
 
 @without_grad
