@@ -38,6 +38,7 @@ def sweep(
     edit: str = "zero",
     positions: str | None = None,
     heads: int | str | None = None,
+    experts: bool = False,
     against: str | int | None = None,
     metric: str | None = None,
     loss: str | Callable[..., Any] | None = None,
@@ -72,8 +73,8 @@ def sweep(
 ) -> Sweep:
     """Apply one edit at each layer in turn, and measure the change of the model's prediction.
 
-    The model runs once for each layer, or for each position or head of each layer, from the same
-    seed. Blocks before the change are not computed again where that is proved to change
+    The model runs once for each layer, or for each position, head or expert of each layer, from
+    the same seed. Blocks before the change are not computed again where that is proved to change
     nothing; ``reuse`` of the result says so. Keywords that ``ablate`` also has mean the same here.
 
     Args:
@@ -85,6 +86,8 @@ def sweep(
         positions: ``all`` or positions such as ``"0,2-3"``: edit one position at a time.
         heads: number of attention heads, or ``auto`` for that of the model's configuration: edit
             one head at a time, in the input of the output projections of attention.
+        experts: edit one expert at a time in layers whose experts share parameters, as in
+            transformers: ``zero`` or ``scale:A`` multiplies the expert's routing weights.
         against: a class or token. Measures the logit of the target minus that of it too.
         metric: the metric of the map: ``difference``, ``score``, ``loss``, ``kl`` or ``output``.
             None: the first of difference, score and output that is defined.
@@ -110,7 +113,7 @@ def sweep(
         >>> found.layers, [cell.score for cell in found.cells]
         (('0', '1', '2'), [0.0, 0.0, 0.0])
     """
-    options = SweepOptions(edit, positions, heads, against, metric)
+    options = SweepOptions(edit, positions, heads, experts, against, metric)
     loss_request = LossRequest(loss, target, reduction, raw)
     request = Request(
         "sweep",
@@ -124,7 +127,10 @@ def sweep(
     )
     if file is not None:
         check_ending(Path(file), ".json")
-    selection = replace(request.layers, leaves=leaves or request.layers.everything)
+    # A module of experts is no leaf: it contains their activation function.
+    selection = replace(
+        request.layers, leaves=leaves or (request.layers.everything and not experts)
+    )
     prepared = prepare(replace(request, layers=selection))
     # The fast path of transformers skips layers, which then could not be edited.
     with grad_mode(False), disable_mha_fast_path():

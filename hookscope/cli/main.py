@@ -59,7 +59,7 @@ COMMANDS = {
         "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
         "gradcheck": "Compare backward with numerical gradients.",
         "ablate": "Ablate layers one at a time and rank them by the effect.",
-        "sweep": "Apply one edit at each layer, position or head in turn.",
+        "sweep": "Apply one edit at each layer, position, head or expert in turn.",
         "lens": "Show what each layer of a language model would predict.",
         "attribute": "Show what each token of the input contributes to a prediction.",
         "cam": "Show which parts of an image a class score depends on.",

@@ -1,4 +1,4 @@
-"""``hookscope sweep``: apply one edit at each layer, position or head in turn."""
+"""``hookscope sweep``: apply one edit at each layer, position, head or expert in turn."""
 
 from __future__ import annotations
 
@@ -80,6 +80,13 @@ how = combine(
         help="Edit one attention head at a time; N heads, or auto.",
     ),
     option(
+        "--experts",
+        section="Sweep",
+        is_flag=True,
+        default=False,
+        help="Edit one expert at a time (zero or scale:A).",
+    ),
+    option(
         "--against",
         section="Sweep",
         metavar="CLASS",
@@ -115,12 +122,12 @@ how = combine(
 def sweep(
     ctx: click.Context, file: str | None, no_output: bool, force: bool, dpi: int, **values: Any
 ) -> None:
-    """Apply one edit at each layer, position or head in turn.
+    """Apply one edit at each layer, position, head or expert in turn.
 
     Runs the model once for each selected layer (default: all leaf layers) with the edit, or once
-    for each position or attention head of each layer, and shows the change of the prediction as a
-    map. Of a language model, the prediction after the last token is measured. A JSON file is
-    written during the run: after an interruption, the same command resumes.
+    for each position, attention head or expert of each layer, and shows the change of the
+    prediction as a map. Of a language model, the prediction after the last token is measured. A
+    JSON file is written during the run: after an interruption, the same command resumes.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request

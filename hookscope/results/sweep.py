@@ -1,4 +1,4 @@
-"""The result of a sweep: the effect of one edit at each layer, and at each position or head."""
+"""The result of a sweep: the effect of one edit at each layer, position, head or expert."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ class SweepBaseline:
 
 @dataclass(frozen=True)
 class Sweep(NotebookResult):
-    """The effect of one edit at each layer, or at each position or head of each layer.
+    """The effect of one edit at each layer, or at each position, head or expert of each layer.
 
     Attributes:
         edit: the operation, as typed.
-        axis: what the columns are: ``position``, ``head``, or empty for whole layers.
+        axis: what the columns are: ``position``, ``head``, ``expert``, or empty for whole layers.
         metric: the metric of the map.
         total: number of cells.
         clean: the run without an edit.

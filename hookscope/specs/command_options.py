@@ -287,6 +287,7 @@ class SweepOptions:
         edit: the operation, without a layer.
         positions: ``all``, or positions such as ``0,2-3``; None for whole layers.
         heads: number of attention heads, or ``auto``; None for whole layers.
+        experts: whether the experts of a layer are edited one at a time.
         against: the second class of the logit difference; None for no logit difference.
         metric: the metric of the map; None for the first one that is defined.
     """
@@ -294,11 +295,13 @@ class SweepOptions:
     edit: str = "zero"
     positions: str | None = None
     heads: int | str | None = None
+    experts: bool = False
     against: str | int | None = None
     metric: str | None = None
 
     def __post_init__(self) -> None:
-        check_sweep_places(parse_sweep_edit(self.edit), self.positions, self.heads)
+        edit = parse_sweep_edit(self.edit)
+        check_sweep_places(edit, self.positions, self.heads, self.experts)
         check_choice("metric", self.metric or SWEEP_METRICS[0], SWEEP_METRICS)
         if self.metric == "difference" and self.against is None:
             raise RequestError(

@@ -59,14 +59,25 @@ def sweep_files(text: str) -> list[str]:
     return [source.path] if isinstance(source, TensorSource) else []
 
 
-def check_sweep_places(edit: Edit, positions: str | None, heads: int | str | None) -> None:
-    """Check the positions and the heads of a sweep, and that they fit the edit.
+def expert_factor(edit: Edit) -> float | None:
+    """Return what the edit of a sweep multiplies the output of an expert by; None if it cannot.
+
+    >>> expert_factor(parse_sweep_edit("zero")), expert_factor(parse_sweep_edit("noise:1"))
+    (0.0, None)
+    """
+    return {"zero": 0.0, "scale": edit.argument}.get(edit.name)
+
+
+def check_sweep_places(
+    edit: Edit, positions: str | None, heads: int | str | None, experts: bool
+) -> None:
+    """Check the positions, heads and experts of a sweep, and that they fit the edit.
 
     Raises:
         RequestError: they cannot be parsed or combined.
 
     Example:
-        >>> check_sweep_places(parse_sweep_edit("zero"), "all", None)
+        >>> check_sweep_places(parse_sweep_edit("zero"), "all", None, False)
     """
     if positions is not None and positions != ALL_POSITIONS:
         parse_positions(positions)
@@ -76,13 +87,21 @@ def check_sweep_places(edit: Edit, positions: str | None, heads: int | str | Non
         raise RequestError(f"{heads!r} is not a number of heads.", "Use 1 or more.")
     chosen = [
         name
-        for name, value in (("--positions", positions), ("--heads", heads))
+        for name, value in (
+            ("--positions", positions),
+            ("--heads", heads),
+            ("--experts", experts or None),
+        )
         if value is not None
     ]
     if len(chosen) > 1:
-        raise RequestError("--positions and --heads cannot be combined.", "Leave out one of them.")
+        raise RequestError(f"{' and '.join(chosen)} cannot be combined.", "Use only one of them.")
     if chosen and changes_weights(edit):
         raise RequestError(
             f"quantize changes the weights of a whole layer, so {chosen[0]} does not apply.",
             f"Leave out {chosen[0]}.",
+        )
+    if experts and expert_factor(edit) is None:
+        raise RequestError(
+            f"{edit.name} cannot be applied to single experts.", "Use --edit zero or scale:A."
         )

@@ -154,7 +154,7 @@ def test_every_option_was_judged() -> None:
             "train",
             "type",
         ),
-        *("against", "heads", "metric", "positions"),
+        *("against", "experts", "heads", "metric", "positions"),
         *("upsample", "vanishing", "verbose", "verify", "weights", "what", "workers"),
     }
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}

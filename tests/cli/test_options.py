@@ -112,6 +112,7 @@ SAMPLES = {
     "rank": ("loss", "loss"),
     "positions": ("0,-1", "0,-1"),
     "heads": ("4", "4"),
+    "experts": ("1", True),
     "metric": ("kl", "kl"),
     "ablate output": ("out.json", "out.json"),
     "norm": ("none", "none"),

@@ -1,4 +1,4 @@
-"""The columns of a sweep: the positions or the heads at which a layer is edited."""
+"""The columns of a sweep: the positions, heads or experts at which a layer is edited."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class EditPlace:
         column: its name and label.
         positions: the positions; None for all.
         head: the number of the head, from 0; None for all.
+        expert: the number of the expert, from 0; None for all.
     """
 
     column: SweepColumn
     positions: Positions | None = None
     head: int | None = None
+    expert: int | None = None
 
 
 def position_places(prepared: Prepared, chosen: str, counts: tuple[int, ...]) -> list[EditPlace]:
@@ -112,6 +114,11 @@ def _position_place(entry: Entry, name: str, prompt: PromptTokens | None) -> Edi
 def head_places(count: int) -> list[EditPlace]:
     """Return a place for each head."""
     return [EditPlace(SweepColumn(str(n), str(n)), head=n) for n in range(count)]
+
+
+def expert_places(count: int) -> list[EditPlace]:
+    """Return a place for each expert."""
+    return [EditPlace(SweepColumn(str(n), str(n)), expert=n) for n in range(count)]
 
 
 def resolve_head_count(module: nn.Module, heads: int | str) -> int:

@@ -1,4 +1,4 @@
-"""A sweep: one run of the model for each layer, or each position or head of each layer."""
+"""A sweep: one run of the model for each layer, or each position, head or expert of a layer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from hookscope.analysis.sweep.edit_scan import EditScan
 from hookscope.analysis.sweep.effect_measure import EffectMeasure
 from hookscope.analysis.sweep.layer_shapes import LayerShapes
 from hookscope.analysis.sweep.resumable_runs import make_runs
+from hookscope.analysis.sweep.routed_experts import (
+    ExpertEdit,
+    common_expert_count,
+    expert_layers,
+)
 from hookscope.analysis.sweep.sweep_columns import (
     EditPlace,
+    expert_places,
     head_channels,
     head_places,
     labels_of,
@@ -39,12 +45,13 @@ from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.edit_tensors import read_source
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.registry import CallRegistry
 from hookscope.results.sweep import Sweep, SweepCell, SweepColumn, SweepPlace
 from hookscope.specs.command_options import SweepOptions
 from hookscope.specs.edit import Edit
 from hookscope.specs.progress import Progress
 from hookscope.specs.record_kinds import INPUT, OUTPUT
-from hookscope.specs.sweep_edit import changes_weights, parse_sweep_edit
+from hookscope.specs.sweep_edit import changes_weights, expert_factor, parse_sweep_edit
 from hookscope.tensors.nested import as_call
 
 # The names of the modules in attention that get what the heads return, side by side.
@@ -61,6 +68,7 @@ class SweepEdit:
         place: the arguments and tokens of the run, by which positions are located.
         widths: for a sweep over heads, the width of the input of each layer.
         heads: the number of heads; 0 for a sweep over something else.
+        factor: for a sweep over experts, what the output of an expert is multiplied by.
     """
 
     edit: Edit
@@ -68,6 +76,12 @@ class SweepEdit:
     place: Mapping[str, Any]
     widths: Mapping[Layer, int]
     heads: int = 0
+    factor: float | None = None
+
+    @property
+    def changes_input(self) -> bool:
+        """Whether inputs of the layers are changed, and not outputs."""
+        return bool(self.heads) or self.factor is not None
 
     def at(self, layer: Layer, place: EditPlace) -> BoundEdit:
         """Return the edit at one place of a layer."""
@@ -113,6 +127,12 @@ class SweepJob:
         if changes_weights(self.edit.edit):
             with RoundedWeights(layer, self.edit.edit.argument):
                 return run_without_hooks(self.prepared)
+        expert = self.places[column].expert
+        if self.edit.factor is not None and expert is not None:
+            change = ExpertEdit(expert, self.edit.factor)
+            calls = CallRegistry(self.prepared.module)
+            with self.reuse.skipping(layer), calls.subscribed(change, [layer]):
+                return run_without_hooks(self.prepared)
         bound = self.edit.at(layer, self.places[column])
         with self.reuse.skipping(layer):
             return run_without_hooks(
@@ -145,13 +165,16 @@ def prepare_sweep(
     compared = measure(prepared, clean)
     if options.heads is not None:
         prepared = replace(prepared, layers=_projections(prepared))
+    if options.experts:
+        prepared = replace(prepared, layers=expert_layers(prepared))
     place = {
         **describe_arguments(prepared.loaded, prepared.value),
         "options": {"generate": None},
     }
     shapes = _shapes(prepared, options)
     places = _places(prepared, options, shapes, place)
-    swept = SweepEdit(edit, read_source(edit, {}), place, {}, 0)
+    factor = expert_factor(edit) if options.experts else None
+    swept = SweepEdit(edit, read_source(edit, {}), place, {}, factor=factor)
     if options.heads is not None:
         swept = replace(swept, widths=shapes.input_widths(), heads=len(places))
         _check_widths(swept)
@@ -273,6 +296,8 @@ def _places(
 ) -> list[EditPlace]:
     if options.heads is not None:
         return head_places(resolve_head_count(prepared.module, options.heads))
+    if options.experts:
+        return expert_places(common_expert_count(prepared.layers))
     if options.positions is None:
         return [EditPlace(SweepColumn())]
     prompts = prompt_tokens(prepared.loaded, prepared.value)
@@ -301,7 +326,7 @@ def _check_widths(edit: SweepEdit) -> None:
 
 def _scan(prepared: Prepared, edit: SweepEdit, places: Sequence[EditPlace]) -> EditScan:
     def edits_of(layer: Layer) -> list[BoundEdit]:
-        if changes_weights(edit.edit):
+        if changes_weights(edit.edit) or edit.factor is not None:
             return []
         if edit.heads and layer not in edit.widths:
             return []
@@ -329,6 +354,8 @@ def _nothing_to_sweep(scan: EditScan, edit: str) -> RequestError:
 def _axis(options: SweepOptions) -> str:
     if options.heads is not None:
         return "head"
+    if options.experts:
+        return "expert"
     return "" if options.positions is None else "position"
 
 
@@ -362,4 +389,4 @@ def _reuse(
         )
     if noisy:
         return BlockReuse("Every run was computed from the start: two runs differ.")
-    return resolve_reuse(prepared, clean, observer, layers, changes_input=bool(edit.heads))
+    return resolve_reuse(prepared, clean, observer, layers, changes_input=edit.changes_input)

@@ -1,4 +1,4 @@
-"""A sweep as a page: a table of layers by positions or heads, coloured by the effect."""
+"""A sweep as a page: a table of layers by positions, heads or experts, coloured by the effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep as text: a heat map of layers by positions or heads, or a table of layers."""
+"""A sweep as text: a heat map of layers by positions, heads or experts, or a table of layers."""
 
 from __future__ import annotations
 

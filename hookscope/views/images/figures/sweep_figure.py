@@ -1,4 +1,4 @@
-"""A sweep as a picture: layers by positions or heads, each cell with its value."""
+"""A sweep as a picture: layers by positions, heads or experts, each cell with its value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = "whole layer"
 
 
 def draw_sweep(result: Sweep) -> Drawing:
-    """Draw the map: layers from bottom to top, positions or heads to the right.
+    """Draw the map: layers from bottom to top, positions, heads or experts to the right.
 
     Raises:
         RequestError: there are more cells than fit on a picture.
