@@ -129,5 +129,7 @@ def ablate(
     # The fast path of transformers skips layers, which then could not be ablated.
     with grad_mode(False), disable_mha_fast_path():
         metadata = describe_run("ablate", prepared, request.chosen(options))
-        run, result = prepare_ablation(prepared, by, channels, rank, baseline, metadata)
+        run, result = prepare_ablation(
+            prepared, by, channels, rank, baseline, metadata, resumable=file is not None
+        )
         return run_ablation(run, result, file, progress)

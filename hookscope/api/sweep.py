@@ -140,5 +140,6 @@ def sweep(
             options,
             lambda run, clean: resolve_measure(run, clean, loss_request, against),
             metadata,
+            resumable=file is not None,
         )
         return run_sweep(job, result, file, progress)

@@ -104,7 +104,8 @@ class Ablation(NotebookResult):
             order in which the layers ran.
         left_out: layers that ran and could not be ablated.
         coverage: which of the selected layers ran.
-        metadata: model, inputs, seed, versions, and a fingerprint of weights, input and output.
+        metadata: model, inputs, seed and versions. If a file was written during the runs, also the
+            fingerprint of weights, input and output.
         resumed: number of ablations that were read from an unfinished file.
     """
 

@@ -117,7 +117,8 @@ class Sweep(NotebookResult):
         left_out: layers that ran and that the edit does not fit.
         coverage: which of the selected layers ran.
         reuse: a sentence: which outputs of the clean run were used again, or why none.
-        metadata: model, inputs, seed, versions, and a fingerprint of weights, input and output.
+        metadata: model, inputs, seed and versions. If a file was written during the runs, also the
+            fingerprint of weights, input and output.
         resumed: number of cells that were read from an unfinished file.
 
     Example:

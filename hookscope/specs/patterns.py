@@ -45,8 +45,13 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     Raises:
         LayerError: a brace is unbalanced, or the braces expand to thousands of patterns.
     """
-    expressions = [re.compile(translate(root_named(p))) for p in expand_braces(pattern)]
-    return lambda name: any(e.match(name) for e in expressions)
+    texts = [root_named(text) for text in expand_braces(pattern)]
+    names = {text for text in texts if not set("*?[") & set(text)}
+    globs = [translate(text) for text in texts if text not in names]
+    if not globs:  # thousands of names are compared with as many patterns that are plain names
+        return names.__contains__
+    glob = re.compile("|".join(globs))
+    return lambda name: name in names or glob.match(name) is not None
 
 
 def root_named(name: str) -> str:

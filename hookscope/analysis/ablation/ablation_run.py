@@ -94,6 +94,8 @@ def prepare_ablation(
     rank: str | None,
     measure: Callable[[Any], Baseline],
     metadata: dict[str, Any],
+    *,
+    resumable: bool,
 ) -> tuple[AblationJob, Ablation]:
     """Run the model twice without ablation; return the job and an empty result.
 
@@ -104,6 +106,7 @@ def prepare_ablation(
         rank: the metric to sort by; None for the score if there is one, else the output.
         measure: makes the baseline of the output of the clean run.
         metadata: the metadata of the result.
+        resumable: whether a later run may resume from the file of the result.
 
     Raises:
         ForwardError: the model raised.
@@ -134,7 +137,7 @@ def prepare_ablation(
         ablations=(),
         left_out=left_out,
         coverage=scan.coverage,
-        metadata={**metadata, "fingerprint": fingerprint(prepared, clean)},
+        metadata={**metadata, **(fingerprint(prepared, clean) if resumable else {})},
     )
     return AblationJob(prepared, by, layers, baseline), result
 

@@ -27,8 +27,12 @@ def warn_of_noise(clean: Any, again: Any) -> bool:
     return bool(different)
 
 
-def fingerprint(prepared: Prepared, clean: Any) -> str | None:
-    """Return the hash of the model's parameters and buffers, its input and the clean output."""
+def fingerprint(prepared: Prepared, clean: Any) -> dict[str, str | None]:
+    """Return the entry of the metadata by which a later run knows that it is the same.
+
+    It is the hash of the model's parameters and buffers, its input and the clean output; None if
+    values cannot be read.
+    """
     state = {**dict(prepared.module.named_parameters()), **dict(prepared.module.named_buffers())}
     tensors = walk((state, prepared.value, clean))
-    return hash_tensors((" ".join(path), tensor) for path, tensor in tensors)
+    return {"fingerprint": hash_tensors((" ".join(path), tensor) for path, tensor in tensors)}

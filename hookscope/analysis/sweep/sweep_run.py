@@ -145,6 +145,8 @@ def prepare_sweep(
     options: SweepOptions,
     measure: Callable[[Prepared, Any], EffectMeasure],
     metadata: dict[str, Any],
+    *,
+    resumable: bool,
 ) -> tuple[SweepJob, Sweep]:
     """Run the model without the edit; return the job and an empty result.
 
@@ -153,6 +155,7 @@ def prepare_sweep(
         options: the edit and where it is applied.
         measure: makes the measure of the output of the clean run.
         metadata: the metadata of the result.
+        resumable: whether a later run may resume from the file of the result.
 
     Raises:
         ForwardError: the model raised.
@@ -194,7 +197,7 @@ def prepare_sweep(
         left_out=tuple(scan.left_out()),
         coverage=scan.coverage,
         reuse="",
-        metadata={**metadata, "fingerprint": fingerprint(prepared, clean)},
+        metadata={**metadata, **(fingerprint(prepared, clean) if resumable else {})},
     )
     _check_metric(result)
     reuse = _reuse(prepared, clean, observer, layers, swept, noisy)
