@@ -30,7 +30,7 @@ from hookscope.inputs.python_input import (
     plain_label,
 )
 from hookscope.sources.loaded import LoadedModel, Recipe
-from hookscope.specs.input_list import LABEL
+from hookscope.specs.input_files import LABEL
 from hookscope.specs.input_spec import names_function
 from hookscope.tensors.seeding import seeded_throughout
 

@@ -19,6 +19,13 @@ from hookscope.specs.near_files import near_files
 log = logging.getLogger("hookscope")
 
 _SHOWN = 3  # names that a note lists
+
+Columns = tuple[tuple[str, str], ...]  # names and values that are stored beside an input
+
+LABEL = "label"  # the column of the classes of folders, and of other labels
+PATH = "path"  # the column of a list in CSV that names the files
+# Names in the table of inputs that a column cannot have.
+RESERVED = ("row", "item", "bytes", "sha256", "skipped")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 

@@ -1,10 +1,8 @@
 """The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives.
 
 A folder of subfolders has a class for each of them, as in torchvision's ``ImageFolder``. A list in
-CSV has further columns. Both are stored beside the rows.
-
-Torch-free. Of an archive in the form of WebDataset the images are used, in stored order; labels,
-captions and other parts of a sample are ignored.
+CSV has further columns, and so has an archive in the form of WebDataset. They are stored beside the
+rows. Torch-free.
 """
 
 from __future__ import annotations
@@ -12,13 +10,20 @@ from __future__ import annotations
 import csv
 import logging
 import os
-import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from hookscope.errors import InputError, cause
-from hookscope.specs.input_files import IMAGE_SUFFIXES, list_files
+from hookscope.errors import InputError
+from hookscope.specs.input_files import (
+    IMAGE_SUFFIXES,
+    LABEL,
+    PATH,
+    RESERVED,
+    Columns,
+    list_files,
+)
 from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.tar_images import tar_images
 
 log = logging.getLogger("hookscope")
 
@@ -27,10 +32,6 @@ _INSIDE = "::"
 _ARCHIVE = ".tar"
 # Bytes of one file. The largest image that is decoded takes 1.5 GB uncompressed.
 _MOST = 2 * 10**9
-LABEL = "label"  # the column of the classes of folders, and of the labels of a Dataset
-PATH = "path"  # the column of a list in CSV that names the files
-# Names in the table of inputs that a column cannot have.
-_RESERVED = ("row", "item", "bytes", "sha256", "skipped")
 
 
 @dataclass(frozen=True, slots=True)  # there may be millions of them
@@ -45,7 +46,7 @@ class InputEntry:
     path: str
     start: int = 0
     size: int | None = None
-    columns: tuple[tuple[str, str], ...] = ()
+    columns: Columns = ()
 
     def read(self) -> bytes:
         """Return the bytes of the file.
@@ -91,10 +92,15 @@ def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputE
             else:
                 files = list_files(each, usable=False, there=there)
                 entries = [InputEntry(file, file) for file in files]
-            found += (replace(entry, columns=columns) for entry in entries) if columns else entries
+            found += (_with_columns(entry, columns) for entry in entries) if columns else entries
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
+
+
+def _with_columns(entry: InputEntry, columns: Columns) -> InputEntry:
+    """The entry with the columns of a list, which come before those of an archive in it."""
+    return replace(entry, columns=tuple((dict(entry.columns) | dict(columns)).items()))
 
 
 def is_listing(spec: str) -> bool:
@@ -145,7 +151,7 @@ def _classified(classes: Iterable[tuple[str, list[str]]]) -> Iterator[InputEntry
         yield from (InputEntry(image, image, columns=columns) for image in images)
 
 
-def _listed(spec: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+def _listed(spec: str) -> list[tuple[str, Columns]]:
     """Return the lines of the list ``@FILE``; of any other spec the spec itself.
 
     Each has the further columns of its line, if the list is a table in CSV.
@@ -174,9 +180,7 @@ def _listed(spec: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     return [(line, ()) for line in lines if line]
 
 
-def _table_lines(
-    path: str, table: Iterator[list[str]]
-) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+def _table_lines(path: str, table: Iterator[list[str]]) -> list[tuple[str, Columns]]:
     """Return the paths in a table, each with the names and values of the other columns."""
     header = [name.strip() for name in next(table, [])]
     if PATH not in header:
@@ -186,7 +190,7 @@ def _table_lines(
             "Write a first line with names, such as path,label; or one file on each line of a .txt"
             " file.",
         )
-    wrong = [name for name in header if name in _RESERVED or not name or header.count(name) > 1]
+    wrong = [name for name in header if name in RESERVED or not name or header.count(name) > 1]
     if wrong:
         why = "is twice in it" if header.count(wrong[0]) > 1 else "is reserved"
         raise InputError(
@@ -207,67 +211,6 @@ def _table_lines(
 
 
 def _members(path: str) -> Iterator[InputEntry]:
-    """Yield the images in an archive. Nothing is unpacked, so names in it are harmless."""
-    try:
-        with tarfile.open(path, "r:") as archive:  # uncompressed, so that parts can be read
-            found, left_out = _images_in(archive)
-            end = archive.offset
-        # tarfile stops silently at anything that is not a header, such as damage; zeros end an
-        # archive.
-        with open(path, "rb") as file:
-            file.seek(end)
-            if any(file.read(tarfile.BLOCKSIZE)):
-                raise tarfile.ReadError(f"it is cut off or damaged at byte {end}")
-    except (OSError, tarfile.TarError) as error:
-        raise InputError(
-            f"{path!r} cannot be read as a tar archive: {cause(error)}.",
-            "Give a complete .tar file that is not compressed.",
-        ) from error
-    if left_out:
-        log.warning(
-            "%s: skipped %d images that are links, devices or sparse files in the archive, the"
-            " first being %r",
-            *(path, len(left_out), left_out[0]),
-        )
-    if not found:
-        known = " ".join(IMAGE_SUFFIXES)
-        raise InputError(
-            f"The archive {path!r} contains no images.", f"Only {known} files in it are read."
-        )
-    for name, start, size in found:
-        yield InputEntry(f"{path}{_INSIDE}{name}", path, start, size)
-
-
-def _images_in(archive: tarfile.TarFile) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Return name, first byte and size of each image, and the names of images without bytes.
-
-    A hard link to an earlier image, as ``tar`` stores a repeated file, is that image.
-    """
-    places: dict[str, tuple[int, int]] = {}
-    found: list[tuple[str, int, int]] = []
-    left_out: list[str] = []
-    before = -1
-    while (member := _next(archive)) is not None:
-        archive.members.clear()  # type: ignore[attr-defined]  # a kilobyte each
-        # With a damaged size tarfile returns to an earlier position, and would loop forever.
-        if member.size < 0 or member.offset <= before:
-            raise tarfile.ReadError(f"it is damaged at byte {max(before, 0)}")
-        before = member.offset
-        if member.isdir() or not member.name.lower().endswith(IMAGE_SUFFIXES):
-            continue
-        if member.islnk() and member.linkname in places:
-            found.append((member.name, *places[member.linkname]))
-        elif member.isfile() and not member.issparse():
-            places[member.name] = member.offset_data, member.size
-            found.append((member.name, *places[member.name]))
-        else:
-            left_out.append(member.name)
-    return found, left_out
-
-
-def _next(archive: tarfile.TarFile) -> tarfile.TarInfo | None:
-    """Return the next member. A damaged size makes tarfile raise many kinds of errors."""
-    try:
-        return archive.next()
-    except (MemoryError, OverflowError, RecursionError, ValueError) as error:
-        raise tarfile.ReadError(f"a size in it is damaged near byte {archive.offset}") from error
+    for image in tar_images(path):
+        name = f"{path}{_INSIDE}{image.name}"
+        yield InputEntry(name, path, image.start, image.size, image.columns)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +135,57 @@ def test_a_resumed_run_must_have_the_same_labels(classes: Path, tmp_path: Path) 
 def test_show_names_the_columns(classes: Path, tmp_path: Path, run) -> None:
     extract(tmp_path / "f", str(classes))
     assert "Stored beside the rows: label." in run("show", tmp_path / "f").stdout
+
+
+def write_tar(path: Path, *members: tuple[str, bytes]) -> str:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+def test_labels_of_a_webdataset_are_those_of_the_sample(
+    tmp_path: Path, repo: Path, monkeypatch
+) -> None:
+    monkeypatch.chdir(repo)
+    members = []
+    for number in range(10):
+        image = Path(f"{DIGITS}/{number}.png").read_bytes()
+        beside = json.dumps({"width": 8, "of": f"no. {number}", "list": [1], "sha256": "x"})
+        texts = [(f"train/a.b/{number}.cls", f"{number % 2}\n".encode())]
+        texts.append((f"train/a.b/{number}.json", beside.encode()))
+        texts.insert(number % 3, (f"train/a.b/{number}.seg.png", image))  # before or after them
+        members += texts
+    members[1:1] = [("train/a.b/0.txt", "a zero é".encode()), ("train/other/0.cls", b"7")]
+    found = extract(tmp_path / "f", write_tar(tmp_path / "digits.tar", *members))
+
+    assert found.column("label") == [str(number % 2) for number in range(10)]
+    assert found.column("of") == [f"no. {number}" for number in range(10)]
+    assert found.column("width") == ["8"] * 10
+    assert found.column("text") == ["a zero é", *[None] * 9]
+    assert set(found.columns) == {"label", "of", "width", "text"}
+    assert found.inputs[3]["path"].endswith("digits.tar::train/a.b/3.seg.png")
+
+
+def test_labels_that_cannot_be_read_are_left_out_with_a_warning(
+    tmp_path: Path, repo: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.chdir(repo)
+    image = Path(f"{DIGITS}/1.png").read_bytes()
+    bad = [("0.cls", b"\xff"), ("0.json", b"{" * 9), ("0.txt", b"x" * 70_000), ("1.json", b"[1]")]
+    entries = list_entries([write_tar(tmp_path / "a.tar", ("0.png", image), *bad)])
+    assert [entry.columns for entry in entries] == [()]
+    assert "left out the labels in 3 files, the first being '0.cls', which is not UTF-8" in (
+        caplog.text
+    )
+
+
+def test_a_list_of_archives_adds_its_columns(tmp_path: Path, repo: Path, monkeypatch) -> None:
+    monkeypatch.chdir(repo)
+    image = Path(f"{DIGITS}/1.png").read_bytes()
+    path = write_tar(tmp_path / "a.tar", ("0.png", image), ("0.cls", b"4"), ("0.txt", b"four"))
+    (tmp_path / "list.csv").write_text(f"path,label\n{path},five\n")
+    [entry] = list_entries([f"@{tmp_path / 'list.csv'}"])
+    assert dict(entry.columns) == {"label": "five", "text": "four"}

@@ -39,7 +39,7 @@ def experts_by_hand(left_out: int) -> Any:
     def forward(module: Any, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         total = torch.zeros_like(hidden)
         for expert in range(4):
-            choice, tokens = torch.where(index.T == expert)  # in the order of transformers
+            choice, tokens = torch.where((index == expert).T)  # in the order of transformers
             if expert == left_out or not len(tokens):
                 continue
             gate, up = F.linear(hidden[tokens], module.gate_up_proj[expert]).chunk(2, dim=-1)
