@@ -27,7 +27,7 @@ from hookscope.extraction.prepared_rows import (
     worker_count,
 )
 from hookscope.extraction.process_group import ProcessGroup
-from hookscope.extraction.row_batches import Collator, RowBatch, load_batches
+from hookscope.extraction.row_batches import Collator, ImageRows, RowBatch, load_batches
 from hookscope.extraction.shape_probe import (
     FEW,
     RecordColumn,
@@ -40,11 +40,13 @@ from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.text_tables import open_texts
+from hookscope.inputs.visible_part import find_visible_part
 from hookscope.results.features.manifest_schema import (
     Plan,
     PlannedInputs,
     PlannedModel,
     PlanOrigin,
+    VisiblePart,
 )
 from hookscope.results.records import Coverage
 from hookscope.sources.loaded import LoadedModel
@@ -140,6 +142,8 @@ def plan_extraction(
     planned_inputs: PlannedInputs = {"specs": specs, "sha256": digest, "rows": total}
     if columns := rows.dataset.columns:
         planned_inputs["columns"] = columns
+    if part := _visible_part(rows, sink):
+        planned_inputs["visible_part"] = part
     settings: Plan = {
         **_origin(prepared, chosen, runner),
         "keys": sink.key_entries,
@@ -231,6 +235,14 @@ def _sink(
     if storage.stats_only:
         return ChannelStatisticsSink(columns, image)
     return RowSink(columns, storage, image)
+
+
+def _visible_part(rows: PreparedRows, sink: BatchSink) -> VisiblePart | None:
+    """What part of the images is seen, if positions in them may be asked for."""
+    images = rows.dataset
+    if not isinstance(images, ImageRows) or all(len(e["shape"]) != 3 for e in sink.key_entries):
+        return None
+    return find_visible_part(images.recipe.run, images.channels)
 
 
 def _image_size(placeholder: Any) -> tuple[int, int] | None:

@@ -67,15 +67,35 @@ class KeyEntry(_StoredKey, total=False):
     edges: list[float]
 
 
+SIDES = "sides"
+SHORTER_SIDE = "shorter side"
+
+
+class VisiblePart(TypedDict):
+    """The part in the middle of an image that becomes the model's input.
+
+    ``width`` and ``height`` are shares: if ``of`` is ``sides`` of the image's own width and height,
+    else both of its shorter side.
+    """
+
+    of: str
+    width: float
+    height: float
+
+
 class _InputRows(TypedDict):
     specs: list[str]
     rows: int
 
 
 class InputsEntry(_InputRows, total=False):
-    """The inputs of the rows; ``columns`` are those of the table besides path or item."""
+    """The inputs of the rows; ``columns`` are those of the table besides path or item.
+
+    ``visible_part`` is stored for images if a layer has rows with channels, height and width.
+    """
 
     columns: list[str]
+    visible_part: VisiblePart
 
 
 class ModelEntry(TypedDict):

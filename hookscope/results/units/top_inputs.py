@@ -8,6 +8,7 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
+from hookscope.results.features.manifest_schema import VisiblePart
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import MARK
 from hookscope.version import __version__
@@ -72,6 +73,8 @@ class TopInputs(NotebookResult):
         what: ``unit``, ``channel`` or ``direction``.
         by: how positions became one number; empty without positions.
         rows: number of inputs that were ranked.
+        grid: height and width of the positions, if they lie on the images; else None.
+        visible_part: the part of an image that the grid covers; None if it is not known.
         units: the units.
         notes: what was left out or approximated, in sentences.
     """
@@ -83,6 +86,8 @@ class TopInputs(NotebookResult):
     what: str
     by: str
     rows: int
+    grid: tuple[int, int] | None
+    visible_part: VisiblePart | None
     units: tuple[RankedUnit, ...]
     notes: tuple[str, ...]
 

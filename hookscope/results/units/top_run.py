@@ -24,6 +24,13 @@ _EXACT = 1 << 27  # bytes of activations up to which quantiles are exact
 _BLOCK = 1 << 24  # bytes of float64 values that are read at a time
 
 
+_FRAMES = {
+    True: "In a picture, a frame marks the cell of the layer's grid that has it. The value depends"
+    " on more of the input than its cell.",
+    False: "Which part of the input has it is not known from this folder; whole inputs are shown.",
+}
+
+
 @dataclass(frozen=True)
 class _Layer:
     """A layer and its units.
@@ -136,10 +143,11 @@ def rank_inputs(
     else:
         quantiles = _histogram_quantiles(layer, numbers, most, least, advance)
         notes.append(f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit.")
+    grid, part = _grid(layer), features.manifest["inputs"].get("visible_part")
+    part = part if grid else None
     if layer.positions and options.by == MAX:
         notes.append(
-            "The activation is the largest over the positions. The part of the input that a"
-            " position sees is not known from a features folder, so whole inputs are shown."
+            f"The activation is the largest over the positions. {_FRAMES[part is not None]}"
         )
     inputs = _inputs_of(features, {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()})
     names = range(layer.count) if layer.directions is not None else layer.units
@@ -164,9 +172,18 @@ def rank_inputs(
         what,
         options.by if layer.positions else "",
         len(numbers),
+        grid,
+        part,
         units,
         tuple(notes),
     )
+
+
+def _grid(layer: _Layer) -> tuple[int, int] | None:
+    """Height and width of the positions of the largest values, if there are two dimensions."""
+    if len(layer.positions) != 2 or layer.by != MAX:
+        return None
+    return layer.positions[0], layer.positions[1]
 
 
 def _layer(features: Features, options: TopOptions) -> _Layer:

@@ -11,9 +11,10 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from hookscope.errors import RequestError
+from hookscope.results.features.manifest_schema import SIDES, VisiblePart
 from hookscope.results.units.top_inputs import RankedInput, TopInputs
 from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label, Pixels, Tile
 from hookscope.views.text.formats import number_text, plural
@@ -24,24 +25,41 @@ GAP, LINE, FONT = 10, 17, 12
 NAMES = 60  # room for the words "most" and "least"
 MOST_PICTURES = 2000
 _PAPER = 235  # grey of a picture that cannot be shown
+_DARK, _LIGHT = (0, 0, 0), (255, 225, 0)  # of a frame, outside and inside: seen on any image
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class _Square:
+    """A picture, and the edges of the image in it; None if the image cannot be shown."""
+
+    pixels: Pixels
+    box: Box | None = None
 
 
 @dataclass
 class _Pictures:
     """The images of inputs, read once each, and why some cannot be shown."""
 
+    result: TopInputs
     side: int
     missing: dict[str, str] = field(default_factory=dict)
-    _read: dict[str, Pixels] = field(default_factory=dict)
+    _read: dict[str, _Square] = field(default_factory=dict)
 
     def of(self, ranked: RankedInput) -> Pixels:
-        """The image, fitted into a square."""
+        """The image, fitted into a square, with a frame around the cell of its largest value."""
         if ranked.name not in self._read:
             self._read[ranked.name] = self._square(ranked)
-        return self._read[ranked.name]
+        square = self._read[ranked.name]
+        grid, part = self.result.grid, self.result.visible_part
+        if not (square.box and grid and part and ranked.position):
+            return square.pixels
+        cell = cell_box(square.box, part, grid, ranked.position)
+        return _framed(square.pixels, cell, max(self.side // SIDE, 1))
 
-    def _square(self, ranked: RankedInput) -> Pixels:
-        square = np.full((self.side, self.side, 3), _PAPER, np.uint8)
+    def _square(self, ranked: RankedInput) -> _Square:
+        square = _Square(np.full((self.side, self.side, 3), _PAPER, np.uint8))
         try:
             data = Path(ranked.name).read_bytes()
         except OSError:
@@ -62,8 +80,53 @@ class _Pictures:
         method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
         pixels = np.asarray(image.resize((size[0], size[1]), method))
         top, left = ((self.side - length) // 2 for length in pixels.shape[:2])
-        square[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
-        return square
+        square.pixels[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
+        return _Square(square.pixels, (left, top, left + size[0], top + size[1]))
+
+
+def cell_box(
+    image: Box, part: VisiblePart, grid: tuple[int, int], position: tuple[int, ...]
+) -> Box:
+    """Return the edges of a grid cell on an image: left, top, right, bottom.
+
+    Args:
+        image: the edges of the whole image.
+        part: the part of the image that the grid covers.
+        grid: numbers of rows and columns of the grid.
+        position: row and column of the cell.
+
+    Example:
+        >>> part = {"of": "shorter side", "width": 1.0, "height": 1.0}
+        >>> cell_box((0, 0, 200, 100), part, (2, 4), (1, 0))
+        (50.0, 50.0, 75.0, 100.0)
+    """
+    left, top, right, bottom = image
+    sides = right - left, bottom - top
+    shorter = min(sides)
+    width, height = (
+        share * (side if part["of"] == SIDES else shorter)
+        for share, side in zip((part["width"], part["height"]), sides, strict=True)
+    )
+    left, top = (left + right - width) / 2, (top + bottom - height) / 2
+    row, column = position
+    down, across = height / grid[0], width / grid[1]
+    return (
+        *(left + across * column, top + down * row),
+        *(left + across * (column + 1), top + down * (row + 1)),
+    )
+
+
+def _framed(pixels: Pixels, box: Box, thickness: int) -> Pixels:
+    """A copy with a frame on the edges of a box, dark outside and light inside."""
+    image = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(image)
+    left, top, right, bottom = map(round, box)
+    for color, outside in ((_DARK, thickness), (_LIGHT, 0)):
+        edges = (left - outside, top - outside, right - 1 + outside, bottom - 1 + outside)
+        # A cell may have no pixel of its own.
+        corner = max(edges[2], edges[0]), max(edges[3], edges[1])
+        draw.rectangle((*edges[:2], *corner), outline=color, width=thickness)
+    return np.asarray(image)
 
 
 def top_sheet(result: TopInputs, dpi: int) -> CamSheet:
@@ -93,7 +156,7 @@ def _lay_out(result: TopInputs, dpi: int) -> CamSheet:
     side, gap, line, names = (max(round(n * dpi / BASE_DPI), 1) for n in (SIDE, GAP, LINE, NAMES))
     most = max(max(len(unit.most), len(unit.least)) for unit in result.units)
     width = names + gap + max(most * (side + gap), 7 * side)
-    pictures = _Pictures(side)
+    pictures = _Pictures(result, side)
     tiles: list[Tile] = []
     labels = [Label(gap, gap, top_title(result), width - gap)]
     y = gap + 2 * line

@@ -182,3 +182,57 @@ def test_items_of_a_dataset_have_no_sheet_but_a_table(tmp_path: Path, repo: Path
     [unit] = json.loads(done.stdout)["units"]
     assert [one["name"] for one in unit["most"]] == [f"item {one['label']}" for one in unit["most"]]
     assert json.loads((tmp_path / "work/top.json").read_text())["units"] == [unit]
+
+
+SPOTS = """
+import torch
+from torch import nn
+from torchvision.transforms import v2
+def net():
+    model = nn.Sequential(nn.AvgPool2d(16), nn.Conv2d(3, 1, 1, bias=False))
+    nn.init.ones_(model[1].weight)
+    return model
+preprocess = v2.Compose([
+    v2.PILToTensor(), *CROP, v2.ToDtype(torch.float32, scale=True),
+])
+"""
+SQUARE = "[v2.Resize(128), v2.CenterCrop(112)]"
+STRETCHED = "[v2.Resize((112, 160))]"
+MIRRORED = "[v2.Resize((112, 112)), v2.RandomHorizontalFlip(1)]"
+
+
+def spots(folder: Path, crop: str) -> Path:
+    """Features of dark images with one white spot, by a model that is brightest there."""
+    random = np.random.default_rng(1)
+    (folder / "photos").mkdir()
+    for n, (width, height) in enumerate([(300, 200), (200, 300), (256, 256)] * 2):
+        image = np.full((height, width, 3), 40, np.uint8)
+        x, y = (int(side * random.uniform(0.3, 0.7)) for side in (width, height))
+        image[y - 12 : y + 12, x - 12 : x + 12] = 255
+        Image.fromarray(image).save(folder / f"photos/{n}.png")
+    (folder / "spots.py").write_text(SPOTS.replace("CROP", crop))
+    out = folder / "features"
+    hookscope.extract(
+        f"{folder}/spots.py:net", out, layers="1", input=str(folder / "photos"), workers=0
+    )
+    return out
+
+
+@pytest.mark.parametrize("crop", [SQUARE, STRETCHED])
+def test_a_frame_marks_what_excites_a_channel(tmp_path: Path, crop: str) -> None:
+    found = hookscope.top(spots(tmp_path, crop), layer="1", count=6)
+    assert "a frame marks the cell" in found.notes[0]
+    for tile in top_sheet(found, 300).tiles:
+        white = np.argwhere((tile.image == 255).all(2))
+        frame = np.argwhere((tile.image == (255, 225, 0)).all(2))
+        middles = ((each.min(0) + each.max(0)) / 2 for each in (white, frame))
+        assert np.abs(np.subtract(*middles)).max() < 12  # the spot and a cell are 16 pixels wide
+
+
+def test_there_is_no_frame_if_the_place_on_the_image_is_not_known(tmp_path: Path) -> None:
+    found = hookscope.top(spots(tmp_path, MIRRORED), layer="1", count=6)
+    assert found.visible_part is None and "is not known" in found.notes[0]
+    for tile in top_sheet(found, 150).tiles:
+        assert not (tile.image == (255, 225, 0)).all(2).any()
+    mean = hookscope.top(tmp_path / "features", layer="1", count=6, by="mean")
+    assert mean.grid is None and not mean.notes
