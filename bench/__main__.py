@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import datasets, headers, training_memory, transformers_folder, weights
+from bench import datasets, headers, large_capture, training_memory, transformers_folder, weights
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 from bench.with_weights import filling
@@ -199,7 +199,7 @@ MEASURES = (
     Measure(
         "capture of it, with the file's hash and statistics",
         "a bare session, opened, saved",
-        2.5,
+        2.2,
         "ms",
         lambda: inside("bench.onnx_file", "capture", "9"),
         needs="onnxruntime",
@@ -267,6 +267,13 @@ MEASURES = (
         1.2,
         "MB",
         lambda: memories(weights.growing(3)),
+    ),
+    Measure(
+        "hookscope capture of 1 GB, peak memory",  # 256 MB are kept in memory
+        "of one of its 24 layers",
+        1.35,
+        "MB",
+        lambda: memories(large_capture.capturing(3)),
     ),
     Measure(
         "hookscope plot of 16 feature maps",

@@ -32,6 +32,7 @@ from hookscope.specs.request import (
 )
 from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.recording_file import RecordingFile
 
 
 def capture(
@@ -77,6 +78,7 @@ def capture(
     strict: bool = False,
     max_bytes: int | None = None,
     stop: bool = False,
+    file: str | os.PathLike[str] | None = None,
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
 
@@ -138,6 +140,8 @@ def capture(
         max_bytes: maximum number of bytes to record.
         stop: end the run once every selected layer has returned its first call. The capture has no
             output of the model, and no later calls; ``coverage.stopped_after`` names the last one.
+        file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
+            256 MB goes there while the model runs, so memory does not grow with the recording.
         hooks: custom hooks: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
             functions, or a dict from globs to either. Without a glob, a hook is registered on the
             selected layers.
@@ -152,6 +156,7 @@ def capture(
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+        StoreError: the file cannot be written. An earlier file is not changed.
 
     Example:
         >>> import hookscope
@@ -179,7 +184,8 @@ def capture(
         Provenance("capture", prepared, request.chosen(options)) as provenance,
         grad_mode(False),
     ):
-        run = run_forward(prepared, kinds, max_bytes, stop=stop)
+        pages = None if file is None or not RecordingFile.is_supported() else RecordingFile(file)
+        run = run_forward(prepared, kinds, max_bytes, stop=stop, file=pages)
         recorded = provenance.capture = run.capture
         if verify or traced_kinds:
             verify_output_unchanged(
@@ -198,4 +204,6 @@ def capture(
     recorded.metadata |= describe_language_output(prepared, recorded.output)
     if strict:
         check_all_ran(recorded)
+    if file is not None:
+        recorded.save(file)
     return recorded

@@ -46,6 +46,8 @@ def run_recording(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         failure: HookError | None = None
+        if command == "capture" and path is not None and not _holds_arrays(path):
+            values["file"] = path
         try:
             capture: Capture = getattr(import_module(f"hookscope.api.{command}"), command)(**values)
         except HookError as error:
@@ -57,7 +59,8 @@ def run_recording(
             failure, capture = error, error.capture
         if path is not None:
             console.step(f"Writing {path} ...")
-            size = capture.save(path)
+            written = "file" in values and failure is None
+            size = path.stat().st_size if written else capture.save(path)
             console.interrupt_message = f"Interrupted; {path} was written."
         console.step("Done.")
     _remember_layers(capture, values)

@@ -29,6 +29,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.recording_file import RecordingFile
 from hookscope.tensors.signal_safety import signal_safe
 
 _SWITCHED = "switched it between train and eval mode"
@@ -57,6 +58,7 @@ def run_forward(
     max_bytes: int | None = None,
     *,
     stop: bool = False,
+    file: RecordingFile | None = None,
 ) -> RecordedRun:
     """Run the model once and record values, those of edited layers before and after the edit.
 
@@ -65,14 +67,16 @@ def run_forward(
         kinds: what to record.
         max_bytes: the maximum to record.
         stop: end the run once every selected layer has returned its first call.
+        file: receives values that are beyond what is kept in memory.
 
     Raises:
         ForwardError: the model raised.
         HookError: a user hook raised; carries what had been recorded.
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
+        StoreError: the file cannot be written.
     """
-    sink = _sink(prepared, max_bytes)
+    sink = _sink(prepared, max_bytes, file)
     recorder = Recorder(prepared.module, prepared.layers, kinds, sink=sink, caches=True)
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
@@ -100,15 +104,15 @@ def run_forward(
     return RecordedRun(capture, values, metadata=metadata)
 
 
-def _sink(prepared: Prepared, max_bytes: int | None) -> CaptureSink:
+def _sink(prepared: Prepared, max_bytes: int | None, file: RecordingFile | None) -> CaptureSink:
     """The sink of a run, which stores only some positions if the layers were selected so."""
     if not prepared.positions:
-        return CaptureSink(max_bytes)
+        return CaptureSink(max_bytes, file)
     place = {
         **describe_arguments(prepared.loaded, prepared.value),
         "options": {"generate": prepared.generate},
     }
-    return PositionSink(prepared.positions, place, max_bytes)
+    return PositionSink(prepared.positions, place, max_bytes, file)
 
 
 def run_backward(

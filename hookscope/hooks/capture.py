@@ -20,6 +20,7 @@ from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims
 from hookscope.specs.output_path import SUFFIX, recording_ending
 from hookscope.tensors import save as store
+from hookscope.tensors.recording_file import RecordingFile
 from hookscope.tensors.tensor_stats import summarize
 from hookscope.views.text.formats import bytes_text, plural
 
@@ -48,9 +49,10 @@ class Capture(Recording, Mapping[str, Tensor]):
         True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file: RecordingFile | None = None) -> None:
         super().__init__()
         self._tensors: dict[str, Tensor] = {}
+        self._file = file  # has some of the tensors already
         self.output: Any = None
 
     def __getitem__(self, key: str) -> Tensor:
@@ -191,6 +193,12 @@ class Capture(Recording, Mapping[str, Tensor]):
         ending = recording_ending(Path(path))
         if ending != SUFFIX:
             return store.write_numpy(path, self._tensors, ending)
+        if self._file is not None and self._file.path == Path(path):
+            finished = self._file.finish(self._tensors, self.to_info())
+            if finished:
+                self._tensors |= finished
+                self._file = None
+                return Path(path).stat().st_size
         return store.write_tensors(path, self._tensors, self.to_info())
 
     @classmethod

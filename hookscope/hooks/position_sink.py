@@ -13,6 +13,7 @@ from hookscope.results.metadata import StoredPositions
 from hookscope.results.positions import LocatedPositions, locate
 from hookscope.results.records import Record
 from hookscope.specs.positions import Positions
+from hookscope.tensors.recording_file import RecordingFile
 
 NO_SEQUENCE = "it has no positions: no dimension of it is the sequence"
 
@@ -72,6 +73,7 @@ class PositionSink(CaptureSink):
         positions: the positions to store, by the name of the layer.
         metadata: the arguments and the tokens of the run.
         max_bytes: stop with CheckFailed once more than this has been stored.
+        file: receives tensors that are beyond what is kept in memory.
 
     Attributes:
         stored: which positions of each tensor were stored.
@@ -82,8 +84,9 @@ class PositionSink(CaptureSink):
         positions: Mapping[str, Positions],
         metadata: Mapping[str, Any],
         max_bytes: int | None = None,
+        file: RecordingFile | None = None,
     ) -> None:
-        super().__init__(max_bytes)
+        super().__init__(max_bytes, file)
         self.positions = positions
         self.metadata = metadata
         self.stored: list[StoredPositions] = []

@@ -9,13 +9,14 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from hookscope.errors import CheckFailed
+from hookscope.errors import CheckFailed, StoreError
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
 from hookscope.specs.record_kinds import INPUT
 from hookscope.tensors.nested import TensorPath, is_functorch_tensor, unreadable_reason
+from hookscope.tensors.recording_file import RecordingFile
 
 
 @dataclass(frozen=True, eq=False)  # two tensors of the same name have different keys
@@ -120,13 +121,16 @@ class CaptureSink:
 
     Args:
         max_bytes: stop with CheckFailed once more than this has been stored.
+        file: receives tensors that are beyond what is kept in memory. Not for gradients, to which
+            others may be added.
     """
 
     adds_gradients = True
 
-    def __init__(self, max_bytes: int | None = None) -> None:
+    def __init__(self, max_bytes: int | None = None, file: RecordingFile | None = None) -> None:
         self.max_bytes = max_bytes
-        self.capture = Capture()
+        self.file = file
+        self.capture = Capture(file)
         self.absent: list[Absent] = []
         self.open = False
         self._bytes = 0
@@ -136,6 +140,7 @@ class CaptureSink:
 
         Raises:
             CheckFailed: more than ``max_bytes`` would be stored.
+            StoreError: the file cannot be written.
         """
         if reason := unreadable_reason(tensor):
             self.mark_absent(key, reason)
@@ -178,8 +183,19 @@ class CaptureSink:
                 " recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
-        clone = tensor.clone()
-        put(self.capture, key, clone, aliases, weight_norm)
+        if self.file is None:
+            clone = tensor.clone()
+            put(self.capture, key, clone, aliases, weight_norm)
+            return clone
+        try:
+            clone = self.file.clone(tensor)
+        except StoreError:
+            self.open = False
+            raise
+        record = put(self.capture, key, clone, aliases, weight_norm)
+        if self.file.holds(clone):
+            record.stats  # noqa: B018  # computed while the values are in memory
+            self.file.release(clone)
         return clone
 
 

@@ -27,7 +27,7 @@ from hookscope.specs.output_path import MARK, SUFFIX
 
 log = logging.getLogger("hookscope")
 
-_REPAIR = "Choose another path with --output, or fewer layers."
+REPAIR = "Choose another path with --output, or fewer layers."
 
 
 def write_tensors(
@@ -47,12 +47,11 @@ def write_tensors(
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
     for key, tensor in tensors.items():
-        stored[key], note = _storable(tensor)
+        stored[key], note = storable(tensor)
         if note:
             notes[key] = note
-    info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
-    metadata = {MARK: strict_json.dumps(info, sort_keys=True)}
-    with replacement_file(path, _REPAIR) as scratch:
+    metadata = metadata_of(info, notes)
+    with replacement_file(path, REPAIR) as scratch:
         try:
             save_file(stored, scratch, metadata=metadata)
         except KeyError as error:
@@ -62,6 +61,12 @@ def write_tensors(
             ) from error
         size = scratch.stat().st_size
     return size
+
+
+def metadata_of(info: dict[str, Any], notes: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata of a file. ``notes`` say what is stored as another dtype or layout."""
+    info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
+    return {MARK: strict_json.dumps(info, sort_keys=True)}
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -90,7 +95,7 @@ def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], end
     """
     check_single(tensors, ending, "tensors")
     widened = [key for key, tensor in tensors.items() if _wider(tensor.dtype)]
-    with replacement_file(path, _REPAIR) as scratch:
+    with replacement_file(path, REPAIR) as scratch:
         write_arrays(scratch, ending, _entries(tensors))
         size = scratch.stat().st_size
     if widened:
@@ -154,8 +159,8 @@ def _plain(tensor: Tensor) -> tuple[Tensor, str]:
     return tensor.cpu().resolve_conj().resolve_neg(), note
 
 
-def _storable(tensor: Tensor) -> tuple[Tensor, str]:
-    """A tensor that safetensors can store, and a note if its dtype or layout is another one."""
+def storable(tensor: Tensor) -> tuple[Tensor, str]:
+    """Return a tensor that safetensors can store, and a note if its dtype or layout differs."""
     tensor, note = _plain(tensor)
     if tensor.dtype in (torch.complex32, torch.complex128):
         note = f"{PAIRS}, from {_name(tensor.dtype)}"

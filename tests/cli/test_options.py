@@ -26,6 +26,8 @@ PRESENTATION |= {"alpha", "colormap"}
 PRESENTATION |= {"sort", "top", "precision"}
 # The positional form of --model.
 PRESENTATION |= {"model_spec"}
+# The keyword for --output, which commands write themselves.
+OUTPUTS = {"capture": "file"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
@@ -272,7 +274,9 @@ def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) 
 def api_of(name: str) -> dict[str, inspect.Parameter]:
     import hookscope
 
-    return dict(inspect.signature(getattr(hookscope, name)).parameters)
+    parameters = dict(inspect.signature(getattr(hookscope, name)).parameters)
+    parameters.pop(OUTPUTS.get(name, ""), None)
+    return parameters
 
 
 @pytest.mark.slow
