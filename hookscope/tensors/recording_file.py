@@ -59,8 +59,9 @@ class RecordingFile:
         self._stack = ExitStack()
         self._abandoned = weakref.finalize(self, _abandon, self._stack)
         self._file: BinaryIO | None = None
-        self._map: mmap.mmap | None = None
-        self._first = 0  # the offset of the map in the file
+        # All are kept: no other tensor may get the address of one in the file.
+        self._maps: list[mmap.mmap] = []
+        self._first = 0  # the offset of the newest map in the file
         self._end = 8 + ROOM
         self._places: dict[int, int] = {}  # the offset of a tensor by the address of its values
         self._lock = threading.Lock()  # replicas of a model run on threads
@@ -83,7 +84,7 @@ class RecordingFile:
                 return tensor.clone()
             place = self._reserve(size)
             copy = torch.frombuffer(
-                self._map, dtype=tensor.dtype, count=tensor.numel(), offset=place - self._first
+                self._maps[-1], dtype=tensor.dtype, count=tensor.numel(), offset=place - self._first
             ).reshape(tensor.shape)
             self._places[_address(copy)] = place
         return copy.copy_(tensor)
@@ -96,19 +97,19 @@ class RecordingFile:
         """Let go of the pages of the newest tensor; they are read again where they are needed."""
         with self._lock:
             place = self._places.get(_address(tensor), -1) - self._first
-            if self._map is None or place < 0:
+            if not self._maps or place < 0:
                 return
             first = -(-place // mmap.PAGESIZE) * mmap.PAGESIZE
             end = (place + tensor.numel() * tensor.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
             if end > first:
-                self._map.madvise(mmap.MADV_DONTNEED, first, end - first)
+                self._maps[-1].madvise(mmap.MADV_DONTNEED, first, end - first)
 
     def finish(self, tensors: Mapping[str, Tensor], info: dict[str, Any]) -> dict[str, Tensor]:
         """Write the header and the tensors that are in memory; return those in the file by key.
 
         The returned tensors can be changed without a change of the file. None is returned, and
-        nothing is written, if no tensor is in the file, if one of them is not among ``tensors``, or
-        if there is no room for the header.
+        nothing is written, if no tensor is in the file, if one of them is not among ``tensors``, if
+        there is no room for the header, or if another tensor has a rare dtype (float8, uint16).
 
         Raises:
             StoreError: the file cannot be written.
@@ -120,6 +121,9 @@ class RecordingFile:
         # The widest dtypes first, so that each tensor begins at a multiple of its item size.
         order = sorted(stored, key=lambda key: (-stored[key].element_size(), key))
         notes = {key: note for key, (_, note) in sorted(held.items()) if note}
+        known = all(tensor.dtype in _NAMES for tensor in stored.values())
+        if not (known and inside and len(inside) == len(self._places)):
+            return {}
         table: dict[str, Any] = {"__metadata__": metadata_of(info, notes)}
         for key, place in sorted(inside.items(), key=lambda entry: entry[1]):
             table[key] = _entry(tensors[key], place - 8 - ROOM)
@@ -128,7 +132,7 @@ class RecordingFile:
             table[key] = _entry(stored[key], end - 8 - ROOM)
             end += stored[key].numel() * stored[key].element_size()
         header = strict_json.dumps(table).encode()
-        if not inside or len(inside) != len(self._places) or len(header) > ROOM:
+        if len(header) > ROOM:
             return {}
         assert self._file is not None
         with self._stack:
@@ -143,21 +147,22 @@ class RecordingFile:
 
     def _reserve(self, size: int) -> int:
         """The offset of ``size`` new bytes of the file, which are in the map."""
-        if self._map is None or self._end + size > self._first + len(self._map):
-            first = self._end // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-            length = max(_MAPPED, self._end - first + size)
-            try:
-                if self._file is None:
-                    scratch = self._stack.enter_context(replacement_file(self.path, REPAIR))
-                    self._file = self._stack.enter_context(scratch.open("r+b"))
-                # Writing to a page that the disk has no room for would end the process.
-                os.posix_fallocate(self._file.fileno(), first, length)
-                self._map = mmap.mmap(self._file.fileno(), length, offset=first)
-            except OSError as error:
-                raise StoreError(
-                    f"Cannot write {self.path}: {cause(error)}.", f"Nothing was written. {REPAIR}"
-                ) from error
-            self._first = first
+        try:
+            if self._file is None:
+                scratch = self._stack.enter_context(replacement_file(self.path, REPAIR))
+                self._file = self._stack.enter_context(scratch.open("r+b"))
+            if not self._maps or self._end + size > self._first + len(self._maps[-1]):
+                first = self._end // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+                length = max(_MAPPED, self._end - first + size)
+                os.ftruncate(self._file.fileno(), first + length)
+                self._maps.append(mmap.mmap(self._file.fileno(), length, offset=first))
+                self._first = first
+            # Writing to a page that the disk has no room for would end the process.
+            os.posix_fallocate(self._file.fileno(), self._end, size)
+        except OSError as error:
+            raise StoreError(
+                f"Cannot write {self.path}: {cause(error)}.", f"Nothing was written. {REPAIR}"
+            ) from error
         place, self._end = self._end, self._end + size
         return place
 

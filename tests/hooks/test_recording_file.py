@@ -142,6 +142,23 @@ def test_a_header_without_room_and_another_path_are_written_as_usual(
     assert sorted(os.listdir(tmp_path)) == ["a.safetensors", "b.safetensors"]
 
 
+class Rare(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return x + 1, x.to(torch.float8_e4m3fn)
+
+
+def test_tensors_of_a_rare_dtype_are_written_as_usual(tmp_path: Path, image: Tensor) -> None:
+    path = tmp_path / "a.safetensors"
+    model = nn.Sequential(Rare())
+    sink = CaptureSink(file=RecordingFile(path, 0))
+    with Recorder(model, layers_of(model)[1:], {"output"}, sink=sink) as capture:
+        model(image)
+    capture.save(path)
+    stored = hookscope.load(path)
+    assert torch.equal(stored["0/output.0"], image + 1)
+    assert torch.equal(bits_of(stored["0/output.1"]), bits_of(image.to(torch.float8_e4m3fn)))
+
+
 def test_a_capture_that_is_not_saved_leaves_nothing(tmp_path: Path, image: Tensor) -> None:
     capture = recorded(tmp_path / "a.safetensors", image, 0)
     assert len(os.listdir(tmp_path)) == 1  # the unfinished file, in a folder of its own
