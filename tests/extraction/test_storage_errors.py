@@ -69,11 +69,13 @@ def remount(disk: Path, how: str) -> None:
 
 def replace_by_file(folder: Path) -> None:
     folder.rename(folder.with_name("away"))
-    while not folder.is_file():
+    for _ in range(100):
         try:
             folder.write_text("a file")
+            return
         except IsADirectoryError:  # made again by a shard that was being written
             shutil.rmtree(folder, ignore_errors=True)
+    raise AssertionError("the folder was made again each time")
 
 
 def restore(folder: Path) -> None:

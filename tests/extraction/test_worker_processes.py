@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import time
 from multiprocessing import resource_sharer
 from multiprocessing.connection import Client
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,13 +53,28 @@ def read(message: object) -> list[torch.Tensor]:
     ]
 
 
-@needs_fork
-def test_a_connection_that_is_closed_early_prints_nothing(capfd) -> None:
-    assert torch.equal(torch.cat(read(None))[:, 0], torch.arange(4.0))
-    assert capfd.readouterr().err == ""
+def said(message: object, repo: Path) -> str:
+    """What a process prints that reads the rows; it has no other threads when it forks."""
+    code = (
+        "import torch\nfrom tests.extraction.test_worker_processes import read\n"
+        f"assert torch.equal(torch.cat(read({message!r}))[:, 0], torch.arange(4.0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=repo,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    return done.stderr
 
 
 @needs_fork
-def test_other_errors_of_that_thread_are_printed(capfd) -> None:
-    assert torch.equal(torch.cat(read("not a request"))[:, 0], torch.arange(4.0))
-    assert "ValueError: too many values to unpack" in capfd.readouterr().err
+def test_a_connection_that_is_closed_early_prints_nothing(repo: Path) -> None:
+    assert said(None, repo) == ""
+
+
+@needs_fork
+def test_other_errors_of_that_thread_are_printed(repo: Path) -> None:
+    assert "ValueError: too many values to unpack" in said("not a request", repo)

@@ -225,7 +225,7 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, clean_environment) -> None:
         time.sleep(0.05)
     assert list(tmp_path.glob(".big.safetensors*.part"))
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=300)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "nothing was written" in said and "Traceback" not in said
     assert not list(tmp_path.glob("*big.safetensors*"))
