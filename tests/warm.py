@@ -109,6 +109,8 @@ class WarmProcess:
     def close(self) -> None:
         """End the process."""
         if self._socket is not None and self._process is not None:
+            # Not only closed: a process that a test forked may have a copy of the socket.
+            self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._process.wait()
 
