@@ -33,24 +33,7 @@ from hookscope.results.features.manifest import part_name
 from hookscope.results.features.manifest_schema import FinishedShard, RowFile
 from hookscope.specs.output_path import MARK
 from hookscope.tensors.nested import bits_of
-
-# The format's names of dtypes: https://github.com/huggingface/safetensors#format
-SAFETENSORS_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-
+from hookscope.tensors.save import SAFETENSORS_DTYPES
 
 _FINISHING = 2  # shards that are finished at once; filling another one then waits
 

@@ -24,7 +24,6 @@ from hookscope.extraction.reducer import TOKEN_REDUCTIONS, Reducer, make_reducer
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import (
-    SAFETENSORS_DTYPES,
     ShardFile,
     ShardWriter,
     StoredColumn,
@@ -42,7 +41,7 @@ from hookscope.results.features.manifest_schema import KeyEntry, RowFile
 from hookscope.results.metadata import LayerStatistics
 from hookscope.specs.output_path import MARK
 from hookscope.specs.reduction import HISTOGRAM, PCA, TOKENS, Reduction, StorageOptions
-from hookscope.tensors.save import write_tensors
+from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")
 

@@ -183,17 +183,13 @@ class CaptureSink:
                 " recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
-        if self.file is None:
-            clone = tensor.clone()
-            put(self.capture, key, clone, aliases, weight_norm)
-            return clone
         try:
-            clone = self.file.clone(tensor)
+            clone = tensor.clone() if self.file is None else self.file.clone(tensor)
         except StoreError:
             self.open = False
             raise
         record = put(self.capture, key, clone, aliases, weight_norm)
-        if self.file.holds(clone):
+        if self.file is not None and self.file.holds(clone):
             record.stats  # noqa: B018  # computed while the values are in memory
             self.file.release(clone)
         return clone

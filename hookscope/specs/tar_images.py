@@ -140,7 +140,7 @@ class _Members:
         except (ValueError, RecursionError):
             self._unread.append((member.name, f"is not {'JSON' if kind == 'json' else 'UTF-8'}"))
             return
-        labels = self._labels.setdefault(sample, {})
+        labels = self._labels.get(sample, {})
         # A file of its own comes before a field of the same name.
         self._labels[sample] = found | labels if kind == "json" else labels | found
 

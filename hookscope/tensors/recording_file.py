@@ -24,25 +24,12 @@ from hookscope.errors import StoreError, cause
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import replacement_file
 from hookscope.tensors.nested import bits_of
-from hookscope.tensors.save import REPAIR, metadata_of, storable
+from hookscope.tensors.save import REPAIR, SAFETENSORS_DTYPES, metadata_of, storable
 
 HELD = 1 << 28  # bytes of recorded tensors that are kept in memory before others go to the file
 ROOM = 1 << 21  # bytes for the header: about 2,500 tensors
 _MAPPED = 1 << 28  # bytes that are mapped at a time
 _ALIGNED = 8  # every tensor in the pages begins at a multiple of this, and has such a size
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class RecordingFile:
@@ -100,7 +87,7 @@ class RecordingFile:
             if not self._maps or place < 0:
                 return
             first = -(-place // mmap.PAGESIZE) * mmap.PAGESIZE
-            end = (place + tensor.numel() * tensor.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
+            end = (place + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
             if end > first:
                 self._maps[-1].madvise(mmap.MADV_DONTNEED, first, end - first)
 
@@ -109,7 +96,7 @@ class RecordingFile:
 
         The returned tensors can be changed without a change of the file. None is returned, and
         nothing is written, if no tensor is in the file, if one of them is not among ``tensors``, if
-        there is no room for the header, or if another tensor has a rare dtype (float8, uint16).
+        there is no room for the header, or if another tensor has a dtype such as uint16.
 
         Raises:
             StoreError: the file cannot be written.
@@ -121,7 +108,7 @@ class RecordingFile:
         # The widest dtypes first, so that each tensor begins at a multiple of its item size.
         order = sorted(stored, key=lambda key: (-stored[key].element_size(), key))
         notes = {key: note for key, (_, note) in sorted(held.items()) if note}
-        known = all(tensor.dtype in _NAMES for tensor in stored.values())
+        known = all(tensor.dtype in SAFETENSORS_DTYPES for tensor in stored.values())
         if not (known and inside and len(inside) == len(self._places)):
             return {}
         table: dict[str, Any] = {"__metadata__": metadata_of(info, notes)}
@@ -130,7 +117,7 @@ class RecordingFile:
         end = self._end
         for key in order:
             table[key] = _entry(stored[key], end - 8 - ROOM)
-            end += stored[key].numel() * stored[key].element_size()
+            end += stored[key].nbytes
         header = strict_json.dumps(table).encode()
         if len(header) > ROOM:
             return {}
@@ -168,8 +155,7 @@ class RecordingFile:
 
     def _private(self, tensor: Tensor, place: int) -> Tensor:
         """The values of a tensor from the finished file, in pages that are copied when written."""
-        size = tensor.numel() * tensor.element_size()
-        pages = np.memmap(self.path, np.uint8, "c", offset=place, shape=(size,))
+        pages = np.memmap(self.path, np.uint8, "c", offset=place, shape=(tensor.nbytes,))
         return torch.from_numpy(pages).view(tensor.dtype).reshape(tensor.shape)
 
 
@@ -188,13 +174,14 @@ def _fits(tensor: Tensor, size: int) -> bool:
     """Whether a tensor can be copied into the pages as it is."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     here = tensor.device.type == "cpu" and not tensor.is_quantized and not tensor.is_conj()
-    return plain and here and tensor.dtype in _NAMES and size > 0 and size % _ALIGNED == 0
+    return (
+        plain and here and tensor.dtype in SAFETENSORS_DTYPES and size > 0 and size % _ALIGNED == 0
+    )
 
 
 def _entry(tensor: Tensor, start: int) -> dict[str, Any]:
-    end = start + tensor.numel() * tensor.element_size()
     return {
-        "dtype": _NAMES[tensor.dtype],
+        "dtype": SAFETENSORS_DTYPES[tensor.dtype],
         "shape": list(tensor.shape),
-        "data_offsets": [start, end],
+        "data_offsets": [start, start + tensor.nbytes],
     }

@@ -144,7 +144,7 @@ def test_a_header_without_room_and_another_path_are_written_as_usual(
 
 class Rare(nn.Module):
     def forward(self, x: Tensor) -> Any:
-        return x + 1, x.to(torch.float8_e4m3fn)
+        return x + 1, x.to(torch.float8_e4m3fn), (x > 0).to(torch.uint16)
 
 
 def test_tensors_of_a_rare_dtype_are_written_as_usual(tmp_path: Path, image: Tensor) -> None:
@@ -157,6 +157,7 @@ def test_tensors_of_a_rare_dtype_are_written_as_usual(tmp_path: Path, image: Ten
     stored = hookscope.load(path)
     assert torch.equal(stored["0/output.0"], image + 1)
     assert torch.equal(bits_of(stored["0/output.1"]), bits_of(image.to(torch.float8_e4m3fn)))
+    assert torch.equal(stored["0/output.2"], (image > 0).to(torch.uint16))
 
 
 def test_a_capture_that_is_not_saved_leaves_nothing(tmp_path: Path, image: Tensor) -> None:

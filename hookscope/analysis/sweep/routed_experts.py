@@ -64,7 +64,9 @@ def count_experts(module: nn.Module) -> int:
         0
     """
     counts = {p.shape[0] for p in module.parameters(recurse=False) if p.ndim == 3}
-    return counts.pop() if len(counts) == 1 and _routing_names(module) else 0
+    if len(counts) != 1 or not _routing_names(inspect.signature(module.forward)):
+        return 0
+    return counts.pop()
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ class ExpertEdit(CallSubscriber):
         Raises:
             EditError: the routing has another form.
         """
-        index, weights = _routing_names(call.module) or ("", "")
-        given = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)
+        signature = inspect.signature(call.module.forward)
+        index, weights = _routing_names(signature) or ("", "")
+        given = signature.bind(*call.args, **call.kwargs)
         chosen: Any
         weight: Any
         chosen, weight = given.arguments.get(index), given.arguments.get(weights)
@@ -108,6 +111,6 @@ def _same_shape(chosen: Any, weight: Any) -> bool:
     return tensors and chosen.shape == weight.shape
 
 
-def _routing_names(module: nn.Module) -> tuple[str, str] | None:
-    known = inspect.signature(module.forward).parameters
-    return next((names for names in _ROUTING if known.keys() >= set(names)), None)
+def _routing_names(signature: inspect.Signature) -> tuple[str, str] | None:
+    known = signature.parameters.keys()
+    return next((names for names in _ROUTING if known >= set(names)), None)
