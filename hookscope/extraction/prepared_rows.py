@@ -24,6 +24,7 @@ from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
 from hookscope.inputs.input_checks import check_input
 from hookscope.inputs.input_reader import ReadContext
+from hookscope.inputs.text_columns import listed_names
 from hookscope.inputs.text_input import text_recipe_of
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.choices import DECODINGS
@@ -131,6 +132,8 @@ def _prepare_texts(
     rows = TextRows(texts, text_recipe_of(loaded), options.max_tokens)
     first = rows.first(options.skip_bad)
     check_input(loaded, first)
+    if rows.columns:
+        log.info("input: the columns stored beside the texts are %s", listed_names(rows.columns))
     prepared = _prepare_model(request, options, Batch(first, (), ""), loaded)
     return prepared, PreparedRows(rows, first, rows.arrange)
 

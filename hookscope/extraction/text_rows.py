@@ -89,7 +89,9 @@ class TextRows(Dataset[Row]):
         table, number = self._texts.locate(row)
         entry: TableEntry = {"path": table.name(number)}
         try:
-            text = table.read(number)
+            read = table.read(number)
+            entry |= read.columns
+            text = read.text
             data = text.encode(errors="surrogatepass")
             entry |= {"bytes": len(data), "sha256": sha256(data)}
             value = self._call_value(text)
@@ -110,8 +112,8 @@ class TextRows(Dataset[Row]):
 
     @property
     def columns(self) -> list[str]:
-        """Nothing that a user named is stored beside the texts."""
-        return []
+        """The names of the columns that are stored beside the texts."""
+        return list(dict.fromkeys(name for table in self._texts.tables for name in table.columns))
 
     def first(self, skip_bad: bool) -> Any:
         """Return the value of the first text that can be used.

@@ -26,6 +26,7 @@ LABEL = "label"  # the column of the classes of folders, and of other labels
 PATH = "path"  # the column of a list in CSV that names the files
 # Names in the table of inputs that a column cannot have.
 RESERVED = ("row", "item", "bytes", "sha256", "skipped")
+TEXT_RESERVED = (PATH, *RESERVED, "tokens", "spans")  # ... if the inputs are texts
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 

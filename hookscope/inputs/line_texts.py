@@ -1,0 +1,139 @@
+"""Texts in the lines of a file: a line is read from its place in the file when it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from typing import Any
+
+from hookscope.errors import InputError, cause
+from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.inputs.text_columns import (
+    TextRow,
+    columns_hint,
+    stored_columns,
+    stored_values,
+    type_name,
+)
+from hookscope.specs.model_spec import end_sentence
+from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
+
+
+class LineTexts:
+    """Lines of a file as texts. Empty lines at its end are ignored."""
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(self, source: TextSource) -> None:
+        self._source = source
+        self._starts = array("q", [0])
+        digest, last = hashlib.sha256(), 0
+        with open(source.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                self._starts.append(self._starts[-1] + len(line))
+                last = number if line.strip() else last
+                self._note(line, number)
+        del self._starts[last + 1 :]
+        self.digest = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def name(self, index: int) -> str:
+        """Return the file and the number of the line."""
+        return f"{self._source.path}:{index + 1}"
+
+    def read(self, index: int) -> TextRow:
+        """Return the text of a line."""
+        return TextRow(self._line(index), self._where(index), {})
+
+    def _note(self, line: bytes, number: int) -> None:
+        """Called with each line when the file is opened."""
+
+    def _where(self, index: int) -> str:
+        return f"Line {index + 1} of {self._source.path!r}"
+
+    def _line(self, index: int) -> str:
+        start, stop = self._starts[index : index + 2]
+        with open(self._source.path, "rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        try:
+            return _decoded(data, index + 1)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self._where(index)} is not UTF-8 text: byte {error.start} of it is not valid.",
+                WRITE_AGAIN,
+            ) from error
+
+
+class JsonTexts(LineTexts):
+    """A field of each line of a file of JSON; or each line, if it is a string.
+
+    All lines are parsed when the file is opened, one at a time, to find the columns.
+    """
+
+    def __init__(self, source: TextSource) -> None:
+        self._column = source.column or DEFAULT_COLUMN
+        self._names: dict[str, None] = {}  # of fields with a plain value, in order
+        self._nested: dict[str, None] = {}
+        super().__init__(source)
+        for names in (self._names, self._nested):
+            names.pop(self._column, None)
+        self.columns = stored_columns(source, self._names, self._nested)
+
+    def read(self, index: int) -> TextRow:
+        """Return the text of a line, and its other fields."""
+        line, where = self._line(index), self._where(index)
+        if not line.strip():
+            return TextRow(line, where, {})
+        try:
+            value = json.loads(line, object_pairs_hook=_Object)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else cause(error)
+            raise InputError(f"{where} is not valid JSON: {end_sentence(reason)}") from error
+        if isinstance(value, str) and self._source.column is None:
+            return TextRow(value, where, {})
+        if not isinstance(value, _Object):
+            raise InputError(
+                f"{where} is {type_name(value)}, not an object with the field {self._column!r}."
+            )
+        if value.twice is not None:
+            raise InputError(f"{where} has the field {value.twice!r} twice.", "Rename one of them.")
+        if self._column not in value:
+            raise InputError(
+                f"{where} has no field {self._column!r}.", columns_hint(self._source, list(value))
+            )
+        subject = f"The field {self._column!r} in {where[0].lower()}{where[1:]}"
+        return TextRow(value[self._column], subject, stored_values(value, self.columns))
+
+    def _note(self, line: bytes, number: int) -> None:
+        """Note the fields of a line. What is wrong with it is reported when it is read."""
+        try:
+            value = json.loads(_decoded(line, number))
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(value, dict):
+            return
+        for name, field in value.items():
+            if isinstance(field, dict | list):
+                self._nested[name] = None
+            elif field is not None:
+                self._names[name] = None
+
+
+class _Object(dict[str, Any]):
+    """An object of JSON; ``twice`` is a field that it has several times, or None."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        names = [name for name, _ in pairs]
+        short = len(self) < len(names)
+        self.twice = next(n for n in names if names.count(n) > 1) if short else None
+
+
+def _decoded(line: bytes, number: int) -> str:
+    """The text of a line without its end; the first one may begin with a byte order mark."""
+    return line.decode("utf-8" if number > 1 else "utf-8-sig").rstrip("\r\n")

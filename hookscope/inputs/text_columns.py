@@ -1,0 +1,115 @@
+"""The columns of a table of texts: that of the texts, and those that are stored beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hookscope.errors import InputError
+from hookscope.inputs.python_input import plain_label
+from hookscope.specs.input_files import TEXT_RESERVED
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
+
+log = logging.getLogger("hookscope")
+
+_MAX_NAMES = 20  # names of columns in a message
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """A line or a row of a table.
+
+    Attributes:
+        value: its text, not checked.
+        subject: what the value is, in messages.
+        columns: the values that are stored beside it; those that are missing are left out.
+    """
+
+    value: Any
+    subject: str
+    columns: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The text.
+
+        Raises:
+            InputError: it is not a text, or consists of spaces.
+        """
+        if not isinstance(self.value, str):
+            raise InputError(f"{self.subject} is {type_name(self.value)}, not a text.")
+        if not self.value.strip():
+            raise InputError(f"{self.subject} is empty.")
+        return self.value
+
+
+def text_column(source: TextSource, names: Sequence[str]) -> str:
+    """Return the column of the texts in a table with these columns.
+
+    Raises:
+        InputError: there is none of that name, or a name is twice in the table.
+    """
+    column = source.column or DEFAULT_COLUMN
+    if column not in names:
+        raise InputError(f"{source.path!r} has no column {column!r}.", columns_hint(source, names))
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"The column {twice!r} of {source.path!r} is twice in it.", "Rename one of them."
+        )
+    return column
+
+
+def columns_hint(source: TextSource, names: Sequence[str]) -> str:
+    """Return which columns a table has, and how to name one."""
+    near = did_you_mean(source.column, names) if source.column else ""
+    example = f"Name one: {source.path}:{names[0]}." if names and not near else ""
+    return " ".join(
+        part for part in (near, f"It has {listed_names(names) or 'none'}.", example) if part
+    )
+
+
+def stored_columns(
+    source: TextSource, names: Iterable[str], nested: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the columns that are stored beside the texts; log the others.
+
+    Args:
+        source: the table.
+        names: all columns but that of the texts.
+        nested: those whose values are neither texts nor numbers.
+    """
+    others = list(nested)
+    plain = [name for name in names if name and name not in others]
+    reserved = [name for name in plain if name in TEXT_RESERVED]
+    reasons = [f"{listed_names(others)} (neither texts nor numbers)"] if others else []
+    reasons += [f"{listed_names(reserved)} (reserved names)"] if reserved else []
+    if reasons:
+        log.info("input: left out the columns %s of %r", ", ".join(reasons), source.path)
+    return tuple(name for name in plain if name not in reserved)
+
+
+def stored_values(values: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``columns`` that are not missing: texts, booleans and finite numbers.
+
+    Example:
+        >>> stored_values({"a": 1, "b": None, "c": float("nan")}, ["a", "b", "c", "d"])
+        {'a': 1}
+    """
+    found = ((name, plain_label(values.get(name))) for name in columns)
+    return {name: value for name, value in found if value is not None}
+
+
+def type_name(value: Any) -> str:
+    """Return what a value of JSON is, for messages."""
+    kinds = ((bool, "a boolean"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
+    found = (name for kind, name in kinds if isinstance(value, kind))
+    return "null" if value is None else next(found, type(value).__name__)
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return names for a message; of many the first."""
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
