@@ -14,8 +14,9 @@ from hookscope.files.atomic_files import replacement_file
 from hookscope.results.capture_export import TensorSlice, choose_slices, write_slices
 from hookscope.results.capture_file import open_capture
 from hookscope.results.features.features import Features
-from hookscope.results.features.features_export import write_numpy, write_parquet, write_safetensors
+from hookscope.results.features.features_export import write_numpy, write_parquet
 from hookscope.results.features.lazy_rows import LazyRows
+from hookscope.results.features.safetensors_export import write_safetensors
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.runs.rank_runs import open_run
 from hookscope.results.runs.run_export import ExportedRun, export_run

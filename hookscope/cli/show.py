@@ -246,8 +246,9 @@ def _show_summary(console: Console, capture: CaptureFile) -> None:
     if console.verbose:
         from hookscope.views.text.show import provenance_lines
 
+        origin = {name: v for name, v in capture.metadata.items() if name != "columns"}  # too long
         console.separate()
-        console.result(provenance_lines(capture.metadata, console.text_options))
+        console.result(provenance_lines(origin, console.text_options))
 
 
 def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:

@@ -49,9 +49,14 @@ def parse_table(data: bytes, object_pairs_hook: Callable[[Any], Any] | None = No
     >>> parse_table(b'{"a": [1]}')
     {'a': [1]}
     """
-    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+    if not can_parse_table(data):
         raise ValueError(f"it has more than {MOST_VALUES:,} values")
     return json.loads(data, object_pairs_hook=object_pairs_hook)
+
+
+def can_parse_table(data: bytes) -> bool:
+    """Whether JSON has as few values as ``parse_table`` accepts."""
+    return sum(data.count(mark) for mark in (b",", b"[", b"{")) <= MOST_VALUES
 
 
 def parse_number(value: float | int | str | None) -> float | int | None:

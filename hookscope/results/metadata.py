@@ -292,6 +292,7 @@ class Metadata(TypedDict, total=False):
     loss: LossMetadata
     penalty: PenaltyMetadata
     optimizer: OptimizerMetadata
+    columns: dict[str, list[Any]]
 
 
 def has_random_weights(metadata: Mapping[str, Any]) -> bool:

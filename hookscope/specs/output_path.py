@@ -49,7 +49,7 @@ RUN_FILE = "run.json"  # in the folder of a training run
 FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
 _RANK_FOLDER = re.compile(r"rank(\d+)")
 _NEAR = 4096  # bytes
-_HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
+HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
 def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
@@ -150,7 +150,7 @@ def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
         ValueError: it has no such header.
     """
     length = int.from_bytes(file.read(8), "little")
-    if not 2 <= length <= _HEADER_LIMIT:
+    if not 2 <= length <= HEADER_LIMIT:
         raise ValueError("no header of safetensors")
     table = parse_table(file.read(length))
     if not isinstance(table, dict):

@@ -14,6 +14,7 @@ EMITTED = "emitted"  # a value that a user hook passed to hookscope.emit
 CAM = "cam"  # a class activation map over the image
 ATTRIBUTION = "attribution"  # the contribution of each entry of the model's input to the score
 
+COLUMN = "column"  # numbers that are stored beside the rows of a dataset, such as labels
 WEIGHT = "weight"  # a tensor of a file of weights
 
 # The suffix of a kind, and of a tensor's name, for the value before an edit.

@@ -1,19 +1,18 @@
 """Features written to one file, some megabytes at a time, so memory does not grow with the rows.
 
-A ``.safetensors`` file has the format of a capture, with the statistics that ``show`` prints. A
-``.npy`` file has one array, for ``numpy.load(path, mmap_mode="r")``, and a ``.npz`` file one array
-per key. A Parquet table has a row per input, with its path and a list of values per key. Columns of
-the rows, such as labels, are further arrays of a ``.npz`` file and further columns of a table.
+A ``.npy`` file has one array, for ``numpy.load(path, mmap_mode="r")``, and a ``.npz`` file one
+array per key. A Parquet table has a row per input, with its path and a list of values per key.
+Columns of the rows, such as labels, are further arrays of a ``.npz`` file and further columns of a
+table. ``safetensors_export.py`` writes safetensors files.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +20,14 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.files import strict_json
 from hookscope.files.escapes import encodable
-from hookscope.results.capture_file import SCHEMA
-from hookscope.results.dtypes import RAW, widen
+from hookscope.results.dtypes import widen
 from hookscope.results.features.features import Features
 from hookscope.results.features.lazy_rows import BLOCK, LazyRows
 from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
-from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.pyarrow_package import require_pyarrow
-from hookscope.results.stats import Stats
 from hookscope.specs.output_path import MARK, NPZ
 
 RowProgress = Callable[[int], None]
-
-# Statistics whose JSON text is as long as that of any others.
-_LONGEST_STATS = Stats(*(sys.maxsize, *(-sys.float_info.max,) * 5, *(sys.maxsize,) * 3))
-# Keys of the manifest that a capture does not have, or has in another form.
-_NOT_COPIED = {"schema", "rows", "keys", "shards", "inputs"}
 
 
 def write_numpy(
@@ -85,70 +76,6 @@ def _values(rows: LazyRows, progress: RowProgress) -> Iterator[NDArray[Any]]:
     for bits in rows.ranges():
         yield widen(bits, rows.format)
         progress(len(bits))
-
-
-def write_safetensors(
-    features: Features, chosen: Sequence[LazyRows], path: Path, progress: RowProgress
-) -> None:
-    """Write the rows of each key as one tensor of the stored dtype, scaled int8 as float32.
-
-    The header is before the values, but has their statistics, which are known after the values are
-    written. Space is reserved for the longest possible numbers.
-    """
-    # The widest dtypes first, so that each tensor begins at a multiple of its item size.
-    ordered = sorted(chosen, key=lambda rows: -np.dtype(RAW[rows.format]).itemsize)
-    reserved = len(_header(features, chosen, ordered, [_LONGEST_STATS] * len(chosen)))
-    reserved += -reserved % 8
-    stats: dict[str, Stats] = {}
-    with path.open("wb") as file:
-        file.seek(8 + reserved)
-        for rows in ordered:
-            stats[rows.key] = summarize(_write_rows(rows, file, progress))
-        text = _header(features, chosen, ordered, [stats[rows.key] for rows in chosen])
-        file.seek(0)
-        file.write(reserved.to_bytes(8, "little") + text.ljust(reserved))
-
-
-def _write_rows(rows: LazyRows, file: BinaryIO, progress: RowProgress) -> Iterator[NDArray[Any]]:
-    """Write the rows, and yield the values that were written in blocks of one dimension."""
-    for bits in rows.ranges():
-        file.write(bits.data)
-        yield from blocks(widen(bits, rows.format))
-        progress(len(bits))
-
-
-def _header(
-    features: Features,
-    chosen: Sequence[LazyRows],
-    ordered: Sequence[LazyRows],
-    stats: Sequence[Stats],
-) -> bytes:
-    entries = {entry["key"]: entry for entry in features.manifest["keys"]}
-    info = {name: v for name, v in features.manifest.items() if name not in _NOT_COPIED}
-    info |= {
-        "schema": SCHEMA,
-        "inputs": [{"spec": spec} for spec in features.manifest["inputs"]["specs"]],
-        "records": [
-            {
-                **{n: v for n, v in entries[rows.key].items() if n != "reduce"},
-                "shape": rows.shape,
-                "dtype": "float32" if rows.scaled else entries[rows.key]["dtype"],
-                "device": features.manifest["device"],
-                "aliases": [],
-                "weight_norm": None,
-                "stats": row_stats.to_json(),
-            }
-            for rows, row_stats in zip(chosen, stats, strict=True)
-        ],
-        "absent": [],
-    }
-    table: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(info, sort_keys=True)}}
-    end = 0
-    for rows in ordered:
-        size = int(np.prod(rows.shape, dtype=object)) * np.dtype(RAW[rows.format]).itemsize
-        offsets = [end, end := end + size]
-        table[rows.key] = {"dtype": rows.format, "shape": rows.shape, "data_offsets": offsets}
-    return strict_json.dumps(table).encode()
 
 
 def write_parquet(

@@ -10,7 +10,7 @@ from rich.text import Text
 from hookscope.files.strict_json import parse_number
 from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
-from hookscope.specs.record_kinds import ATTENTION
+from hookscope.specs.record_kinds import ATTENTION, COLUMN
 from hookscope.views.text.formats import count_text, layer_text, number_text
 from hookscope.views.text.shared_parts import (
     NOTICE_STYLE,
@@ -72,6 +72,7 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
         *verified_lines(capture, options),
         *attention_lines(capture, options),
         *expert_lines(capture.metadata, options),
+        *column_lines(capture, options),
     ]
     if capture.has_coverage:
         notes += coverage_lines(capture.coverage, options)
@@ -146,6 +147,13 @@ def expert_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
             f"Tokens by expert, {entry['key']}: {' '.join(map(str, entry['tokens']))}.", options
         )
     ]
+
+
+def column_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return the names of the columns that are stored beside the rows of a dataset."""
+    names = [record.key for record in capture.records if record.kind == COLUMN]
+    names += capture.metadata.get("columns", ())
+    return sentence(f"Stored beside the rows: {', '.join(names)}.", options) if names else []
 
 
 def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
