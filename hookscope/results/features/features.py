@@ -138,7 +138,8 @@ class Features(NotebookResult):
                 f"{did_you_mean(name, self.columns)} The columns are {listed}.".strip()
                 if listed
                 else "Labels are stored for a folder with a subfolder for each class, a Dataset of"
-                " pairs, a list @FILE.csv, and an archive in the form of WebDataset.",
+                " pairs, a list @FILE.csv, an archive in the form of WebDataset, and a table of"
+                " texts.",
             )
         return [entry.get(name) for entry in self.inputs]
 
