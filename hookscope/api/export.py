@@ -86,9 +86,8 @@ def export(
 
     The file is written completely or not at all. Memory does not grow with the number of rows. Each
     shard is read completely first, and its CRC-32 is verified, whichever layers are selected. int8
-    values are multiplied by the scale of their row. Columns of the rows, such as labels, are written
-    too, except to ``.npy``: to ``.safetensors``, numbers as tensors and texts as the lists of
-    ``metadata["columns"]``.
+    values are multiplied by the scale of their row. Columns of the rows, such as labels, are in all
+    formats but ``.npy``; in ``.safetensors``, those of texts are lists in ``metadata["columns"]``.
 
     Args:
         features: the folder, or its address; the file of a capture; or the folder of a training
