@@ -19,6 +19,7 @@ from torch.utils.data import (
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.extraction.row_batches import Row, TableEntry
 from hookscope.inputs.call_arguments import takes_one_argument
+from hookscope.inputs.labels import plain_label
 from hookscope.inputs.python_input import (
     Run,
     batch_arguments,
@@ -27,7 +28,6 @@ from hookscope.inputs.python_input import (
     has_label,
     is_dataset,
     plain_argument,
-    plain_label,
 )
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_files import LABEL

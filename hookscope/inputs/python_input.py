@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from typing import Any
@@ -194,22 +193,6 @@ def has_label(batch: Any, single: bool) -> bool:
         and not hasattr(batch, "_fields")
         and (len(batch) == 2)
     )
-
-
-def plain_label(value: Any) -> int | float | str | bool | None:
-    """Return a label as a plain value; None if it is not a text or a single finite number.
-
-    Example:
-        >>> plain_label(torch.tensor(3)), plain_label("cat"), plain_label(torch.ones(2))
-        (3, 'cat', None)
-    """
-    if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, bool | int | str) else None
 
 
 def note_labels_ignored() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import InputError
-from hookscope.inputs.python_input import plain_label
+from hookscope.inputs.labels import plain_label
 from hookscope.specs.input_files import TEXT_RESERVED
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
