@@ -131,7 +131,10 @@ def plan_extraction(
     texts = rows.dataset if isinstance(rows.dataset, TextRows) else None
     other = texts.other_length(placeholder) if texts else None
     probe = _probe(options, prepared, rows, other)
-    sink = _sink(probe.columns, options.storing, _image_size(placeholder))
+    length = token_count(placeholder) if texts and other is None else None
+    sink = _sink(probe.columns, options.storing, _image_size(placeholder), length)
+    if texts and any("positions" in entry for entry in sink.key_entries):
+        texts.store_spans()
     runner = _runner(options, prepared, probe)
     row_bytes = sum(column.bytes_for(_TEXT_TOKENS) for column in probe.columns)
     loader_batch = inputs.batch if isinstance(inputs, DatasetItems) else None
@@ -228,13 +231,16 @@ def _probe(
 
 
 def _sink(
-    columns: Sequence[RecordColumn], storage: StorageOptions, image: tuple[int, int] | None
+    columns: Sequence[RecordColumn],
+    storage: StorageOptions,
+    image: tuple[int, int] | None,
+    length: int | None,
 ) -> BatchSink:
     if not columns:
         raise LayerError("The selected layers return no tensor.", "Select others with --layer.")
     if storage.stats_only:
         return ChannelStatisticsSink(columns, image)
-    return RowSink(columns, storage, image)
+    return RowSink(columns, storage, image, length)
 
 
 def _visible_part(rows: PreparedRows, sink: BatchSink) -> VisiblePart | None:

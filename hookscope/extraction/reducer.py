@@ -1,6 +1,7 @@
 """Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components.
 
-Mean, maximum and a single token ignore the padding of a batch, if there is an attention mask.
+Mean, maximum, a single token and the top-k over tokens ignore the padding of a batch, if there is
+an attention mask.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hookscope.specs.reduction import (
     FIRST,
     FLATTEN,
     HISTOGRAM,
+    INDEX_SUFFIX,
     LAST,
     MAX,
     MEAN,
@@ -29,7 +31,7 @@ from hookscope.specs.reduction import (
     Reduction,
 )
 
-INDEX_SUFFIX = ".index"  # added to the key of the values of topk: their indices
+NO_INDEX = -1  # the index of a value that a row with fewer than K tokens does not have
 
 ReducedRows = dict[str, Tensor]
 
@@ -42,12 +44,16 @@ class Reducer:
         reduction: which reduction.
         key: key of the layer's tensor, for errors.
         axes: its dimensions.
+        varies: whether rows differ in their number of tokens.
+        places: whether ``max`` also returns the index of each maximum.
         project: for ``pca``, maps vectors (N, D) to components (N, K); None before fitting.
     """
 
     reduction: Reduction
     key: str
     axes: Axes
+    varies: bool = False
+    places: bool = False
     project: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, rows: Tensor, mask: Tensor | None = None) -> ReducedRows:
@@ -58,7 +64,8 @@ class Reducer:
             mask: bool, (N, P): False at the positions that are padding; None without padding.
         """
         name = self.reduction.name
-        real = None if self.whole and name in (MEAN, MAX) else token_mask(self.axes, rows, mask)
+        whole = self.whole and name in (MEAN, MAX, TOPK)
+        real = None if whole else token_mask(self.axes, rows, mask)
         if real is not None and name in _MASKED:
             return _MASKED[name](self, rows, real)
         return _REDUCTIONS[name](self, rows)
@@ -87,9 +94,14 @@ class Reducer:
 
 
 def make_reducer(
-    reduction: Reduction, key: str, shape: tuple[int, ...], dtype: torch.dtype, axes: Axes
+    reduction: Reduction,
+    key: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    axes: Axes,
+    varies: bool = False,
 ) -> Reducer:
-    """Return the reducer of a layer's rows of ``shape``.
+    """Return the reducer of a layer's rows of ``shape``; see ``Reducer`` for ``varies``.
 
     Raises:
         LayerError: the reduction does not apply to such rows; names the layer and the reason.
@@ -114,8 +126,8 @@ def make_reducer(
         raise error("its tokens are image patches, with no class token before them")
     if over not in (None, ALL) and over != axes.kind:
         raise error(f"it has {axes.kind or 'channels'}, but no {over}")
-    reducer = Reducer(reduction, key, axes)
-    if name in (TOPK, PCA):
+    reducer = Reducer(reduction, key, axes, varies)
+    if name in (TOPK, PCA) and not varies:
         row = torch.empty(1, *shape, device="meta")
         most = (reducer.parts(row) if name == TOPK else reducer.vectors(row)).shape[-1]
         if reduction.count > most:
@@ -130,7 +142,15 @@ def _mean(reducer: Reducer, rows: Tensor) -> ReducedRows:
 
 
 def _max(reducer: Reducer, rows: Tensor) -> ReducedRows:
-    return {"": reducer.drop_channel(reducer.parts(rows).amax(-1))}
+    return _largest(reducer, reducer.parts(rows))
+
+
+def _largest(reducer: Reducer, parts: Tensor) -> ReducedRows:
+    if not reducer.places:
+        return {"": reducer.drop_channel(parts.amax(-1))}
+    values, indices = parts.max(-1)  # of equal values the first
+    found = {"": values, INDEX_SUFFIX: indices.to(torch.int32)}
+    return {suffix: reducer.drop_channel(tensor) for suffix, tensor in found.items()}
 
 
 def _first(reducer: Reducer, rows: Tensor) -> ReducedRows:
@@ -146,6 +166,8 @@ def _flatten(reducer: Reducer, rows: Tensor) -> ReducedRows:
 
 
 def _topk(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    if reducer.varies:  # the texts of a batch may have no padding, but fewer than K tokens
+        return _masked_topk(reducer, rows, rows.new_ones(1, 1, dtype=torch.bool))
     values, indices = largest_values(reducer.parts(rows), reducer.reduction.count)
     return {"": reducer.drop_channel(values), INDEX_SUFFIX: reducer.drop_channel(indices)}
 
@@ -198,7 +220,23 @@ def _masked_mean(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
 def _masked_max(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
     parts = reducer.parts(rows)
     least = float("-inf") if rows.is_floating_point() else torch.iinfo(rows.dtype).min
-    return {"": torch.where(mask.unsqueeze(1), parts, least).amax(-1)}
+    return _largest(reducer, torch.where(mask.unsqueeze(1), parts, least))
+
+
+def _masked_topk(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
+    """The largest values of real tokens; a row with fewer than K of them is filled up."""
+    parts, count = reducer.parts(rows), reducer.reduction.count
+    mask = mask.unsqueeze(1).expand_as(parts)
+    if (missing := count - parts.shape[-1]) > 0:
+        parts, mask = (torch.nn.functional.pad(tensor, (0, missing)) for tensor in (parts, mask))
+    values, indices = largest_values(parts, count, mask)
+    real = mask.gather(-1, indices.long())
+    filling = float("nan") if values.is_floating_point() else 0
+    found = {
+        "": values.masked_fill(~real, filling),
+        INDEX_SUFFIX: indices.masked_fill(~real, NO_INDEX),
+    }
+    return {suffix: reducer.drop_channel(tensor) for suffix, tensor in found.items()}
 
 
 def _masked_first(reducer: Reducer, rows: Tensor, mask: Tensor) -> ReducedRows:
@@ -222,21 +260,28 @@ _MASKED: dict[str, Callable[[Reducer, Tensor, Tensor], ReducedRows]] = {
     FIRST: _masked_first,
     LAST: _masked_last,
     CLS: _masked_first,
+    TOPK: _masked_topk,
 }
-TOKEN_REDUCTIONS = tuple(_MASKED)  # those of rows whose numbers of tokens differ
 
 
-def largest_values(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest_values(parts: Tensor, count: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest values of the last dimension in descending order, and their indices.
 
     Equal values keep their order on every device, which ``torch.topk`` does not guarantee. NaN is
     smaller than any other value.
+
+    Args:
+        parts: (..., P).
+        count: how many, at most P.
+        mask: bool, of the shape of ``parts``; where it is False, values come after all others.
 
     Returns:
         Values of the dtype of ``parts``, and int32 (int64 for more than 2**31 numbers).
     """
     index_dtype = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
     order = _sort_keys(parts)
+    if mask is not None:
+        order = order.where(mask, torch.iinfo(order.dtype).min)
     threshold = order.topk(count, -1).values[..., -1:]
     above, equal = order > threshold, order == threshold
     remaining = count - above.sum(-1, keepdim=True)
@@ -248,13 +293,14 @@ def largest_values(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _sort_keys(values: Tensor) -> Tensor:
-    """Integers in the order of the values, NaN below -inf."""
-    if values.dtype == torch.bool:
-        return values.int()
+    """Integers in the order of the values, NaN below -inf, and the smallest integer unused.
+
+    (Only the smallest int64 value itself uses it.)
+    """
     if not values.is_floating_point():
-        return values
+        return values.long()
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
     least, most = torch.iinfo(integer).min, torch.iinfo(integer).max
     bits = (values + 0.0).view(integer)  # -0.0 becomes 0.0
     # The bits of positive floats are in the order of the floats, those of negative ones reversed.
-    return torch.where(values.isnan(), least, torch.where(bits < 0, bits ^ most, bits))
+    return torch.where(values.isnan(), least + 1, torch.where(bits < 0, bits ^ most, bits))

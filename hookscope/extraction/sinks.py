@@ -17,10 +17,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from hookscope.errors import LayerError
-from hookscope.extraction.axes import Axes, infer_axes
 from hookscope.extraction.channel_statistics import HISTOGRAM_EDGES, QUANTILES, DatasetStatistics
 from hookscope.extraction.principal_components import read_components
-from hookscope.extraction.reducer import TOKEN_REDUCTIONS, Reducer, make_reducer, token_mask
+from hookscope.extraction.reducer import Reducer, make_reducer, token_mask
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import (
@@ -31,6 +30,12 @@ from hookscope.extraction.shard_writer import (
 )
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.extraction.storage_cast import StorageCast
+from hookscope.extraction.token_columns import (
+    axes_of,
+    check_reduces_tokens,
+    has_tokens,
+    stores_positions,
+)
 from hookscope.files import strict_json
 from hookscope.hooks.capture import Capture
 from hookscope.results.capture_file import SCHEMA
@@ -125,6 +130,12 @@ class BatchSink(Protocol):
 class RowSink:
     """Stores every row, whole or reduced.
 
+    Args:
+        columns: what is recorded of each row.
+        storage: what is stored of it.
+        image: height and width of the model's input, if it is an image.
+        length: the number of tokens of all texts; None if they differ, or if there are no texts.
+
     Attributes:
         reducers: by the key of a column; empty if rows are stored whole.
     """
@@ -134,6 +145,7 @@ class RowSink:
         columns: Sequence[RecordColumn],
         storage: StorageOptions,
         image: tuple[int, int] | None,
+        length: int | None = None,
     ) -> None:
         self.reducers: dict[str, Reducer] = {}
         self._casts: dict[str, StorageCast] = {}
@@ -142,14 +154,17 @@ class RowSink:
         self._copy = AsyncCopier()
         for column in columns:
             key = column.record.key
-            if column.tokens is not None:
-                _check_reduces_tokens(column, storage.reduction)
+            varies = column.tokens is not None
+            if varies:
+                check_reduces_tokens(column, storage.reduction)
+            axes = axes_of(column, image)
+            placed = has_tokens(column, axes, length) and stores_positions(storage.reduction)
             if storage.reduction:
-                axes = _axes_of(column, image)
-                reducer = make_reducer(storage.reduction, key, column.shape, column.dtype, axes)
+                form = storage.reduction, key, column.shape, column.dtype
+                reducer = make_reducer(*form, axes, varies)
                 # Until components are fitted: a projection with a result of the right shape.
                 project = partial(_first_values, storage.reduction.count)
-                self.reducers[key] = replace(reducer, project=project)
+                self.reducers[key] = replace(reducer, places=placed, project=project)
             if storage.dtype:
                 self._casts[key] = StorageCast(storage.dtype)
             row = torch.zeros(1, *column.shape, dtype=column.dtype)
@@ -157,7 +172,7 @@ class RowSink:
                 stored = StoredColumn(name, tuple(tensor.shape[1:]), tensor.dtype)
                 _check_storable(stored)
                 self._stored.append(stored)
-                self.key_entries.append(column_entry(column, stored, storage.reduction))
+                self.key_entries.append(column_entry(column, stored, storage.reduction, placed))
         self.row_bytes = sum(stored.bytes for stored in self._stored)
 
     @property
@@ -212,9 +227,9 @@ class RowSink:
 
 
 def column_entry(
-    column: RecordColumn, stored: StoredColumn, reduction: Reduction | None
+    column: RecordColumn, stored: StoredColumn, reduction: Reduction | None, placed: bool
 ) -> KeyEntry:
-    """The manifest's entry of a key."""
+    """The manifest's entry of a key; ``placed`` if its positions are tokens of texts."""
     record = column.record
     entry: KeyEntry = {
         "key": stored.key,
@@ -229,28 +244,9 @@ def column_entry(
     }
     if reduction and reduction.name == HISTOGRAM:
         entry["edges"] = list(HISTOGRAM_EDGES)
+    if placed:
+        entry["positions"] = TOKENS
     return entry
-
-
-def _axes_of(column: RecordColumn, image: tuple[int, int] | None) -> Axes:
-    if column.tokens is None:
-        return infer_axes(column.record.type, column.shape, image)
-    return Axes(2 - column.tokens, (1 + column.tokens,), TOKENS)
-
-
-def _check_reduces_tokens(column: RecordColumn, reduction: Reduction | None) -> None:
-    """Raise LayerError unless rows with different numbers of tokens get one shape."""
-    key, known = column.record.key, ", ".join(TOKEN_REDUCTIONS)
-    if reduction is None:
-        raise LayerError(
-            f"{key} has a vector for each token, and the texts differ in length.",
-            f"Store one vector of each text: --reduce mean or last. All choices: {known}.",
-        )
-    if reduction.name not in TOKEN_REDUCTIONS or reduction.over not in (None, TOKENS):
-        raise LayerError(
-            f"--reduce {reduction.text} cannot be applied to {key}: the texts differ in length.",
-            f"Choose among {known}.",
-        )
 
 
 def _first_values(count: int, vectors: Tensor) -> Tensor:
@@ -273,10 +269,10 @@ class ChannelStatisticsSink:
     def __init__(self, columns: Sequence[RecordColumn], image: tuple[int, int] | None) -> None:
         self.key_entries: list[KeyEntry] = []
         self._columns = columns
-        self._axes = {c.record.key: _axes_of(c, image) for c in columns}
+        self._axes = {c.record.key: axes_of(c, image) for c in columns}
         for column in columns:
             stored = StoredColumn(column.record.key, column.shape, column.dtype)
-            entry = column_entry(column, stored, None)
+            entry = column_entry(column, stored, None, placed=False)
             self.key_entries.append({**entry, "reduce": STATISTICS_ONLY})
 
     def values(self, tensors: Mapping[str, Tensor], batch: RowBatch) -> HostCopy:

@@ -8,7 +8,7 @@ Without such a mask, or if padding changes the values of a model, a batch has te
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -22,6 +22,7 @@ from hookscope.extraction.row_batches import Row, TableEntry
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.inputs.input_reader import sha256
 from hookscope.inputs.text_tables import TextTable
+from hookscope.results.features.token_spans import SPANS
 from hookscope.sources.loaded import TextRecipe
 from hookscope.tensors.nested import as_call, map_tensors, walk
 
@@ -78,12 +79,17 @@ class TextRows(Dataset[Row]):
         padding = vocabulary.padding if vocabulary else None
         self._fill = {"input_ids": padding or 0, "token_type_ids": 0, MASK: 0}
         self._read: dict[int, Row] = {}  # those that ``batches`` has tokenized
+        self._spans: Callable[[str, int | None], str] | None = None
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def __getitem__(self, row: int) -> Row:
         return self._read.pop(row, None) or self._tokenize(row)
+
+    def store_spans(self) -> None:
+        """Store which characters each token of a text has, if the tokenizer knows it."""
+        self._spans = self._recipe.spans
 
     def _tokenize(self, row: int) -> Row:
         table, number = self._texts.locate(row)
@@ -95,6 +101,8 @@ class TextRows(Dataset[Row]):
             data = text.encode(errors="surrogatepass")
             entry |= {"bytes": len(data), "sha256": sha256(data)}
             value = self._call_value(text)
+            if self._spans:
+                entry[SPANS] = self._spans(text, self._max_tokens)
         except HookscopeError as error:
             skipped = (
                 error.message

@@ -51,6 +51,8 @@ class TextRecipe:
         chat: as ``run``, with each text as a message in the chat template; None without a template.
         truncate: as ``run``, with each text cut to a number of tokens, special tokens included;
             None if that is not possible.
+        spans: takes a text and a number of tokens to cut it to, or None; returns the characters of
+            each token as ``results.features.token_spans`` writes them. None if they are not known.
     """
 
     run: Callable[[Sequence[str]], Any]
@@ -58,6 +60,7 @@ class TextRecipe:
     vocabulary: Vocabulary | None = None
     chat: Callable[[Sequence[str]], Any] | None = None
     truncate: Callable[[Sequence[str], int], Any] | None = None
+    spans: Callable[[str, int | None], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ MEAN, MAX, FLATTEN = "mean", "max", "flatten"
 FIRST, LAST, CLS = "first", "last", "cls"  # one token
 TOPK, PCA, HISTOGRAM = "topk", "pca", "histogram"
 SPACE, TOKENS, ALL = "space", "tokens", "all"
+INDEX_SUFFIX = ".index"  # added to the key of values that were chosen: their indices
 
 COUNTED = (TOPK, PCA)  # these take a number K
 OVER = (SPACE, TOKENS, ALL)

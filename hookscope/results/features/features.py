@@ -23,6 +23,7 @@ from hookscope.results.features.folder import (
 from hookscope.results.features.lazy_rows import SCALE, LazyRows
 from hookscope.results.features.location import Location, parse_location
 from hookscope.results.features.manifest import read_manifest
+from hookscope.results.features.manifest_schema import places_of_maxima
 from hookscope.results.features.shards import Shards
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.suggestions import did_you_mean
@@ -59,11 +60,13 @@ class Features(NotebookResult):
             problem = f"its shards contain {rows} of {self.rows} rows"
             raise damaged_file_error(location, MANIFEST, problem)
         entries = {str(entry["key"]): entry for entry in self.manifest["keys"]}
-        scales = {key + SCALE for key in entries}  # a scale belongs to its key, even if listed
-        self.keys = tuple(key for key in entries if key not in scales)
+        # A scale belongs to its key, even if listed, and so do the places of maxima.
+        scales = {key + SCALE for key in entries}
+        self._places = places_of_maxima(entries)
+        self.keys = tuple(key for key in entries if key not in scales | self._places)
         self.columns = tuple(self.manifest["inputs"].get("columns", ()))
         self.inputs = InputTable(location, self.rows)
-        self._shapes = {key: tuple(entries[key]["shape"]) for key in self.keys}
+        self._shapes = {key: tuple(entry["shape"]) for key, entry in entries.items()}
         self._shards = Shards(location, self.manifest["shards"], sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,13 +85,13 @@ class Features(NotebookResult):
         return isinstance(key, str) and key in self.keys
 
     def __getitem__(self, key: str) -> LazyRows:
-        """Return the rows of a layer or a key.
+        """Return the rows of a layer or a key; of ``KEY.index`` the places of the maxima of texts.
 
         Raises:
             RequestError: there is none of that name, or several, or there are no rows.
             ResultsFileError: the first shard is missing or damaged.
         """
-        keys = self.choose([key])
+        keys = [key] if key in self._places else self.choose([key])
         if len(keys) > 1:
             raise RequestError(
                 f"{key!r} matches {len(keys)} keys in {self.folder}.",

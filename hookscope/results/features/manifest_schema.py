@@ -15,6 +15,7 @@ from hookscope.results.features.folder import (
     is_row_file_name,
 )
 from hookscope.results.features.location import Location
+from hookscope.specs.reduction import INDEX_SUFFIX, MAX
 
 _READABLE_SCHEMAS = (1, SCHEMA)
 
@@ -60,11 +61,20 @@ class _StoredKey(TypedDict):
 class KeyEntry(_StoredKey, total=False):
     """A key of the stored rows; ``shape`` is the shape of one row.
 
-    ``kind`` is that of the records; ``edges`` are those of the bins of a histogram.
+    ``kind`` is that of the records; ``edges`` are those of the bins of a histogram. ``positions``
+    is ``tokens`` if the positions of a row, or the stored indices, count the tokens of a text.
     """
 
     kind: str
     edges: list[float]
+    positions: str
+
+
+def places_of_maxima(entries: Mapping[str, KeyEntry]) -> set[str]:
+    """The keys, of the entries of a manifest, that have where the maxima of another key are."""
+    maxima = [key for key, entry in entries.items() if (entry["reduce"] or "").startswith(MAX)]
+    places = {f"{key}{INDEX_SUFFIX}" for key in maxima}
+    return {place for place in places if "positions" in entries.get(place, {})}
 
 
 SIDES = "sides"

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, InputError, cause
+from hookscope.results.features.token_spans import join_spans
 from hookscope.sources.loaded import TextRecipe
 from hookscope.sources.vocabulary import Vocabulary
 from hookscope.specs.input_spec import VOCABULARIES
@@ -115,6 +116,13 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
             raise InputError("The text has no tokens.", "Give at least a word.")
         return arrange(dict(encoding))
 
+    def spans(text: str, limit: int | None) -> str:
+        encoding = tokenizer(
+            text, truncation=limit is not None, max_length=limit, return_offsets_mapping=True
+        )
+        names = tokenizer.convert_ids_to_tokens(encoding["input_ids"])
+        return join_spans(encoding["offset_mapping"], names)
+
     def chat(texts: Sequence[str]) -> Any:
         # The template writes the special tokens that the tokenizer would add otherwise.
         return run([_as_chat(tokenizer, text) for text in texts], special=False)
@@ -125,6 +133,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
         vocabulary_of(tokenizer),
         chat if getattr(tokenizer, "chat_template", None) else None,
         lambda texts, limit: run(texts, limit=limit),
+        spans if getattr(tokenizer, "is_fast", False) else None,  # others do not know them
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.results.features.manifest_schema import places_of_maxima
 from hookscope.results.records import Recording
 from hookscope.views.text.formats import (
     bytes_text,
@@ -85,6 +86,8 @@ def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
         manifest: the manifest of the folder.
         options: where the lines are printed.
     """
+    entries = {entry["key"]: entry for entry in manifest["keys"]}
+    keys = [entries[key] for key in entries if key not in places_of_maxima(entries)]
     rows = tuple(
         Row(
             (
@@ -97,10 +100,10 @@ def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
                 Cell(key["dtype"]),
             )
         )
-        for key in manifest["keys"]
+        for key in keys
     )
     lines = table_lines(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), options)
-    total = f"{plural(manifest['rows'], 'row')} of {plural(len(manifest['keys']), 'tensor')}."
+    total = f"{plural(manifest['rows'], 'row')} of {plural(len(keys), 'tensor')}."
     if manifest["stopped_after"]:
         total += f" Each forward pass stopped after {manifest['stopped_after']}."
     return [*lines, *sentence(total, options, "bold")]
