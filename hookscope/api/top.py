@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hookscope.inputs.stored_texts import StoredTexts
 from hookscope.results.features.features import Features
 from hookscope.results.units.top_inputs import TopInputs
 from hookscope.results.units.top_run import rank_inputs
@@ -28,6 +29,8 @@ def top(
 
     Rows are read once, in blocks; memory does not grow with their number. If a row has positions,
     as a map or tokens have, the activation of a channel is its largest value or its mean over them.
+    Of texts, the token with the largest value is named if rows are whole, or were reduced with
+    ``max`` or ``topk:K:tokens``. Texts are read from their files.
     Quantiles of all activations are exact up to 128 MB of activations. Beyond, they come from a
     histogram of 65536 bins, made by a second pass.
 
@@ -54,4 +57,6 @@ def top(
         'sample_models/digits/3.png'
     """
     options = TopOptions(layer, units, direction, by, count, dim)
-    return rank_inputs(Features(features), options, progress)
+    folder = Features(features)
+    texts = StoredTexts(folder.manifest["inputs"]["specs"])
+    return rank_inputs(folder, options, texts, progress)

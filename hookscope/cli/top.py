@@ -84,7 +84,7 @@ which = combine(
     "top",
     folder_argument(),
     which,
-    features_output(".json, or a sheet of pictures (.png, .jpg, .svg, .pdf)"),
+    features_output(".json, or a sheet of images or texts (.png, .jpg, .svg, .pdf)"),
     precision_option,
     global_options,
     click.pass_context,
@@ -98,8 +98,8 @@ def top(
     """Show the inputs that excite units most and least.
 
     Ranks the inputs of a features folder by the activation of each unit, channel or direction, with
-    quantiles of all activations. A sheet shows the images, read from their files. Torch is not
-    loaded.
+    quantiles of all activations. In a text, brackets mark the token with the largest value. A sheet
+    shows images, or texts, read from their files. Torch is not loaded.
     """
     console: Console = ctx.obj
     from hookscope.specs.output_path import ANALYSES

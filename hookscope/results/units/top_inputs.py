@@ -29,6 +29,10 @@ class RankedInput:
         name: its path, or ``item N`` of a Dataset.
         sha256: of its file; None if it is not known.
         label: its label; None if none is stored.
+        text: the text; None for other inputs, and if the text was moved or changed.
+        token: the characters of the token at ``position``, or its name if it has none, such as
+            ``[CLS]``; None if that is not known.
+        span: the first of these characters in the text, and the one after the last.
     """
 
     row: int
@@ -37,6 +41,9 @@ class RankedInput:
     name: str
     sha256: str | None
     label: Any = None
+    text: str | None = None
+    token: str | None = None
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class TopInputs(NotebookResult):
         what: ``unit``, ``channel`` or ``direction``.
         by: how positions became one number; empty without positions.
         rows: number of inputs that were ranked.
+        texts: whether the inputs are texts.
         grid: height and width of the positions, if they lie on the images; else None.
         visible_part: the part of an image that the grid covers; None if it is not known.
         units: the units.
@@ -86,6 +94,7 @@ class TopInputs(NotebookResult):
     what: str
     by: str
     rows: int
+    texts: bool
     grid: tuple[int, int] | None
     visible_part: VisiblePart | None
     units: tuple[RankedUnit, ...]

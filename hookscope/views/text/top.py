@@ -1,15 +1,32 @@
-"""Ranked inputs of units as text: a row for each input of a unit, with the quantiles above them."""
+"""Ranked inputs of units as text: a row for each input of a unit, with the quantiles above them.
+
+Of texts, the token with the largest value is in brackets.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from hookscope.results.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
-from hookscope.views.text.formats import count_text, number_text, plural, shape_text
+from hookscope.views.text.formats import (
+    DIGITS,
+    count_text,
+    number_text,
+    plural,
+    shape_text,
+    visible,
+)
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.text_context import marked_text
 from hookscope.views.text.text_table import (
+    GAP,
+    NAME_SHARE,
     Cell,
     Column,
     Row,
@@ -22,6 +39,7 @@ from hookscope.views.text.text_table import (
 )
 
 _SHOWN = 3  # inputs of each end on a terminal; a pipe gets all
+_LEAST_TEXT = 24  # cells for a text beside the columns
 
 
 def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
@@ -99,7 +117,13 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
         ("shorten", "activation"),
         *(("drop", title) for title in ("row", "position", "label")),
     )
-    rows = [
+    entries = [
+        (unit, end, ranked)
+        for unit in result.units
+        for end, inputs in (("most", unit.most), ("least", unit.least))
+        for ranked in inputs[:shown]
+    ]
+    rows = tuple(
         Row(
             (
                 Cell(ranked.name),
@@ -111,8 +135,49 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
                 count_cell(ranked.row),
             )
         )
-        for unit in result.units
-        for end, inputs in (("most", unit.most), ("least", unit.least))
-        for ranked in inputs[:shown]
-    ]
-    return table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+        for unit, end, ranked in entries
+    )
+    table = Table(columns, rows, squeeze, note="")
+    if result.texts:
+        table = _with_texts(table, [ranked for _, _, ranked in entries], options)
+    return table_lines(table, options)
+
+
+def _with_texts(table: Table, inputs: Sequence[RankedInput], options: TextOptions) -> Table:
+    """The table with the text of each row beside the columns, or below them if there is no room.
+
+    On a terminal, brackets take the place of the position.
+    """
+    hidden = {"row", *(["position"] if all(ranked.token for ranked in inputs) else [])}
+    unseen = [i for i, column in enumerate(table.columns) if column.title in hidden]
+    rows = [list(row.cells) for row in table.rows]
+    for cells in rows:
+        for i in unseen:
+            cells[i] = replace(cells[i], text="", full=cells[i].text)
+    table = replace(table, rows=tuple(Row(tuple(cells)) for cells in rows), note="text")
+    room = None
+    if options.width is not None:
+        room = _free_cells(table, options.width, options)
+        room = room if room >= _LEAST_TEXT else options.width - len(GAP)
+    shown = partial(visible, ascii=options.ascii)
+    notes = (Cell(marked_text(ranked, room, shown)) for ranked in inputs)
+    return replace(
+        table,
+        rows=tuple(replace(row, note=note) for row, note in zip(table.rows, notes, strict=True)),
+    )
+
+
+def _free_cells(table: Table, width: int, options: TextOptions) -> int:
+    """Cells beside the columns of a table, whose names have their usual share of the width."""
+    taken = 0
+    for i, column in enumerate(table.columns):
+        cells = [row.cells[i] for row in table.rows]
+        texts = [
+            number_text(cell.value, options.precision or DIGITS) if cell.rounded else cell.text
+            for cell in cells
+        ]
+        widest = max(cell_len(visible(text, options.ascii)) for text in (column.title, *texts))
+        if i == 0:
+            widest = min(widest, max(int(width * NAME_SHARE), len(column.title)))
+        taken += widest + len(GAP) if any(texts) else 0
+    return width - taken

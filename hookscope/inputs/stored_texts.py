@@ -1,0 +1,68 @@
+"""The texts of a features folder, read again from the files that they came from. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256 as sha256_of
+
+from hookscope.errors import EnvironmentFault, InputError
+from hookscope.inputs.text_tables import TextTable, open_texts
+from hookscope.specs.text_sources import text_sources
+
+_SHOWN = 3  # names in a note
+_MOVED = "texts are not at their path any more (moved or deleted)"
+_CHANGED = "texts have changed since the features were extracted"
+_SINGLE = {
+    _MOVED: "text is not at its path any more (moved or deleted)",
+    _CHANGED: "text has changed since the features were extracted",
+}
+
+
+class StoredTexts:
+    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``.
+
+    Args:
+        specs: the inputs of the run that wrote the folder.
+    """
+
+    def __init__(self, specs: Sequence[str]) -> None:
+        self._specs = specs
+        self._tables: dict[str, list[TextTable]] = {}
+        self._missing: dict[str, dict[str, None]] = {}  # by the reason, names in order
+
+    def read(self, name: str, sha256: str | None) -> str | None:
+        """Return a text; None if it is not there any more, or has changed."""
+        path, _, number = name.rpartition(":")
+        if path not in self._tables:
+            self._tables[path] = self._open(path)
+        for table in self._tables[path]:  # one for each column of the file that was extracted
+            try:
+                text = table.read(int(number) - 1).text
+            except (InputError, IndexError, OSError, ValueError):
+                continue
+            if sha256 in (None, sha256_of(text.encode(errors="surrogatepass")).hexdigest()):
+                return text
+        self._miss(_CHANGED if self._tables[path] else _MOVED, name)
+        return None
+
+    def _open(self, path: str) -> list[TextTable]:
+        tables = []
+        for spec in self._specs:
+            try:
+                sources = [s for s in text_sources([spec]) or () if s.path == path]
+                tables += [open_texts(source) for source in sources]
+            except (InputError, EnvironmentFault):
+                continue
+        return tables
+
+    def _miss(self, reason: str, name: str) -> None:
+        self._missing.setdefault(reason, {})[name] = None
+
+    def notes(self) -> list[str]:
+        """Return which texts could not be read, and why, in a sentence for each reason."""
+        return [
+            f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
+            f" {', '.join(list(names)[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}."
+            " Positions are shown instead."
+            for reason, names in self._missing.items()
+        ]
