@@ -62,7 +62,11 @@ class StoredTexts:
         """Return which texts could not be read, and why, in a sentence for each reason."""
         return [
             f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
-            f" {', '.join(list(names)[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}."
+            f" {', '.join(list(names)[:_SHOWN])}{_more(len(names) - _SHOWN)}."
             " Positions are shown instead."
             for reason, names in self._missing.items()
         ]
+
+
+def _more(names: int) -> str:
+    return f" and {names} more" if names > 0 else ""

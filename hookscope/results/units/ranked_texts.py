@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 from hookscope.results.features.token_spans import SPANS, Span, split_spans
 
-BRACKETS = "The activation is the largest over the tokens. Brackets mark the token that has it."
-NO_SPANS = (
-    "The activation is the largest over the tokens. Where the tokens are in the text is not known"
-    " from this folder: 'position' is the number of the token, from 0."
-)
+LARGEST = "The activation is the largest over the tokens."
+BRACKETS = "Brackets mark the token that has it."
+NUMBER = "'position' is the number of the token, from 0."
+NO_SPANS = f"Where the tokens are in the text is not known from this folder: {NUMBER}"
 MIXED = (
     "The stored values are the largest of each channel over the tokens, which may be different"
     " tokens. So no token is marked for a direction."

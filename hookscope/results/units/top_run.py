@@ -15,8 +15,10 @@ from hookscope.results.features.token_spans import SPANS
 from hookscope.results.similarity.layer_rows import Matrix
 from hookscope.results.units.ranked_texts import (
     BRACKETS,
+    LARGEST,
     MIXED,
     NO_SPANS,
+    NUMBER,
     TextReader,
     is_text,
     token_at,
@@ -109,7 +111,7 @@ def rank_inputs(
         if is_text(entry)
     }
     if layer.over == MAX:
-        notes.append(_position_note(layer, part is not None, inputs))
+        notes.append(_position_note(layer, part is not None, inputs, contents))
     notes += texts.notes()
     names = range(layer.count) if layer.directions is not None else layer.units
     means = np.divide(sums, counts, out=np.full(layer.count, math.nan), where=counts > 0)
@@ -141,13 +143,20 @@ def rank_inputs(
     )
 
 
-def _position_note(layer: UnitLayer, framed: bool, inputs: dict[int, dict[str, Any]]) -> str:
+def _position_note(
+    layer: UnitLayer,
+    framed: bool,
+    inputs: dict[int, dict[str, Any]],
+    texts: dict[int, str | None],
+) -> str:
     """What the position of the largest value is, and where it is shown."""
     if not layer.of_tokens:
         return f"The activation is the largest over the positions. {_FRAMES[framed]}"
     if not layer.places_known:
         return MIXED
-    return BRACKETS if all(SPANS in entry for entry in inputs.values()) else NO_SPANS
+    if not all(SPANS in entry for entry in inputs.values()):
+        return f"{LARGEST} {NO_SPANS}"
+    return f"{LARGEST} {BRACKETS if any(texts.values()) else NUMBER}"
 
 
 def _grid(layer: UnitLayer) -> tuple[int, int] | None:

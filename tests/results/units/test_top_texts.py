@@ -172,7 +172,8 @@ def test_a_moved_or_changed_text_is_a_sentence_with_its_position(tmp_path: Path,
     )
     (tmp_path / "t.jsonl").unlink()
     found = hookscope.top(folder, units=[0])
-    assert "3 texts are not at their path any more" in " ".join(found.notes)
+    assert "3 texts are not at their path any more" in found.notes[1]
+    assert "Brackets" not in found.notes[0]
     assert found.texts and all(one.text is None for one in found.units[0].most)
     assert top_text_sheet(found, 150, visible).labels
 
