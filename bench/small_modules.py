@@ -1,15 +1,17 @@
 """Recording 1,000 small modules, beside hooks written by hand that clone each output.
 
-``python -m bench.small_modules KIND PAIRS`` prints two times for each pair, in seconds of processor
-time for one module call with its share of the run: with recording, and with the hooks by hand. KIND
-is ``outputs`` or ``gradients``.
+``python -m bench.small_modules KIND SCOPE PAIRS`` prints two times for each pair, in seconds of
+processor time for one call of a module: with recording, and with the hooks by hand. KIND is
+``outputs`` or ``gradients``. SCOPE is ``call``, the run of the model while the hooks are attached,
+or ``whole``, which adds finding the layers, attaching and removing hooks, and the records.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import process_time
 
 import torch
@@ -20,6 +22,8 @@ from hookscope.hooks.recorder import Recorder
 
 COUNT = 1000
 
+Recording = Callable[[nn.Module, bool], Iterator[Mapping[str, Tensor]]]
+
 
 def model() -> nn.Sequential:
     """Return 1,000 modules that each take a few microseconds."""
@@ -27,8 +31,9 @@ def model() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(16, 16) for _ in range(COUNT)))
 
 
-def by_hand(net: nn.Module, value: Tensor, gradients: bool) -> dict[str, Tensor]:
-    """Return a clone of the output of each module, and of its gradient."""
+@contextmanager
+def by_hand(net: nn.Module, gradients: bool) -> Iterator[Mapping[str, Tensor]]:
+    """Clone the output of each module, and its gradient, while the block runs."""
     kept: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -45,51 +50,54 @@ def by_hand(net: nn.Module, value: Tensor, gradients: bool) -> dict[str, Tensor]
     handles = [
         module.register_forward_hook(keep(name)) for name, module in net.named_modules() if name
     ]
-    _run(net, value, gradients)
+    yield kept
     for handle in handles:
         handle.remove()
-    return kept
 
 
-def by_hookscope(net: nn.Module, value: Tensor, gradients: bool) -> Mapping[str, Tensor]:
-    """Return the same as a capture."""
+@contextmanager
+def by_hookscope(net: nn.Module, gradients: bool) -> Iterator[Mapping[str, Tensor]]:
+    """Record the same in a capture."""
     what = ("output", "output.grad") if gradients else ("output",)
     layers = [layer for layer in layers_of(net) if layer.module is not net]
     with Recorder(net, layers, what) as capture:
-        _run(net, value, gradients)
-    return capture
+        yield capture
+    len(capture)  # makes the records
 
 
-def _run(net: nn.Module, value: Tensor, gradients: bool) -> None:
+def run(net: nn.Module, value: Tensor, gradients: bool) -> None:
+    """Run the model, and its backward pass."""
     with torch.set_grad_enabled(gradients):
         output = net(value)
         if gradients:
             output.sum().backward()
-    net.zero_grad()
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    gc.collect()
-    begun = process_time()
-    run()
-    return process_time() - begun
 
 
 def main() -> None:
     """Print the times of each pair."""
-    kind, pairs = sys.argv[1], int(sys.argv[2])
+    kind, scope, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
     gradients = kind == "gradients"
     net, value = model(), torch.randn(4, 16)
-    expected = by_hand(net, value, gradients)
-    found = by_hookscope(net, value, gradients)
+
+    def seconds(recording: Callable[..., object]) -> tuple[float, Mapping[str, Tensor]]:
+        net.zero_grad()
+        gc.collect()
+        begun = process_time()
+        with recording(net, gradients) as kept:  # type: ignore[attr-defined]
+            attached = process_time()
+            run(net, value, gradients)
+            called = process_time() - attached
+        return (process_time() - begun if scope == "whole" else called), kept
+
+    (_, expected), (_, found) = seconds(by_hand), seconds(by_hookscope)
     if set(found) != set(expected):
         raise SystemExit(f"they record other tensors: {set(found) ^ set(expected)}")
     if not all(torch.equal(found[key], tensor) for key, tensor in expected.items()):
         raise SystemExit("they record other values")
+    del expected, found
     for _ in range(pairs):
-        ours = _seconds(lambda: by_hookscope(net, value, gradients))
-        plain = _seconds(lambda: by_hand(net, value, gradients))
+        ours, plain = seconds(by_hookscope)[0], seconds(by_hand)[0]
         sys.stdout.write(f"{ours / COUNT} {plain / COUNT}\n")
 
 

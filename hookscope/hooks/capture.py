@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hookscope.files.escapes import encodable
 from hookscope.hooks.padding import summarize_real
+from hookscope.hooks.record_key import RecordKey
 from hookscope.results.capture_arrays import CaptureArrays
 from hookscope.results.key_lookup import find_key
 from hookscope.results.records import Record, Recording, key_of
@@ -23,6 +25,10 @@ from hookscope.tensors import save as store
 from hookscope.tensors.recording_file import RecordingFile
 from hookscope.tensors.tensor_stats import summarize
 from hookscope.views.text.formats import bytes_text, plural
+
+# Texts of dtypes and devices, which take as long to make as the rest of a record.
+_dtype_name = cache(lambda dtype: str(dtype).removeprefix("torch."))
+_device_name = cache(str)
 
 
 class Capture(Recording, Mapping[str, Tensor]):
@@ -50,8 +56,9 @@ class Capture(Recording, Mapping[str, Tensor]):
     """
 
     def __init__(self, file: RecordingFile | None = None) -> None:
+        self._added: list[tuple[RecordKey, Tensor]] = []  # those of ``add`` without a record
+        self._stored: dict[str, Tensor] = {}
         super().__init__()
-        self._tensors: dict[str, Tensor] = {}
         self._file = file  # has some of the tensors already
         self.output: Any = None
 
@@ -140,9 +147,10 @@ class Capture(Recording, Mapping[str, Tensor]):
         With ``held=False`` only its record is stored, with the current statistics, or with those
         that ``summary`` returns.
         """
-        key = first = key_of(module, call, what)
+        records, prefix = self._records, key_of(module, call, "")
+        key = first = prefix + encodable(what)
         again = 2
-        while key in self._records:  # as for the dict keys 1 and "1"
+        while key in records:  # as for the dict keys 1 and "1"
             key, again = f"{first}~{again}", again + 1
         if summary is None:
             summary = partial(summarize, tensor)
@@ -152,19 +160,50 @@ class Capture(Recording, Mapping[str, Tensor]):
             module=module,
             type=type,
             call=call,
-            what=key.removeprefix(key_of(module, call, "")),
+            what=key.removeprefix(prefix),
             kind=kind,
             shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            device=str(tensor.device),
+            dtype=_dtype_name(tensor.dtype),
+            device=_device_name(tensor.device),
             aliases=aliases,
             weight_norm=weight_norm,
             summary=summary,
         )
         if held:
-            self._tensors[key] = tensor
-        self._records[key] = record
+            self._stored[key] = tensor
+        records[key] = record
         return record
+
+    def add(self, key: RecordKey, tensor: Tensor) -> None:
+        """Store ``tensor`` itself as ``put`` does, and make its record when records are read.
+
+        That takes longer than to copy a small tensor, and can wait until the model has run.
+        """
+        self._added.append((key, tensor))
+
+    @property
+    def _records(self) -> dict[str, Record]:
+        self._make_records()
+        return self._named
+
+    @_records.setter
+    def _records(self, records: dict[str, Record]) -> None:
+        self._named = records
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        self._make_records()
+        return self._stored
+
+    @_tensors.setter
+    def _tensors(self, tensors: dict[str, Tensor]) -> None:
+        self._stored = tensors
+
+    def _make_records(self) -> None:
+        if self._added:
+            added, self._added = self._added, []
+            for key, tensor in added:
+                self.put(tensor, **key.origin())
 
     def exclude_padding(self) -> None:
         """Leave the padding of a batch of tokens out of the statistics; tensors do not change.

@@ -17,12 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.hooks.gradient_shares import Edge, GradientShare, GradientShares, next_node_number
+from hookscope.hooks.gradient_shares import (
+    Edge,
+    GradientShare,
+    GradientShares,
+    is_newest,
+    next_node_number,
+)
 from hookscope.hooks.gradient_watcher import VIEW_CHANGED, GradientWatcher
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall
+from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.registry import HookSet
-from hookscope.hooks.tensor_sink import RecordKey, TensorSink, what_of
+from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.input_clones import (
@@ -33,7 +40,13 @@ from hookscope.tensors.input_clones import (
     with_type_and_attributes,
     write_back,
 )
-from hookscope.tensors.nested import TensorPath, distinct_tensors, map_tensors, walk
+from hookscope.tensors.nested import (
+    TensorPath,
+    distinct_tensors,
+    is_functorch_tensor,
+    map_tensors,
+    walk,
+)
 
 USED_WITHIN = "the model both returns and uses this tensor: its gradient cannot be split"
 OFFLOADED = "offloaded: it has values only while its module runs"
@@ -93,6 +106,17 @@ class GradientRecorder:
         self._clones = clones
         self._shares = GradientShares(hooks)
 
+    def has_whole_share(self, output: Tensor) -> bool:
+        """Whether an output has no use before the call ends, and a gradient can arrive at it."""
+        return (
+            not self._clones
+            and output.requires_grad
+            and not output.is_nested
+            and not is_functorch_tensor(output)
+            and torch.is_grad_enabled()
+            and is_newest(output)
+        )
+
     def watch_parameter(
         self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()
     ) -> None:
@@ -139,10 +163,12 @@ class GradientRecorder:
 
     def end_call(self, call: ModuleCall, state: CallGradients) -> None:
         """A call ends; its output may be replaced by a clone."""
+        state.entered = False
+        if not self._shares.leave():
+            return
         clones = {id(clone.clone) for clone in state.clones}
         given = [x for _, x in walk((call.args, call.kwargs), whole=True) if id(x) not in clones]
-        state.entered = False
-        call.output = self._shares.leave(call.output, given)
+        call.output = self._shares.resolve(call.output, given)
 
     def abandon_call(self, state: CallGradients) -> None:
         """Forget a call that did not come to ``end_call``."""
@@ -191,6 +217,9 @@ class GradientRecorder:
             clone = with_type_and_attributes(clone_preserving_strides(tensor), tensor)
             self.watcher.watch(key, clone)
             return clone
+        if is_newest(tensor):
+            self.watcher.watch(key, tensor)
+            return tensor
         share = GradientShare(self.watcher.expect(key, tensor), next_node_number())
         share.give_up = partial(self.watcher.give_up, key, USED_WITHIN)
         self.watcher.on_gradient(tensor, share.arrived)

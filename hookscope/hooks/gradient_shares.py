@@ -148,17 +148,24 @@ class GradientShares:
         """Look for the uses of the tensor at ``edge`` when the outermost call ends."""
         self._here.shares.append((edge, share))
 
-    def leave(self, output: Any, given: Iterable[Tensor]) -> Any:
-        """A call with the inputs ``given`` ends.
+    def leave(self) -> bool:
+        """A call ends; returns whether it is the outermost, and there are shares to resolve."""
+        here = self._here
+        here.depth -= 1
+        return not here.depth and bool(here.shares)
+
+    def resolve(self, output: Any, given: Iterable[Tensor]) -> Any:
+        """Find the uses of all tensors that were added. The outermost call has ended.
+
+        Args:
+            output: of that call.
+            given: its inputs.
 
         Returns:
             ``output``. A tensor that the outermost call both returns and uses is replaced by a
             clone, so that the gradients of the two can be separated.
         """
         here = self._here
-        here.depth -= 1
-        if here.depth > 0 or not here.shares:
-            return output
         shares, here.shares = here.shares, []
         created = next_node_number() - here.start - here.own
         leaving = [x for x in distinct_tensors(output).values() if x.requires_grad]
@@ -199,6 +206,12 @@ def _uses_of(edge: Edge, node: Node) -> Iterator[TensorUse]:
 def next_node_number() -> int:
     """The number of the node that this thread creates next."""
     return int(torch._C._autograd._get_sequence_nr())
+
+
+def is_newest(tensor: Tensor) -> bool:
+    """Whether this thread created nothing in the graph after a tensor, and so nothing uses it."""
+    node = tensor.grad_fn
+    return node is not None and node._sequence_nr() == next_node_number() - 1
 
 
 def _spread(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.registry import HookSet
-from hookscope.hooks.tensor_sink import RecordKey, TensorSink
+from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.tensors.nested import (
     FUNCTORCH_REASON,
     is_functorch_tensor,
@@ -24,6 +25,20 @@ VIEW_CHANGED = "a view that was changed in place: its gradient arrives at anothe
 TWICE = "the gradient of a backward pass after one with create_graph=True"
 
 OnGradient = Callable[[Tensor | None], None]
+
+
+@dataclass(eq=False, slots=True)
+class GradientListener:
+    """The functions that a watcher calls with the gradient of one version of a tensor."""
+
+    watcher: GradientWatcher
+    version: int
+    functions: list[OnGradient]
+
+    def __call__(self, gradient: Tensor | None) -> None:
+        """Call each of them."""
+        for function in self.functions:
+            function(gradient)
 
 
 class GradientWatcher:
@@ -49,7 +64,11 @@ class GradientWatcher:
         self._backward_passes: dict[Tensor, int] = {}
         self._differentiable: dict[RecordKey, bool] = {}  # and whether a later pass came
         self._arrivals: dict[RecordKey, list[Tensor | None]] = {}
-        self._listeners = WeakTensorKeyDictionary()  # tensor to its version and its functions
+
+    @property
+    def has_received(self) -> bool:
+        """Whether a gradient has arrived."""
+        return bool(self._arrivals or self._backward_passes)
 
     def can_watch(self, key: RecordKey, tensor: Tensor) -> bool:
         """Return whether a gradient can arrive at a tensor; if not, note why."""
@@ -90,12 +109,15 @@ class GradientWatcher:
         Of several functions at one tensor, the last is called first: what was recorded later in
         the forward pass is recorded earlier in the backward pass.
         """
-        version, functions = self._listeners.get(tensor, (None, []))
-        if version != tensor._version:
-            functions = []
-            self._listeners[tensor] = tensor._version, functions
-            self._hooks.listen(tensor, partial(_call_each, functions))
-        functions.insert(0, function)
+        for listener in self._hooks.listeners_of(tensor):
+            if (
+                isinstance(listener, GradientListener)
+                and listener.watcher is self
+                and listener.version == tensor._version
+            ):
+                listener.functions.insert(0, function)
+                return
+        self._hooks.listen(tensor, GradientListener(self, tensor._version, [function]))
 
     def give_up(self, key: RecordKey, reason: str) -> None:
         """Stop waiting for a gradient."""
@@ -129,17 +151,19 @@ class GradientWatcher:
             return
         if torch.is_grad_enabled():
             self._differentiable[key] = False
-        parts = [(path, part.detach()) for path, part in walk(gradient)]
+        parts = list(walk(gradient)) if gradient.is_nested else [((), gradient)]
         if key in self._arrivals:
             for total, (_, part) in zip(self._arrivals[key], parts, strict=True):
                 if total is not None:
-                    _add_to(total, part)
+                    _add_to(total, part.detach())
             return
         stored = self._arrivals[key] = []
         for path, part in parts:
-            what = ".".join((key.what.removesuffix(".grad"), *path)) + ".grad"
-            part_key = RecordKey(key.layer, key.call, what, key.kind)
-            stored.append(self._sink.store_gradient(part_key, part))
+            part_key = key
+            if path:
+                what = ".".join((key.what.removesuffix(".grad"), *path)) + ".grad"
+                part_key = RecordKey(key.layer, key.call, what, key.kind)
+            stored.append(self._sink.store_gradient(part_key, part.detach()))
         self.waiting.pop(key, None)
 
     def _on_parameter(
@@ -164,11 +188,6 @@ class GradientWatcher:
             wide = torch.promote_types(wide, torch.float64)
             norm = float(euclidean_norm(parameter.detach(), dtype=wide))
         self._sink.store_gradient(numbered, gradient.detach(), aliases=aliases, weight_norm=norm)
-
-
-def _call_each(functions: list[OnGradient], gradient: Tensor | None) -> None:
-    for function in functions:
-        function(gradient)
 
 
 def _add_to(total: Tensor, part: Tensor) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from torch import nn
@@ -22,7 +23,7 @@ class Hook:
     running while the hook is removed may find the hook without that entry.
     """
 
-    __slots__ = ("_elsewhere", "_function", "_module", "_threads")
+    __slots__ = ("_elsewhere", "_module", "_threads", "function")
 
     def __init__(
         self,
@@ -31,15 +32,20 @@ class Hook:
         elsewhere: set[nn.Module],
         module: nn.Module | None = None,
     ) -> None:
-        self._function = function
+        self.function = function
         self._threads = threads
         self._elsewhere = elsewhere
         self._module = module
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function, or do nothing."""
-        if self._threads.includes_current_thread():
-            return as_hook(self._function, *args)
+        """Call the function as ``as_hook`` does, or do nothing."""
+        # Written out: this runs twice in each call of a recorded module.
+        if get_ident() == self._threads.opener or self._threads.includes_current_thread():
+            _depth.hooks += 1
+            try:
+                return self.function(*args)
+            finally:
+                _depth.hooks -= 1
         if self._module is not None:
             self._elsewhere.add(self._module)
         return None
@@ -52,9 +58,9 @@ def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
     ``__reduce__`` on the object before its class.
     """
     if "__reduce__" not in vars(hooks):  # another recording may have put it there
+        ours = weakref.ref(hooks)  # weak, or each dict would refer to itself
         for members in (hooks, *options):
-            # Weak, or each dict would refer to itself.
-            reduced = partial(_without_ours, weakref.ref(members), weakref.ref(hooks))
+            reduced = partial(_without_ours, weakref.ref(members), ours)
             members.__reduce__ = reduced  # type: ignore[method-assign]
 
 
@@ -75,7 +81,7 @@ def _without_ours(
 
 def keep_in_copies(hooks: HookDict, *options: HookDict) -> None:
     """Restore the normal copying of the dicts once none of our hooks is left."""
-    if not any(isinstance(hook, Hook) for hook in hooks.values()):
+    if not hooks or not any(isinstance(hook, Hook) for hook in hooks.values()):
         for members in (hooks, *options):
             vars(members).pop("__reduce__", None)
 

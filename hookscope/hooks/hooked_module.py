@@ -1,4 +1,9 @@
-"""The hooks of one module, which pass its calls to subscribers."""
+"""The hooks of one module, which pass its calls to subscribers.
+
+Usually one hook runs before the module and one after it. A single hook after it will do for a
+module that cannot call itself or others, if no subscriber needs to know when its calls begin. Most
+modules of a model are such modules, and a hook takes as long as a small module itself.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import CallSubscriber
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.torch_state import inside_backward
 
 if TYPE_CHECKING:
     from hookscope.hooks.registry import CallRegistry
 
 
 class HookedModule:
-    """One pair of hooks on a module, which passes its calls to subscribers.
+    """The hooks on a module, which pass its calls to subscribers.
 
     Args:
         registry: numbers the calls and registers the hooks.
@@ -28,15 +34,19 @@ class HookedModule:
         self._subscribers: tuple[CallSubscriber, ...] = ()  # replaced as a whole: threads read it
         self._first: tuple[CallSubscriber, ...] = ()
         self._has_first_hook = False
-        if layer.module._forward_pre_hooks:
-            self._add_first_hook()
-        registry.hooks.before(layer.module, self._before)
-        registry.hooks.after(layer.module, self._after, always=True)
+        self._has_hook_before = False
+        if not calls_no_module(layer.module):
+            self._add_hook_before()
+        function = self._after if self._has_hook_before else self._after_alone
+        self._hook_after = registry.hooks.after(layer.module, function, always=True)
 
     def add(self, subscriber: CallSubscriber, *, first: bool) -> None:
         """Pass the calls to ``subscriber`` too."""
         if subscriber in self._subscribers:
             return
+        if first or subscriber.needs_begin(self.layer):
+            self._add_hook_before()
+            self._hook_after.function = self._after
         if first:
             self._add_first_hook()
             self._first = (*self._first, subscriber)
@@ -46,6 +56,13 @@ class HookedModule:
         """Pass no more calls to ``subscriber``."""
         self._subscribers = tuple(x for x in self._subscribers if x is not subscriber)
         self._first = tuple(x for x in self._first if x is not subscriber)
+
+    def _add_hook_before(self) -> None:
+        if not self._has_hook_before:
+            self._has_hook_before = True
+            if self.layer.module._forward_pre_hooks:
+                self._add_first_hook()
+            self._registry.hooks.before(self.layer.module, self._before)
 
     def _add_first_hook(self) -> None:
         """Begin a call before the model's own hooks, which may raise or call the module again.
@@ -107,3 +124,34 @@ class HookedModule:
             finally:
                 del failure  # it refers to this frame, which refers to the tensors
         return None if call.output is output else call.output
+
+    def _after_alone(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Pass on a call whose begin no subscriber needs to know."""
+        layer, number = self.layer, self._registry.number(self.layer)
+        recomputed = not number and inside_backward()
+        failed = output is None  # PyTorch calls this hook for a failed call too
+        call = ModuleCall(layer, module, number, recomputed, None, args, kwargs, output, failed)
+        call.has_returned = True
+        for subscriber in self._subscribers:
+            subscriber.on_return(call)
+        return None if call.output is output else call.output
+
+
+def calls_no_module(module: nn.Module) -> bool:
+    """Whether a call of a module calls no other module, and returns something unless it fails.
+
+    True for the modules of PyTorch without children, if nothing was attached to this one.
+
+    Example:
+        >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.Sequential(nn.ReLU()))
+        (True, False)
+    """
+    kind = type(module)
+    return (
+        kind.__module__.startswith("torch.nn.modules.")
+        and kind.forward.__module__.startswith("torch.nn.modules.")
+        and not (module._modules or module._forward_pre_hooks or module._forward_hooks)
+        and "forward" not in vars(module)
+    )

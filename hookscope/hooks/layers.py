@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from types import TracebackType
 
@@ -30,7 +31,7 @@ class Layer:
     module: nn.Module
     aliases: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def type(self) -> str:
         """Class name of the module."""
         return class_name(self.module)

@@ -27,6 +27,7 @@ class ModuleCall:
         failed: whether an exception ended the call.
         handled: the exception that was being handled when the call began.
         entered: whether the model's own hooks that come first have run.
+        has_returned: whether the module has run before the call was passed on.
         states: what ``before_call`` of each subscriber returned.
     """
 
@@ -34,23 +35,41 @@ class ModuleCall:
     module: nn.Module
     number: int
     recomputed: bool
-    handled: BaseException | None
+    handled: BaseException | None = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     output: Any = None
     failed: bool = False
     entered: bool = False
+    has_returned: bool = False
     states: dict[CallSubscriber, Any] = field(default_factory=dict)
 
 
 class CallSubscriber:
     """Base class of subscribers to the calls of modules; see ``CallRegistry``."""
 
+    def needs_begin(self, layer: Layer) -> bool:
+        """Whether ``before_call`` must run before the module of ``layer`` does.
+
+        If no subscriber needs it, ``on_return`` is called in place of both methods for modules that
+        cannot call others, which saves a hook.
+        """
+        return True
+
     def before_call(self, call: ModuleCall) -> Any:
         """Act before the module runs; the result is passed to the method that ends the call."""
 
     def after_call(self, call: ModuleCall, state: Any) -> None:
         """Act after the module has run or failed. Not called if ``before_call`` raised."""
+
+    def on_return(self, call: ModuleCall) -> None:
+        """Act after a module has run or failed whose call was not passed on before."""
+        state = self.before_call(call)
+        try:
+            self.after_call(call, state)
+        except BaseException:
+            self.abandon_call(call, state)
+            raise
 
     def abandon_call(self, call: ModuleCall, state: Any) -> None:
         """Forget a call that an interrupt ended. PyTorch calls no hook then."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.hooks.tensor_sink import CaptureSink, RecordKey
+from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.results.metadata import StoredPositions
 from hookscope.results.positions import LocatedPositions, locate
 from hookscope.results.records import Record

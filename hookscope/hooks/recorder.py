@@ -24,8 +24,9 @@ from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry, HookSet
-from hookscope.hooks.tensor_sink import CaptureSink, RecordKey, TensorSink, what_of
+from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import (
     INPUT,
@@ -140,11 +141,11 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     def _mark_waiting(self, counts: dict[nn.Module, int], error: BaseException | None) -> None:
         """Note why the gradients that have not arrived are absent."""
-        arrived = any(record.kind.endswith(".grad") for record in self.capture.records)
-        reason = self.outside if self.ran_backward or arrived else "backward() did not run"
+        watcher = self.gradients.watcher
+        arrived = self.ran_backward or watcher.has_received
+        reason = self.outside if arrived else "backward() did not run"
         if error is not None:
             reason = UNFINISHED
-        watcher = self.gradients.watcher
         for key in watcher.waiting:
             # After a change in place, autograd continues with the base of a view, also for earlier
             # views of that base: nothing reaches their own nodes in the graph.
@@ -229,12 +230,33 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     def _is_running(self) -> bool:
         return self.sink.open and self.gradients.watcher.open_calls > 0
 
+    def needs_begin(self, layer: Layer) -> bool:
+        """Whether the inputs of a layer are recorded, which it may change."""
+        return not self._kinds_of[layer.module].isdisjoint((INPUT, INPUT_GRAD))
+
+    def on_return(self, call: ModuleCall) -> None:
+        """Record and watch the outputs of a call whose inputs are not recorded."""
+        output, kinds = call.output, self._kinds_of[call.layer.module]
+        watched = OUTPUT_GRAD in kinds
+        if type(output) is not Tensor or (watched and not self.gradients.has_whole_share(output)):
+            super().on_return(call)
+        elif self.sink.open and call.number:
+            # As ``after_call`` does, in less time than a small module takes.
+            if OUTPUT in kinds:
+                self.sink.store(RecordKey(call.layer, call.number, OUTPUT, OUTPUT), output)
+            if watched:
+                key = RecordKey(call.layer, call.number, f"{OUTPUT}.grad", OUTPUT_GRAD)
+                self.gradients.watcher.watch(key, output)
+
     def before_call(self, call: ModuleCall) -> OpenCall | None:
         """Record and watch the inputs of a call."""
         if not self.sink.open or not call.number:
             return None
-        self._count_open(1)
-        state = OpenCall()
+        state = OpenCall(counted=not call.has_returned)
+        if state.counted:
+            self._count_open(1)
+        if not self._follows_gradients and INPUT not in self._kinds_of[call.layer.module]:
+            return state
         try:
             with torch._C.DisableTorchFunctionSubclass():  # a subclass must only see the model
                 self._record_input(call, state)

@@ -117,23 +117,23 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def after(
         self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
-    ) -> None:
+    ) -> Hook:
         """Call ``function(module, args, kwargs, output)`` after the module.
 
         The function may return a new output. With ``always`` it is also called if the module
-        raised, with None as output.
+        raised, with None as output. The function of the hook that is returned may be replaced.
         """
+        hook = self._hook(function, module)
         with _registering:
             self._handles.append(
-                module.register_forward_hook(
-                    self._hook(function, module), with_kwargs=True, always_call=always
-                )
+                module.register_forward_hook(hook, with_kwargs=True, always_call=always)
             )
             self._leave_out_of_copies(
                 module._forward_hooks,
                 module._forward_hooks_with_kwargs,
                 module._forward_hooks_always_called,
             )
+        return hook
 
     def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
         """Call ``function(module, args, output)`` after each module that the thread calls.
@@ -153,6 +153,12 @@ class HookSet(SignalSafeContext["HookSet"]):
                 # Those of tensors that are gone, of which there may be any number in time.
                 self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
                 self._most_handles = max(_HANDLES, 2 * len(self._handles))
+
+    def listeners_of(self, tensor: Tensor) -> list[Callable[..., Any]]:
+        """Return the functions of ``listen`` at a tensor, also those of other sets of hooks."""
+        with torch._C.DisableTorchFunctionSubclass():
+            hooks = tensor._backward_hooks
+        return [hook.function for hook in hooks.values() if type(hook) is Hook] if hooks else []
 
     def listen_to_node(
         self, node: Node, function: Callable[[tuple[Tensor | None, ...], object], None]
@@ -207,11 +213,12 @@ class _OpenCalls(threading.local):
 class CallRegistry:
     """Numbers the calls of a model's modules and passes each call to its subscribers.
 
-    Every module has one pair of hooks, whatever the number of subscribers. Subscribers are called
-    in the order in which they subscribed, before a call and after it.
+    Every module has one pair of hooks, or one hook, whatever the number of subscribers. Subscribers
+    are called in the order in which they subscribed, before a call and after it.
 
     A call gets its number when it begins, so numbers do not depend on which calls return, and every
-    subscriber sees the same number. Replicas of a module that several threads run count as the
+    subscriber sees the same number. With one hook, it gets its number when it ends; see
+    ``HookedModule``. Replicas of a module that several threads run count as the
     module itself. Calls of threads that are not part of the recording have no number; see
     ``hookscope.tensors.threads``.
 
@@ -295,14 +302,18 @@ class CallRegistry:
         calls = self._open.calls
         if calls and module is self.model:
             self._abandon_interrupted()
-        recomputed = inside_backward()
-        number = 0
-        if not recomputed and not self._is_paused:
-            with self._counting:
-                number = self.counts[layer.module] = self.counts.get(layer.module, 0) + 1
-        call = ModuleCall(layer, module, number, recomputed, sys.exc_info()[1])
+        number = self.number(layer)
+        call = ModuleCall(layer, module, number, inside_backward(), sys.exc_info()[1])
         calls.append(call)
         return call
+
+    def number(self, layer: Layer) -> int:
+        """Return the number of another call of a layer; 0 if it does not count."""
+        if self._is_paused or inside_backward():
+            return 0
+        with self._counting:
+            number = self.counts[layer.module] = self.counts.get(layer.module, 0) + 1
+        return number
 
     def find(self, module: nn.Module, kwargs: dict[str, Any]) -> ModuleCall | None:
         """Return the call of ``module`` on this thread that PyTorch calls a hook for.

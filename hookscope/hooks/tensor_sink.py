@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -11,28 +10,11 @@ from torch import Tensor
 
 from hookscope.errors import CheckFailed, StoreError
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.record_key import RecordKey
 from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
-from hookscope.specs.record_kinds import INPUT
-from hookscope.tensors.nested import TensorPath, is_functorch_tensor, unreadable_reason
+from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
 from hookscope.tensors.recording_file import RecordingFile
-
-
-@dataclass(frozen=True, eq=False)  # two tensors of the same name have different keys
-class RecordKey:
-    """The name of a tensor, or of a gradient that may arrive."""
-
-    layer: Layer
-    call: int
-    what: str
-    kind: str
-
-
-def what_of(kind: str, path: TensorPath) -> str:
-    """Name a tensor in the output or input of a call: ``output.1.0``, ``input.mask``."""
-    # An input's path begins with 0 for positional and 1 for keyword arguments.
-    return ".".join((kind, *(path[1:] if kind == INPUT else path)))
 
 
 def absent(key: RecordKey, reason: str) -> Absent:
@@ -56,16 +38,7 @@ def put(
     If ``aliases`` is None, they are those of the layer.
     """
     return capture.put(
-        tensor,
-        module=key.layer.name,
-        type=key.layer.type,
-        call=key.call,
-        what=key.what,
-        kind=key.kind,
-        aliases=key.layer.aliases if aliases is None else aliases,
-        weight_norm=weight_norm,
-        held=held,
-        summary=summary,
+        tensor, **key.origin(aliases), weight_norm=weight_norm, held=held, summary=summary
     )
 
 
@@ -175,24 +148,30 @@ class CaptureSink:
         aliases: tuple[str, ...] | None = None,
         weight_norm: float | None = None,
     ) -> Tensor:
-        self._bytes += tensor.numel() * tensor.element_size()
-        if self.max_bytes is not None and self._bytes > self.max_bytes:
-            self.open = False  # PyTorch still calls hooks, which would raise again
-            raise CheckFailed(
-                f"Stopped at {key.layer.title}: more than {self.max_bytes:,} bytes would be"
-                " recorded.",
-                "Choose fewer layers with --layer, or raise --max-bytes.",
-            )
+        if self.max_bytes is not None:
+            self._count_bytes(key, tensor, self.max_bytes)
         try:
             clone = tensor.clone() if self.file is None else self.file.clone(tensor)
         except StoreError:
             self.open = False
             raise
+        if weight_norm is None and (self.file is None or not self.file.holds(clone)):
+            self.capture.add(key, clone)
+            return clone
         record = put(self.capture, key, clone, aliases, weight_norm)
         if self.file is not None and self.file.holds(clone):
             record.stats  # noqa: B018  # computed while the values are in memory
             self.file.release(clone)
         return clone
+
+    def _count_bytes(self, key: RecordKey, tensor: Tensor, limit: int) -> None:
+        self._bytes += tensor.numel() * tensor.element_size()
+        if self._bytes > limit:
+            self.open = False  # PyTorch still calls hooks, which would raise again
+            raise CheckFailed(
+                f"Stopped at {key.layer.title}: more than {limit:,} bytes would be recorded.",
+                "Choose fewer layers with --layer, or raise --max-bytes.",
+            )
 
 
 class ShapeSink(CaptureSink):

@@ -85,7 +85,7 @@ class FunctionMode(SignalSafeContext[None]):
 
 def inside_backward() -> bool:
     """Return whether a backward pass is running: a module that runs now is recomputed for it."""
-    return backward_pass_id() != -1
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def backward_pass_id() -> int:

@@ -27,6 +27,9 @@ TensorPath = tuple[str, ...]
 _PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
 
 
+# Dtypes without any restriction.
+_ORDINARY = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64})
+
 FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors cannot be stored"
 
 
@@ -42,11 +45,13 @@ def unreadable_reason(tensor: Tensor) -> str:
         >>> unreadable_reason(torch.ones(1)), unreadable_reason(torch.ones(1, device="meta"))
         ('', 'on the meta device, where tensors have no values')
     """
-    if is_functorch_tensor(tensor):
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return FUNCTORCH_REASON
     if tensor.is_meta:
         return "on the meta device, where tensors have no values"
     kind = type(tensor)
+    if kind is Tensor and tensor.dtype in _ORDINARY:
+        return ""
     if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not tensor.is_nested:
         try:
             # PyTorch warns if the pointer of a FakeTensor is read.

@@ -202,10 +202,14 @@ _marked_threads = SharedSetting(_marking_threads)
 
 
 class RecordingThreads:
-    """The threads whose calls belong to a recording, from ``open`` to ``close``."""
+    """The threads whose calls belong to a recording, from ``open`` to ``close``.
+
+    Attributes:
+        opener: the identifier of the thread that opened it, which is one of them.
+    """
 
     def __init__(self) -> None:
-        self._opener: int | None = None
+        self.opener: int | None = None
         self._scope: ThreadScope | None = None
 
     def open(self) -> None:
@@ -213,11 +217,11 @@ class RecordingThreads:
         _marked_threads.acquire()
         self._scope = _begin_use()
         self._scope.recordings.add(self)
-        self._opener = get_ident()
+        self.opener = get_ident()
 
     def close(self) -> None:
         """Remove all threads."""
-        self._opener = None
+        self.opener = None
         if self._scope is not None:
             self._scope.recordings.discard(self)
             _end_use(self._scope)
@@ -226,7 +230,7 @@ class RecordingThreads:
 
     def includes_current_thread(self) -> bool:
         """Whether the current thread is one of them."""
-        if get_ident() == self._opener:
+        if get_ident() == self.opener:
             return True
         scope = _scope()
         return scope is not None and self in scope.recordings

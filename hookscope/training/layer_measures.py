@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hookscope.analysis.health.tensor_observation import ZEROING
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.record_key import what_of
 from hookscope.hooks.registry import HookSet
-from hookscope.hooks.tensor_sink import what_of
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
 from hookscope.results.runs.series import Series

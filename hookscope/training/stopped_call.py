@@ -11,7 +11,8 @@ from torch import Tensor
 from hookscope.errors import HookscopeError
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.tensor_sink import RecordKey, put, what_of
+from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.tensor_sink import put
 from hookscope.tensors.nested import unreadable_reason, walk
 from hookscope.training.found_models import local_part
 from hookscope.training.tensor_measures import unnoticed, version_of

@@ -24,7 +24,7 @@ from hookscope.analysis.cams.methods.saliency import Saliency
 from hookscope.analysis.cams.methods.score_cam import ScoreCam
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.tensor_sink import what_of
+from hookscope.hooks.record_key import what_of
 from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions

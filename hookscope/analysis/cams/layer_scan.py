@@ -15,8 +15,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.record_key import what_of
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.gradient_gate import carries_gradient

@@ -25,8 +25,9 @@ from hookscope.execution.prepare import Prepared, find_model, prepare, select_la
 from hookscope.execution.provenance import describe_run
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import layers_of
+from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import RecordKey, absent, put
+from hookscope.hooks.tensor_sink import absent, put
 from hookscope.inputs.batch import Batch
 from hookscope.results.diff.comparator import Comparator
 from hookscope.results.diff.diff_result import Diff, TensorComparison

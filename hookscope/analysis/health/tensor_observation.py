@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.tensor_sink import RecordKey, absent, put
+from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.tensor_sink import absent, put
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OP, OUTPUT
 from hookscope.tensors.grad_mode import without_grad

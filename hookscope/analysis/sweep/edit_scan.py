@@ -17,8 +17,8 @@ from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.position_sink import NO_SEQUENCE, locate_in
+from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import RecordKey, what_of
 from hookscope.results.ablation import SkippedLayer
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.records import Coverage, key_of

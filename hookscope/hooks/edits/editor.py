@@ -16,9 +16,9 @@ from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.position_sink import locate_in
+from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import RecordKey, what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate

@@ -22,8 +22,9 @@ from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
 from hookscope.hooks.ops.op_names import is_building_block, plain_name
+from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import ArgumentSink, RecordKey
+from hookscope.hooks.tensor_sink import ArgumentSink
 from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD

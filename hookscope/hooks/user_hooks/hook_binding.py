@@ -18,9 +18,10 @@ from torch import Tensor
 from hookscope.errors import CheckFailed, HookError, HookscopeError
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry, HookSet
-from hookscope.hooks.tensor_sink import RecordKey, TensorSink
+from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.hooks.user_hooks.emission import CURRENT_HOOK, EmitCallback, HookContext
 from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.sources.user_code import function_file
