@@ -39,13 +39,11 @@ class Hook:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function as ``as_hook`` does, or do nothing."""
-        # Written out: this runs twice in each call of a recorded module.
+        # The usual cases are written out: this runs once or twice in each call of a module.
         if get_ident() == self._threads.opener or self._threads.includes_current_thread():
-            _depth.hooks += 1
-            try:
-                return self.function(*args)
-            finally:
-                _depth.hooks -= 1
+            if depth_readers:
+                return as_hook(self.function, *args)
+            return self.function(*args)
         if self._module is not None:
             self._elsewhere.add(self._module)
         return None
@@ -92,6 +90,9 @@ class _Depth(threading.local):
 
 _depth = _Depth()
 
+# Who needs ``hook_depth`` now. If there is nobody, calls of hooks are not counted.
+depth_readers: set[object] = set()
+
 
 def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function as a hook: what it computes is not part of the model."""
@@ -103,5 +104,5 @@ def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def hook_depth() -> int:
-    """Return the number of nested calls of ``as_hook`` on this thread."""
+    """Return the number of nested calls of ``as_hook`` on this thread, for ``depth_readers``."""
     return _depth.hooks

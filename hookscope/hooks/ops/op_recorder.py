@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hookscope.hooks.hook import as_hook, hook_depth
+from hookscope.hooks.hook import as_hook, depth_readers, hook_depth
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
@@ -105,10 +105,12 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         # First: the results of the model's own hooks, such as those of weight_norm, belong to the
         # call.
         self.recorder.calls.subscribe(self, layers_of(self.recorder.model), first=True)
+        depth_readers.add(self)
         return self
 
     def _leave(self, *error: object) -> None:
         self.recorder.calls.unsubscribe(self)
+        depth_readers.discard(self)
         self._thread.frames.clear()
         self._leave_mode()  # after Ctrl-C PyTorch called no hook of the module
 
