@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import run_forward
 from hookscope.execution.size_estimate import check_recording_size
+from hookscope.execution.stop_point import find_stop_point, wants_stop
 from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.specs.choices import DEFAULT_MODEL
@@ -77,7 +79,7 @@ def capture(
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
-    stop: bool = False,
+    stop: bool | None = False,
     file: str | os.PathLike[str] | None = None,
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
@@ -138,8 +140,11 @@ def capture(
         verify: run again with the edits but no recording hooks, and require a bit-identical output.
         strict: require that every matched layer ran.
         max_bytes: maximum number of bytes to record.
-        stop: end the run once every selected layer has returned its first call. The capture has no
-            output of the model, and no later calls; ``coverage.stopped_after`` names the last one.
+        stop: end the run after the last call of the selected layers, so that the capture has no
+            output of the model; ``coverage.not_run`` names what would follow. If that call is not
+            known before the run, it ends after the first call of each. None: only if the call is
+            known and nothing of the capture but its output needs the rest, as on the command line
+            (see docs/large-models.md).
         file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
             256 MB goes there while the model runs, so memory does not grow with the recording.
         hooks: custom hooks: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
@@ -179,13 +184,16 @@ def capture(
     traced_kinds = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
     kinds = options.kinds | traced_kinds
     prepared = prepare(request)
-    check_recording_size(prepared, kinds, max_bytes)
+    stop = wants_stop(request, options, prepared)
+    order = check_recording_size(prepared, kinds, max_bytes, stop=stop)
+    chosen = request.chosen(replace(options, stop=bool(options.stop)))
     with (
-        Provenance("capture", prepared, request.chosen(options)) as provenance,
+        Provenance("capture", prepared, chosen) as provenance,
         grad_mode(False),
     ):
         pages = None if file is None or not RecordingFile.is_supported() else RecordingFile(file)
-        run = run_forward(prepared, kinds, max_bytes, stop=stop, file=pages)
+        point = find_stop_point(stop, order)
+        run = run_forward(prepared, kinds, max_bytes, stop=point, file=pages)
         recorded = provenance.capture = run.capture
         if verify or traced_kinds:
             verify_output_unchanged(

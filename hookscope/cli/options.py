@@ -329,7 +329,8 @@ limits = combine(
 stop = flag(
     "stop",
     section="Run",
-    help="End the run after the first call of the last selected layer.",
+    default=None,
+    help="End the run after the last selected layer (default: automatic).",
 )
 
 checks = combine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.optimizer_step import OptimizerSpec, take_step
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments
+from hookscope.execution.stop_point import StopPoint
 from hookscope.execution.verification import check_single_thread
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.early_stop import EarlyStop
@@ -57,7 +58,7 @@ def run_forward(
     kinds: Iterable[str],
     max_bytes: int | None = None,
     *,
-    stop: bool = False,
+    stop: StopPoint | None = None,
     file: RecordingFile | None = None,
 ) -> RecordedRun:
     """Run the model once and record values, those of edited layers before and after the edit.
@@ -66,7 +67,7 @@ def run_forward(
         prepared: the model and its input.
         kinds: what to record.
         max_bytes: the maximum to record.
-        stop: end the run once every selected layer has returned its first call.
+        stop: where the run ends; None to run the whole model.
         file: receives values that are beyond what is kept in memory.
 
     Raises:
@@ -82,7 +83,7 @@ def run_forward(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
-    early = EarlyStop(prepared.module, dict.fromkeys(prepared.layers if stop else (), 1))
+    early = EarlyStop(prepared.module, stop.calls(prepared.layers) if stop else {})
     with (
         explain_forward_errors(prepared),
         _attach_capture(recorder),
@@ -94,8 +95,8 @@ def run_forward(
         early.passing(recorder.calls) if stop else nullcontext(),
     ):
         capture.output = detach_clone(forward(prepared, recorder.capture))
-    if early.ended_after is not None:
-        capture.coverage = replace(capture.coverage, stopped_after=early.ended_after.name)
+    if stop is not None and early.ended_after is not None:
+        capture.coverage = stop.describe(capture.coverage, early.ended_after.name)
     check_single_thread(recorder, _SWITCHED if switched else "")
     values.check_effect()
     metadata: dict[str, Any] = {"attention": attention} if ATTENTION in recorder.kinds else {}

@@ -1,4 +1,4 @@
-"""The size of a recording, estimated before it is made."""
+"""The size of a recording and the order of its calls, found before it is made."""
 
 from __future__ import annotations
 
@@ -6,64 +6,94 @@ import logging
 from collections.abc import Iterable
 
 from hookscope.errors import CheckFailed
-from hookscope.execution.isolation import seeded
 from hookscope.execution.prepare import Prepared
-from hookscope.hooks.layers import layers_of
-from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import ShapeSink
-from hookscope.sources.meta import meta_copy
+from hookscope.execution.trial_pass import CallOrder, TrialModel, TrialPass
 from hookscope.specs.model_spec import LIVE
-from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.specs.record_kinds import PARAM_GRAD
+from hookscope.tensors.nested import as_call, opaque_types
 
 log = logging.getLogger("hookscope")
 
 LARGE = 10**9  # bytes from which on the size of a recording is logged before it is made
 
 
-def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
-    """Return the bytes that recording ``kinds`` would take; None if that is not known before a run.
+def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> TrialPass | None:
+    """Run a copy of the model on the meta device; return None if that fails.
 
-    A copy of the model runs on the meta device, so caches and counters of the model do not change.
-    A gradient has the size of its tensor.
+    Caches and counters of the model do not change.
+
+    Args:
+        prepared: the model and its input.
+        kinds: what is to be recorded.
+        follow: also find the order of the calls.
     """
-    if prepared.generate is not None or prepared.positions:  # they depend on values
-        return None
     forward_kinds = {kind.removesuffix(".grad") for kind in kinds}
-    names = {layer.name for layer in prepared.layers}
     try:
-        copy = meta_copy(prepared.module)
-        layers = [layer for layer in layers_of(copy) if layer.name in names]
-        args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
-        recorder = Recorder(
-            copy,
-            layers,
+        model = TrialModel(
+            prepared.module,
+            prepared.layers,
+            train=prepared.train,
+            seed=prepared.seed,
+            follow=follow,
+        )
+        return model.run(
             forward_kinds - {"param"},
-            sink=ShapeSink(),
+            prepared.value,
             caches=forward_kinds == set(kinds),  # as in a recording without gradients
         )
-        with seeded(copy, prepared.seed), grad_mode(False), recorder as capture:
-            copy(*args, **kwargs)
     except (Exception, SystemExit):  # the run itself will report the model's errors
         return None
-    owned = {p for layer in prepared.layers for p in layer.module.parameters(recurse=False)}
-    weights = sum(p.numel() * p.element_size() for p in owned) if "param" in forward_kinds else 0
-    return capture.nbytes + weights
 
 
-def check_recording_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
+def check_recording_size(
+    prepared: Prepared,
+    kinds: Iterable[str],
+    max_bytes: int | None,
+    *,
+    stop: bool | None = False,
+) -> CallOrder | None:
     """Log the size of a large recording before it is made, and reject one over ``max_bytes``.
 
-    The code of a live module runs an extra time only if there is a limit.
+    The code of a live module runs an extra time only if there is a limit or the run is to stop.
+
+    Args:
+        prepared: the model and its input.
+        kinds: what is to be recorded. A gradient has the size of its tensor.
+        max_bytes: the maximum to record.
+        stop: whether the run ends early; None if it does once the order of the calls is known.
+
+    Returns:
+        The order of the calls; None if it may depend on data, or is of no use because ``stop`` is
+        False.
 
     Raises:
         CheckFailed: the recording would take more than ``max_bytes``.
     """
-    if max_bytes is None and prepared.loaded.source == LIVE:
-        return
-    expected = estimate_bytes(prepared, kinds)
-    if expected is None:
-        return
+    kinds = frozenset(kinds)
+    measured = not prepared.positions  # they depend on values
+    if prepared.loaded.source == LIVE:
+        measured = measured and max_bytes is not None
+        # A pass without values must not write to an object that the run itself will get.
+        stop = stop and not opaque_types(as_call(prepared.value))
+    if prepared.generate is not None or not (measured or stop):
+        return None
+    trial = trial_pass(prepared, kinds, follow=stop is not False)
+    if trial is None:
+        return None
+    if measured:
+        _check_bytes(trial.capture.nbytes + _weight_bytes(prepared, kinds), max_bytes)
+    return None if stop is False else trial.order
+
+
+def _weight_bytes(prepared: Prepared, kinds: frozenset[str]) -> int:
+    """The size of the gradients of parameters."""
+    if PARAM_GRAD not in kinds:
+        return 0
+    owned = {p for layer in prepared.layers for p in layer.module.parameters(recurse=False)}
+    return sum(p.numel() * p.element_size() for p in owned)
+
+
+def _check_bytes(expected: int, max_bytes: int | None) -> None:
     if max_bytes is not None and expected > max_bytes:
         raise CheckFailed(
             f"Recording this takes {expected:,} bytes, more than the limit of {max_bytes:,}.",

@@ -1,8 +1,8 @@
 """Shapes and execution order of the selected layers, determined before the first batch.
 
-The model runs on the meta device with two and with three rows. Meta tensors have no values, so code
-that reads values raises: if a pass succeeds, the order of the modules does not depend on data. The
-dimension whose size is the number of rows is the dimension of the rows.
+The model runs on the meta device with two and with three rows, which also shows whether the order
+of the layers depends on data; see ``execution/trial_pass.py``. The dimension whose size is the
+number of rows is the dimension of the rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ from torch import nn
 from hookscope.errors import HookscopeError, InputError, LayerError
 from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.trial_pass import TrialModel, record_shapes
 from hookscope.files.shell_words import quote_word
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import ShapeSink
+from hookscope.hooks.layers import Layer
 from hookscope.results.records import Coverage, Record
-from hookscope.sources.meta import meta_copy
 from hookscope.sources.wrappers import dispatch_device
-from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
@@ -87,8 +83,8 @@ class ShapeProbe:
 
     Attributes:
         columns: in execution order.
-        last: name and call number of the last call of a selected module; None if the order may
-            depend on data.
+        last: name and number of the call of a selected module that ends last; None if the order
+            may depend on data.
         coverage: which of the selected modules ran.
     """
 
@@ -130,15 +126,16 @@ def probe_shapes(
         with_values = autocast is not None  # autocast's dtypes are known only with real values
         last = None
         try:
-            copy = meta_copy(module)
-            names = {layer.name for layer in layers}
-            copied = [layer for layer in layers_of(copy) if layer.name in names]
-            few, more, *other = (_record(copy, copied, kinds, each, "meta") for each in values)
-            last = (few.records[-1].module, few.records[-1].call) if few.records else None
+            model = TrialModel(module, layers, train=False, seed=seed)
+            passes = [model.run(kinds, each) for each in values]
+            doubt = next((each.doubt for each in passes if each.doubt), "")
+            last = None if doubt or passes[0].order is None else passes[0].order.last
+            few, more, *other = (each.capture for each in passes)
         except Exception as error:
-            reason = _first_line(error)
-            log.info("order of layers: may depend on data (%s), no early stop", reason)
-            with_values = True
+            doubt = _first_line(error)
+        if doubt:
+            with_values = True  # which may show other calls
+            log.info("order of layers: may depend on data (%s), no early stop", doubt)
         if with_values:
             few, more, *other = (
                 _record_with_values(module, layers, kinds, each, autocast) for each in values
@@ -160,7 +157,7 @@ def _record_with_values(
     device = dispatch_device(module.modules()) or first
     try:
         with signal_safe(torch.autocast(device.type, autocast)) if autocast else nullcontext():
-            return _record(module, layers, kinds, value, device)
+            return record_shapes(module, layers, kinds, value, device)
     except InputError as error:  # from an exported program
         raise InputError(
             error.message,
@@ -171,21 +168,6 @@ def _record_with_values(
         raise
     except Exception as error:
         raise forward_error(module, value, error) from error
-
-
-def _record(
-    module: nn.Module,
-    layers: Sequence[Layer],
-    kinds: Iterable[str],
-    value: Any,
-    device: torch.device | str,
-) -> Capture:
-    moved = map_tensors(value, lambda path, tensor: tensor.to(device))
-    args, kwargs = as_call(moved)
-    recorder = Recorder(module, layers, kinds, sink=ShapeSink())
-    with grad_mode(False), recorder as capture:
-        module(*args, **kwargs)
-    return capture
 
 
 def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:

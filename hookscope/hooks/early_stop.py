@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -35,6 +36,7 @@ class EarlyStop(CallSubscriber):
         self._model, self._layers = model, tuple(calls)
         self._numbers = {layer.module: number for layer, number in calls.items()}
         self._missing: set[nn.Module] = set()
+        self._thread = 0
         self.ended_after: Layer | None = None
 
     @signal_safe_contextmanager
@@ -42,6 +44,7 @@ class EarlyStop(CallSubscriber):
         """Let the pass in the block end early. ``calls`` numbers its calls; by default from 1."""
         calls = CallRegistry(self._model) if calls is None else calls
         self._missing = set(self._numbers)
+        self._thread = threading.get_ident()
         self.ended_after = None
         with calls.subscribed(self, self._layers), suppress(_StopForward):
             yield
@@ -49,10 +52,13 @@ class EarlyStop(CallSubscriber):
         release_offloaded_weights(self._model.modules())
 
     def after_call(self, call: ModuleCall, state: None) -> None:
-        """End the pass if this was the last call that was missing."""
+        """End the pass if this was the last call that was missing.
+
+        A call on a thread that the model has started ends nothing: the model waits for its result.
+        """
         module = call.layer.module
         if call.number == self._numbers[module] and not call.failed:
             self._missing.discard(module)
-            if not self._missing:
+            if not self._missing and threading.get_ident() == self._thread:
                 self.ended_after = call.layer
                 raise _StopForward

@@ -60,7 +60,7 @@ def _likely_cause(
     parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention passes its weights to a fused kernel instead of calling it"
-    above = [name for name in _ancestors(layer.name) if name in unused]
+    above = [name for name in ancestors(layer.name) if name in unused]
     if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and not list(module.children()):
@@ -81,7 +81,12 @@ def _is_a(module: nn.Module | None, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(module).__mro__)
 
 
-def _ancestors(name: str) -> list[str]:
-    """The names above ``name``, nearest last; the model itself is left out."""
+def ancestors(name: str) -> list[str]:
+    """Return the names above ``name``, nearest last; the model itself is left out.
+
+    Example:
+        >>> ancestors("layer3.0.conv1")
+        ['layer3', 'layer3.0']
+    """
     parts = name.split(".")
     return [".".join(parts[:i]) for i in range(1, len(parts))]

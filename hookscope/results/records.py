@@ -133,12 +133,20 @@ class UnexecutedModule:
 class Coverage:
     """Which matched modules were executed, in order of their first call, and which were not.
 
-    ``stopped_after`` is the module after whose call the run was ended; empty if it was not.
+    Attributes:
+        executed: the matched modules that ran.
+        not_executed: the matched modules that did not.
+        stopped_after: the module after whose call the run was ended; empty if it was not.
+        not_run: modules that were not run because the run was ended, in the order in which they
+            would run. A module inside another one of them is left out. Empty if they are not known.
+        calls_complete: whether no call of a matched module is missing because the run was ended.
     """
 
     executed: tuple[ExecutedModule, ...] = ()
     not_executed: tuple[UnexecutedModule, ...] = ()
     stopped_after: str = ""
+    not_run: tuple[str, ...] = ()
+    calls_complete: bool = True
 
     @property
     def matched(self) -> int:
@@ -147,12 +155,41 @@ class Coverage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the modules as plain dicts, as the metadata of a file has them."""
-        stopped = {"stopped_after": self.stopped_after} if self.stopped_after else {}
+        stopped = {
+            "stopped_after": self.stopped_after,
+            "not_run": list(self.not_run),
+            "calls_complete": self.calls_complete,
+        }
         return {
             "executed": [asdict(module) for module in self.executed],
             "not_executed": [asdict(module) for module in self.not_executed],
-            **stopped,
+            **(stopped if self.stopped_after else {}),
         }
+
+    @classmethod
+    def pop_from(cls, info: dict[str, Any]) -> Coverage:
+        """Remove the entries that ``to_json`` returned from ``info``; return what they describe."""
+        stopped = info.pop("stopped_after", None) or ""  # the features of a whole run have None
+        # Before there was the entry, capture ended a run after the first call of each module.
+        ended_at_last = not stopped or info.get("command") == "extract"
+        return cls(
+            tuple(ExecutedModule(**entry) for entry in info.pop("executed")),
+            tuple(UnexecutedModule(**entry) for entry in info.pop("not_executed")),
+            stopped,
+            tuple(info.pop("not_run", ())),
+            info.pop("calls_complete", ended_at_last),
+        )
+
+    def type_error(self) -> str:
+        """Return which entry has a wrong type, as in a damaged file; empty if all are valid."""
+        entries: tuple[ExecutedModule | UnexecutedModule, ...]
+        entries = (*self.executed, *self.not_executed)
+        for entry in entries:
+            if wrong := strict_json.fields_type_error(vars(entry), type(entry), entry.module):
+                return wrong
+        stop = ("stopped_after", "not_run", "calls_complete")
+        own = {name: getattr(self, name) for name in stop}
+        return strict_json.fields_type_error(own, Coverage, "coverage")
 
 
 class Recording(NotebookResult):
@@ -212,11 +249,7 @@ class Recording(NotebookResult):
         try:
             self._records = {r.key: r for r in map(Record.from_json, metadata.pop("records"))}
             self.absent = tuple(Absent(**entry) for entry in metadata.pop("absent"))
-            self.coverage = Coverage(
-                tuple(ExecutedModule(**entry) for entry in metadata.pop("executed")),
-                tuple(UnexecutedModule(**entry) for entry in metadata.pop("not_executed")),
-                metadata.pop("stopped_after", ""),
-            )
+            self.coverage = Coverage.pop_from(metadata)
             wrong = self._type_error(shapes) or find_damage(metadata, self._records)
         except KeyError as error:
             wrong = f"{error.args[0]!r} is missing"
@@ -231,11 +264,11 @@ class Recording(NotebookResult):
 
     def _type_error(self, shapes: Mapping[str, Sequence[int]]) -> str:
         """What is wrong with the records: a type, or the shape of a tensor; empty if nothing."""
-        entries: tuple[Absent | ExecutedModule | UnexecutedModule, ...]
-        entries = (*self.absent, *self.coverage.executed, *self.coverage.not_executed)
-        for entry in entries:
-            if wrong := strict_json.fields_type_error(vars(entry), type(entry), entry.module):
+        for entry in self.absent:
+            if wrong := strict_json.fields_type_error(vars(entry), Absent, entry.module):
                 return wrong
+        if wrong := self.coverage.type_error():
+            return wrong
         for key, record in self._records.items():
             if wrong := record.type_error():
                 return wrong

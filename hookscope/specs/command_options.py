@@ -55,7 +55,8 @@ class CaptureOptions:
         verify: run again without hooks and require a bit-identical output.
         strict: require that every matched layer ran.
         max_bytes: the maximum of bytes to record.
-        stop: end the run once every selected layer has returned.
+        stop: end the run after the last call of the selected layers; None to do so if nothing needs
+            the output.
     """
 
     what: str | Iterable[str] = ("output",)
@@ -64,7 +65,7 @@ class CaptureOptions:
     verify: bool = False
     strict: bool = False
     max_bytes: int | None = None
-    stop: bool = False
+    stop: bool | None = False
 
     def __post_init__(self) -> None:
         hold_iterable(self, "what")

@@ -1,4 +1,4 @@
-"""What cannot be combined with a run that ends after the last selected layer."""
+"""What needs the whole run, so that it cannot end after the last selected layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookscope.specs.request import Request
 
 
 def check_early_stop(request: Request, options: CaptureOptions) -> None:
-    """Raise RequestError if something else needs the rest of the run.
+    """Raise RequestError if the run is to end early and something else needs the rest of it.
 
     Example:
         >>> from hookscope.specs.request import ModelRequest
@@ -22,6 +22,26 @@ def check_early_stop(request: Request, options: CaptureOptions) -> None:
             "--stop does not work with an ONNX file: onnxruntime computes the whole graph at once.",
             "Leave it out.",
         )
+    for option, reason in options_needing_output(request, options):
+        raise RequestError(
+            f"--stop ends the run before the model returns, but {option} {reason}.",
+            f"Leave out --stop or {option}.",
+        )
+
+
+def may_stop(request: Request, options: CaptureOptions) -> bool:
+    """Return whether no option and no kind of model needs the whole run.
+
+    Example:
+        >>> from hookscope.specs.request import ModelRequest
+        >>> may_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions(verify=True))
+        False
+    """
+    return request.model.source != ONNX and not options_needing_output(request, options)
+
+
+def options_needing_output(request: Request, options: CaptureOptions) -> list[tuple[str, str]]:
+    """Return the chosen options that need the whole run, each with the reason."""
     edits = request.interventions.value_edits
     needs = (
         ("--verify", options.verify, "compares the outputs of the model"),
@@ -31,9 +51,4 @@ def check_early_stop(request: Request, options: CaptureOptions) -> None:
         ("--edit", bool(edits), "shows the change of the output"),
         ("--hook", request.interventions.hook_count > 0, "may be called by a later layer"),
     )
-    for option, chosen, reason in needs:
-        if chosen:
-            raise RequestError(
-                f"--stop ends the run before the model returns, but {option} {reason}.",
-                f"Leave out --stop or {option}.",
-            )
+    return [(option, reason) for option, chosen, reason in needs if chosen]

@@ -71,15 +71,42 @@ def test_what_follows_the_last_selected_layer_is_not_run(kind: type[Net]) -> Non
     assert whole.coverage.stopped_after == ""
 
 
-def test_later_calls_are_not_recorded_and_the_file_says_so(tmp_path: Path) -> None:
-    shot = hookscope.capture(Net(), layers="first", input=X, stop=True)
-    assert list(shot) == ["first/output"]
+def test_the_last_call_ends_the_run_and_the_file_says_so(tmp_path: Path) -> None:
+    net = Net()
+    shot = hookscope.capture(net, layers="first", input=X, stop=True)
+    assert net.calls == ["first", "second", "first"]
+    assert list(shot) == ["first/output", "first:2/output"]
+    assert shot.coverage.not_run == ("third",)
     shot.save(tmp_path / "shot.safetensors")
     assert hookscope.load(tmp_path / "shot.safetensors").coverage == shot.coverage
 
 
-def test_a_layer_that_never_runs_lets_the_model_run_to_its_end() -> None:
+class Reading(Net):
+    """A model that reads values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() < 1e9 else -x)
+
+
+def test_without_a_known_last_call_the_first_one_ends_the_run(tmp_path: Path) -> None:
+    shot = hookscope.capture(Reading(), layers="first", input=X, stop=True)
+    assert list(shot) == ["first/output"]
+    assert not shot.coverage.calls_complete
+    shot.save(tmp_path / "shot.safetensors")
+    assert hookscope.load(tmp_path / "shot.safetensors").coverage == shot.coverage
+
+
+def test_a_layer_that_never_runs_is_not_waited_for() -> None:
     net = Net()
+    net.unused = Step("unused", net.calls)
+    shot = hookscope.capture(net, layers=["second", "unused"], input=X, stop=True)
+    assert net.calls == ["first", "second"]
+    assert shot.coverage.stopped_after == "second"
+    assert [layer.module for layer in shot.coverage.not_executed] == ["unused"]
+
+
+def test_a_layer_that_may_run_later_lets_the_model_run_to_its_end() -> None:
+    net = Reading()
     net.unused = Step("unused", net.calls)
     shot = hookscope.capture(net, layers=["second", "unused"], input=X, stop=True)
     assert net.calls == ["first", "second", "first", "third"]
@@ -127,7 +154,7 @@ def test_what_needs_the_rest_of_the_run_is_refused(option: str, more: dict[str, 
 
 def test_the_command_and_its_file_say_where_the_run_ended(run) -> None:
     options = ["resnet18", "--layer", "layer1", "--shape", "1x3x32x32", "--stop"]
-    ended = "The run ended after the first call of layer1: what follows was not run"
+    ended = "Not run, because the run ended after layer1: layer2, layer3, layer4, avgpool, fc."
     done = run("capture", *options, "-o", "a.safetensors")
     assert done.rc == 0, done.stderr
     assert ended in done.stdout

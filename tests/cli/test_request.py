@@ -23,6 +23,8 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
         ["--type", "Conv2d", "--depth", "1", "--leaves"],
         {"types": "Conv2d", "depth": 1, "leaves": True},
     ),
+    ("capture", ["--stop"], {"stop": True}),
+    ("capture", ["--no-stop"], {"stop": False}),
     ("capture", ["--input", "zeros:1x1x8x8"], {"input": parse_inputs(["zeros:1x1x8x8"])}),
     (
         "capture",
@@ -139,6 +141,8 @@ def test_options_and_keywords_make_the_same_request(
         assert (request.model, request.run.seed) == (built.model, built.run.seed)
     else:
         assert request == built
+    if command == "capture" and "stop" not in keywords:  # the only default that differs
+        assert params.pop("stop") is None
     assert options == [build_part(kind, params) for kind in classes[1:]]
 
 

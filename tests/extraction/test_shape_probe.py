@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,40 @@ def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path, dtype: tor
     found = features["0"].torch()[:]
     assert (found.dtype, expected.dtype) == (dtype, dtype)
     assert torch.equal(found, expected)
+
+
+class Repeating(nn.Module):
+    """A model that calls its layer again, depending on what ``again`` returns."""
+
+    def __init__(self, again: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.part, self.head, self.again = nn.Linear(4, 4), nn.Linear(4, 2), again
+
+    def forward(self, x):
+        x = self.part(x)
+        return self.head(self.part(x) if self.again(x) else x)
+
+
+def is_small(x: torch.Tensor) -> bool:
+    try:
+        return bool(x.sum() < 1e9)
+    except RuntimeError:  # there are no values
+        return False
+
+
+def is_drawn(x: torch.Tensor) -> bool:
+    return bool(torch.rand(()) < 2)
+
+
+@pytest.mark.parametrize("again", [is_small, is_drawn])
+def test_a_model_whose_calls_may_depend_on_data_does_not_stop_early(tmp_path, again) -> None:
+    """A run without values may show another call as the last one."""
+    model = Repeating(again).eval()
+    done = extract(model, tmp_path / "out", layers="part", batch=6)
+    assert done.manifest["stopped_after"] is None
+    features = hookscope.load(tmp_path / "out")
+    assert features.keys == ("part/output", "part:2/output")
+    assert torch.equal(features["part:2/output"].torch()[:], model.part(model.part(VALUES)))
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,6 +125,36 @@ def test_what_is_told_goes_to_text_and_back() -> None:
     assert list(info) == ["command", "seed", "records", "absent", "executed", "not_executed"]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_where_a_run_ended_goes_to_text_and_back(known: bool) -> None:
+    capture = whole()
+    later = ("d", "e") if known else ()
+    capture.coverage = replace(
+        capture.coverage, stopped_after="a.b", not_run=later, calls_complete=known
+    )
+    info = json.loads(dumped(capture))
+    assert info["not_run"] == list(later)
+    again = Recording()
+    again.load_info(info, {"a.b/output": [2], "a.b/input.0": (2,)}, "file")
+    assert again.coverage == capture.coverage
+    assert again.metadata == capture.metadata
+
+
+@pytest.mark.parametrize(
+    ("command", "stopped", "complete"),
+    [("capture", "a.b", False), ("extract", "a.b", True), ("extract", None, True)],
+)
+def test_a_file_that_does_not_say_whether_calls_are_missing(
+    command: str, stopped: str | None, complete: bool
+) -> None:
+    """Earlier captures ended after the first calls; features end after the last one."""
+    info = json.loads(dumped(whole())) | {"stopped_after": stopped, "command": command}
+    again = Recording()
+    again.load_info(info, {"a.b/output": [2], "a.b/input.0": (2,)}, "file")
+    coverage = again.coverage
+    assert (coverage.stopped_after, coverage.calls_complete) == (stopped or "", complete)
+
+
 def dumped(capture: Capture) -> str:
     from hookscope.files import strict_json
 
@@ -175,6 +206,15 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     ),
     "a list for a reason": (
         lambda info: info["not_executed"][0].update(reason=[]), "c.reason is []",
+    ),
+    "a number for where it ended": (
+        lambda info: info.update(stopped_after=3), "coverage.stopped_after is 3",
+    ),
+    "a number for a module that was not run": (
+        lambda info: info.update(not_run=["a", 3]), "coverage.not_run.1 is 3",
+    ),
+    "a word for whether calls are complete": (
+        lambda info: info.update(calls_complete="x"), "coverage.calls_complete is 'x'",
     ),
     "a list of no records": (lambda info: info.update(records=[3]), "damaged"),
     "no list": (lambda info: info.update(executed=3), "damaged"),

@@ -118,7 +118,8 @@ def _sentences(capture: Recording) -> Iterable[str]:
         yield GRADIENT_LEGEND
     # Modules that never ran are among the warnings.
     if capture.has_coverage:
-        yield coverage_lines(capture.coverage, PIPE)[0].plain
+        lines = coverage_lines(capture.coverage, PIPE)
+        yield from (line.plain for line in lines[: 1 + bool(capture.coverage.stopped_after)])
 
 
 def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:

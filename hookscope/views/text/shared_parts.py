@@ -174,21 +174,29 @@ def coverage_lines(coverage: Coverage, options: TextOptions) -> list[Text]:
         text += f" ({count_text(len(repeated))} ran more than once: {names})"
     lines = sentence(text + ".", options)
     if coverage.stopped_after:
-        text = (
-            f"The run ended after the first call of {layer_text(coverage.stopped_after)}: what"
-            " follows was not run, and later calls of the selected layers are not recorded."
-        )
-        lines += sentence(text, options, NOTICE_STYLE)
+        lines += sentence(_stop_text(coverage, options), options, NOTICE_STYLE)
     reasons = group_names(
         (module.reason, layer_text(module.module)) for module in coverage.not_executed
     )
     for reason, modules in reasons.items():
         text = f"Never ran: {join_names(modules, options)} ({reason})."
         lines += sentence(text, options, NOTICE_STYLE)
-    longest = max(map(len, (repeated, *reasons.values())))
+    longest = max(map(len, (repeated, coverage.not_run, *reasons.values())))
     if options.width is not None and longest > MAX_NAMES:
         lines += sentence("--json lists all names.", options, "dim")
     return lines
+
+
+def _stop_text(coverage: Coverage, options: TextOptions) -> str:
+    """Where the run ended early, and what was not run."""
+    last = layer_text(coverage.stopped_after)
+    if not coverage.calls_complete:
+        return (
+            f"The run ended after the first call of {last}: what follows was not run, and later"
+            " calls of the selected layers are not recorded."
+        )
+    names = join_names([layer_text(name) for name in coverage.not_run], options)
+    return f"Not run, because the run ended after {last}: {names or 'what follows'}."
 
 
 def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -170,6 +170,22 @@ def test_coverage_tells_how_often_and_why_not() -> None:
     ]
 
 
+def test_coverage_tells_what_was_not_run_after_the_last_layer() -> None:
+    coverage = Coverage((ExecutedModule("a", "ReLU", 1),), (), "a", ("b", "c", "d", "e", "f"))
+    assert [line.plain for line in coverage_lines(coverage, TextOptions(120))][1:] == [
+        "Not run, because the run ended after a: b, c, d and 2 more.",
+        "--json lists all names.",
+    ]
+    assert [line.plain for line in coverage_lines(replace(coverage, not_run=()), PIPE)][1:] == [
+        "Not run, because the run ended after a: what follows."
+    ]
+    first = replace(coverage, not_run=(), calls_complete=False)
+    assert [line.plain for line in coverage_lines(first, PIPE)][1:] == [
+        "The run ended after the first call of a: what follows was not run, and later calls of the"
+        " selected layers are not recorded."
+    ]
+
+
 @pytest.mark.parametrize("width", [40, 80, None])
 def test_two_calls_of_a_layer_can_be_told_apart(width: int | None) -> None:
     capture = samples.outputs()

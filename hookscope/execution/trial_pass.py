@@ -1,0 +1,252 @@
+"""A forward pass on the meta device: the shapes of a recording and the order of its calls.
+
+Meta tensors have no values, so code that reads values raises. If a pass succeeds, reads no value
+and draws no random number on the host, the number and the order of the calls do not depend on data.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hookscope.execution.isolation import seeded
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.hook import depth_readers, hook_depth
+from hookscope.hooks.layer_coverage import ancestors
+from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_sink import ShapeSink
+from hookscope.hooks.torch_state import FunctionMode
+from hookscope.sources.meta import meta_copy
+from hookscope.specs.patterns import ROOT
+from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.nested import as_call, map_tensors
+
+
+@dataclass(frozen=True)
+class CallOrder:
+    """The calls of the selected layers in every run of a model on inputs of the same shapes.
+
+    Attributes:
+        calls: number of calls of each layer that runs, by name.
+        last: name and number of the call that ends last.
+        later: modules whose first call begins after that one, in order; a module inside another
+            one of them is left out.
+    """
+
+    calls: Mapping[str, int]
+    last: tuple[str, int]
+    later: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrialPass:
+    """What a pass showed.
+
+    Attributes:
+        capture: the shapes and dtypes of what is recorded; its tensors are on the meta device.
+        order: None if no layer ran, the calls may depend on data or were not followed.
+        doubt: why they may depend on data; empty if they do not.
+    """
+
+    capture: Capture
+    order: CallOrder | None
+    doubt: str = ""
+
+
+def record_shapes(
+    module: nn.Module,
+    layers: Sequence[Layer],
+    kinds: Iterable[str],
+    value: Any,
+    device: torch.device | str,
+    *,
+    caches: bool = False,
+    watch: _CallWatch | None = None,
+) -> Capture:
+    """Run a model and return the shapes and dtypes of what its layers give.
+
+    Args:
+        module: on ``device``.
+        layers: those to record.
+        kinds: ``output``, ``input``.
+        value: the call value, which is moved to ``device``.
+        device: the meta device for a run without values.
+        caches: also record the tensors in caches of transformers.
+        watch: receives the calls of its modules too.
+    """
+    args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to(device)))
+    recorder = Recorder(module, layers, kinds, sink=ShapeSink(), caches=caches)
+    with grad_mode(False), recorder as capture:
+        if watch is None:
+            module(*args, **kwargs)
+        else:
+            with watch.over(recorder):
+                module(*args, **kwargs)
+    return capture
+
+
+class TrialModel:
+    """A copy of a model on the meta device; its passes change nothing in the model.
+
+    Args:
+        module: the model.
+        layers: the selected layers.
+        train: whether it runs in train mode.
+        seed: of the random generators.
+        follow: also find the order of the calls, of modules outside the selected ones too.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layers: Sequence[Layer],
+        *,
+        train: bool,
+        seed: int,
+        follow: bool = True,
+    ) -> None:
+        names = {layer.name for layer in layers}
+        self._model, self._seed = module, seed
+        self._copy = meta_copy(module)
+        if any(part.training != train for part in self._copy.modules()):
+            self._copy.train(train)
+        every = layers_of(self._copy)
+        self._layers = [layer for layer in every if layer.name in names]
+        self._watched = _outer_layers(every, names) if follow else []
+
+    def run(self, kinds: Iterable[str], value: Any, *, caches: bool = False) -> TrialPass:
+        """Run the copy on inputs of the shapes of ``value``.
+
+        Raises:
+            Exception: the model reads values, does not support the meta device, or fails anyway.
+        """
+        watch = _CallWatch(self._layers, self._watched) if self._watched else None
+        # With the model's own generators, so that a draw on a GPU by name changes nothing either.
+        with seeded(self._model, self._seed):
+            capture = record_shapes(
+                self._copy, self._layers, kinds, value, "meta", caches=caches, watch=watch
+            )
+        if watch is None or watch.doubt:
+            return TrialPass(capture, None, "" if watch is None else watch.doubt)
+        return TrialPass(capture, watch.order())
+
+
+def _outer_layers(layers: Sequence[Layer], selected: Collection[str]) -> list[Layer]:
+    """The layers without those inside a module that runs as a whole and has no selected layer.
+
+    Hooks on all modules would take a quarter of the time of the pass.
+    """
+    above = {outer for name in selected for outer in ancestors(name)} | {ROOT}
+    whole: set[str] = set()
+    kept: list[Layer] = []
+    for layer in layers:  # parents come before their children
+        if whole.isdisjoint(ancestors(layer.name)):
+            kept.append(layer)
+            module = layer.module
+            # A parent may call the children of these instead of the module itself.
+            opens = isinstance(module, nn.Sequential) or type(module).forward is nn.Module.forward
+            if layer.name not in above and not opens:
+                whole.add(layer.name)
+    return kept
+
+
+class _CallWatch(CallSubscriber):
+    """Follows the calls of a pass.
+
+    Attributes:
+        doubt: the first reason why they may depend on data; empty if there is none.
+    """
+
+    def __init__(self, selected: Sequence[Layer], watched: Sequence[Layer]) -> None:
+        self._selected = {layer.module for layer in selected}
+        self._watched = watched
+        self._calls: dict[str, int] = {}
+        self._last: tuple[str, int] | None = None
+        self._begun: dict[str, None] = {}
+        self._begun_at_last = 0
+        self._thread = threading.get_ident()
+        self.doubt = ""
+
+    @contextmanager
+    def over(self, recorder: Recorder) -> Iterator[None]:
+        """Follow the calls that ``recorder`` numbers in the block."""
+        layers, state = recorder.layers, _random_state()
+        calls = recorder.calls.subscribed(self, self._watched)
+        depth_readers.add(self)  # to tell what our own hooks read
+        try:
+            with calls, FunctionMode(_ReadWatch(self._depends_on)):
+                yield
+        finally:
+            depth_readers.discard(self)
+        if _random_state() != state:
+            self._depends_on("random numbers are drawn on the host")
+        if recorder.layers != layers:
+            self._depends_on("modules are created during the run")
+
+    def _depends_on(self, reason: str) -> None:
+        self.doubt = self.doubt or reason
+
+    def before_call(self, call: ModuleCall) -> None:
+        """Note that a call begins."""
+        if threading.get_ident() != self._thread:
+            self._depends_on("modules are called by several threads")
+        self._begun.setdefault(call.layer.name)
+
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """Note that a call of a selected layer ends."""
+        layer = call.layer
+        if layer.module in self._selected and call.number:
+            self._calls[layer.name] = max(call.number, self._calls.get(layer.name, 0))
+            self._last = layer.name, call.number
+            self._begun_at_last = len(self._begun)
+
+    def order(self) -> CallOrder | None:
+        """The order of the calls; None if no selected layer was called."""
+        if self._last is None:
+            return None
+        later = dict.fromkeys(list(self._begun)[self._begun_at_last :])
+        outermost = (name for name in later if not later.keys() & ancestors(name))
+        return CallOrder(self._calls, self._last, tuple(outermost))
+
+
+class _ReadWatch(TorchFunctionMode):
+    """Reports functions that raise and reads of ``is_meta``.
+
+    A model may catch the error and go another way than with values.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # within it the mode is disabled
+        if getattr(func, "__self__", None) is _IS_META and not hook_depth():
+            self._report("the model asks whether tensors have values")
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self._report(f"{getattr(func, '__name__', 'a function')}: {type(error).__name__}")
+            raise
+
+
+_IS_META: Any = Tensor.is_meta
+
+
+def _random_state() -> tuple[object, ...]:
+    """The states of the random generators on the host, which can be compared."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    state = bytes(torch.default_generator.get_state().numpy())
+    return state, random.getstate(), bytes(np.asarray(keys)), rest
