@@ -124,6 +124,13 @@ MEASURES = (
         lambda: inside("bench.small_modules", "gradients", "15"),
     ),
     Measure(
+        "capture of layer1 of resnet50 from one's own file, 8 images",  # stops after it
+        "the same by hand, whole forward",
+        0.75,
+        "ms",
+        lambda: inside("bench.early_stop", "9"),
+    ),
+    Measure(
         "recording 15 layers with what functions give between them",
         "without that",
         1.3,
