@@ -21,7 +21,7 @@ from hookscope.results.features.features import Features
 from hookscope.results.probes.layer_probes import LayerProbes, ProbedLayer, ProbeSplit
 from hookscope.results.probes.row_labels import RowLabels, read_labels
 from hookscope.results.probes.sklearn_package import require_sklearn
-from hookscope.results.similarity.layer_rows import LayerRows, Matrix, check_numbers
+from hookscope.results.similarity.layer_rows import LayerRows, Matrix, check_numbers, row_count
 from hookscope.specs.probe_options import LOGISTIC, ProbeOptions
 from hookscope.specs.progress import Progress
 from hookscope.version import __version__
@@ -145,8 +145,8 @@ def _probed(
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         text = (
-            f"not probed: {int(np.sum(~finite))} rows have NaN or infinite values (the first is row"
-            f" {int(labels.rows[np.argmin(finite)])})."
+            f"not probed: {row_count(int(np.sum(~finite)))} with NaN or infinite values (the first"
+            f" is row {int(labels.rows[np.argmin(finite)])})."
         )
         return ProbedLayer(layer.key, shape, (), (), text)
     scores = [_fit(values, labels, test, options) for test in tests]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.errors import RequestError
+from hookscope.errors import RequestError, cause
 from hookscope.results.features.features import Features
+from hookscope.results.similarity.layer_rows import row_count
 from hookscope.specs.probe_options import LOGISTIC, RIDGE
 
 
@@ -61,9 +62,9 @@ def read_labels(features: Features, source: str, by: str | None) -> RowLabels:
     rows = [i for i, label in enumerate(labels) if label not in (None, "") and i not in skipped]
     notes = []
     if skipped:
-        notes.append(f"{len(skipped)} rows whose input was skipped are left out.")
+        notes.append(f"Left out because their input was skipped: {row_count(len(skipped))}.")
     if missing := features.rows - len(rows) - len(skipped):
-        notes.append(f"{missing} rows without a label are left out.")
+        notes.append(f"Left out because they have no label: {row_count(missing)}.")
     if not rows:
         raise RequestError(
             f"No row of {features.folder} has a label in {source}.", "Name others with --labels."
@@ -108,7 +109,7 @@ def _labels_in_file(path: str, rows: int) -> list[str]:
             lines = [line for line in csv.reader(file, strict=True) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RequestError(
-            f"The labels in {path} cannot be read: {error}.",
+            f"The labels in {path} cannot be read: {cause(error)}.",
             "Give a column of the folder, or a CSV file with one label in each line.",
         ) from error
     wide = next((number for number, line in enumerate(lines, 1) if len(line) > 1), None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.results.features.features import Features
+from hookscope.results.similarity.layer_rows import row_count
 
 _SAME = "Extract both folders from the same inputs, in the same order."
 UNVERIFIED = (
@@ -30,7 +31,7 @@ def usable_rows(a: Features, b: Features | None, every: int) -> tuple[NDArray[np
     numbers = np.arange(0, a.rows, every)
     if skipped:
         numbers = numbers[~np.isin(numbers, list(skipped))]
-        notes.append(f"{len(skipped)} rows whose input was skipped are left out.")
+        notes.append(f"Left out because their input was skipped: {row_count(len(skipped))}.")
     return numbers, notes
 
 

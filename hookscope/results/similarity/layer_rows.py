@@ -21,6 +21,15 @@ _BLOCK = 1 << 25  # bytes of float64 values of all layers that are read at a tim
 _SPARSE = 4  # rows are read one by one if fewer than one in so many are used
 
 
+def row_count(number: int) -> str:
+    """Return a number of rows for a sentence.
+
+    >>> row_count(1), row_count(2)
+    ('1 row', '2 rows')
+    """
+    return f"{number} row{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class LayerRows:
     """One layer of a features folder.

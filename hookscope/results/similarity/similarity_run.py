@@ -37,6 +37,7 @@ from hookscope.results.similarity.layer_rows import (
     RowStream,
     check_numbers,
     gram_matrix,
+    row_count,
     row_preparation,
     scan_layers,
 )
@@ -416,15 +417,16 @@ def _problem(scan: LayerScan, distance: str | None) -> str:
     """Why the similarities of a layer are not defined; empty if they are."""
     if scan.bad_rows:
         return (
-            f"{scan.bad_rows} rows have NaN or infinite values (the first is row {scan.first_bad}),"
-            " so its similarities are not defined."
+            f"{row_count(scan.bad_rows)} with NaN or infinite values (the first is row"
+            f" {scan.first_bad}), so its similarities are not defined."
         )
     if scan.constant:
         return "all rows are equal, so its similarities are 0/0 and not defined."
     if scan.short_rows:
         what = "equal values" if distance == CORRELATION else "zeros"
         return (
-            f"{scan.short_rows} rows have only {what}, whose {distance} distance to others is 0/0."
+            f"{row_count(scan.short_rows)} with only {what}: the {distance} distance to others is"
+            " 0/0."
             " Its similarities are not defined; --distance euclidean has no such rows."
         )
     return ""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.results.features.features import Features
 from hookscope.results.features.token_spans import SPANS
-from hookscope.results.similarity.layer_rows import Matrix
+from hookscope.results.similarity.layer_rows import Matrix, row_count
 from hookscope.results.units.ranked_texts import (
     BRACKETS,
     LARGEST,
@@ -87,11 +87,14 @@ def rank_inputs(
         if exact:
             kept.append(values)
         advance(len(rows))
-    notes = [f"{len(skipped)} rows whose input was skipped are left out."] if skipped else []
+    notes = (
+        [f"Left out because their input was skipped: {row_count(len(skipped))}."] if skipped else []
+    )
     left_out = len(numbers) - counts
     if left_out.any():
         notes.append(
-            f"NaN: up to {int(left_out.max())} rows have no activation of a unit, and are left out."
+            f"NaN: up to {row_count(int(left_out.max()))} without an activation of a unit, left"
+            " out."
         )
     if infinite:
         notes.append(

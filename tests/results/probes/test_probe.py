@@ -102,7 +102,7 @@ def test_rows_without_a_label_are_left_out(digits, tmp_path: Path) -> None:
     labels.write_text("".join(f"{c}\n" if n % 2 else '""\n' for n, c in enumerate(classes)))
     found = hookscope.probe(folder, labels=str(labels), layers="pixels", splits=1)
     assert sum(found.classes.values()) == 300
-    assert found.notes == ("300 rows without a label are left out.",)
+    assert found.notes == ("Left out because they have no label: 300 rows.",)
 
 
 def test_a_layer_with_nan_has_a_note_and_others_keep_their_scores(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_layer_with_nan_has_a_note_and_others_keep_their_scores(tmp_path: Path
     assert found.layer("bad").scores == () and math.isnan(found.layer("bad").mean)
     assert len(found.layer("good").scores) == 5
     assert found.notes[0].endswith(
-        "not probed: 1 rows have NaN or infinite values (the first is row 4)."
+        "not probed: 1 row with NaN or infinite values (the first is row 4)."
     )
 
 

@@ -185,7 +185,7 @@ def test_skipped_rows_are_left_out_of_both(tmp_path: Path) -> None:
     change_input(b, 5, skipped="it is damaged")
     found = hookscope.similar(a, b)
     assert found.rows == 119
-    assert "1 rows whose input was skipped are left out." in found.notes
+    assert "Left out because their input was skipped: 1 row." in found.notes
     wanted = definition("cka", np.delete(x, 5, 0), np.delete(y, 5, 0))
     assert found.value("a", "b") == pytest.approx(wanted, abs=1e-9)
 
@@ -204,9 +204,9 @@ def test_layers_without_a_similarity_are_named_and_others_kept(tmp_path: Path) -
     defined = [[not math.isnan(value) for value in row] for row in found.values]
     assert defined == [[True, False, False, False], *[[False] * 4] * 3]
     notes = "\n".join(found.notes)
-    assert "nan/output: 1 rows have NaN or infinite values (the first is row 7)" in notes
+    assert "nan/output: 1 row with NaN or infinite values (the first is row 7)" in notes
     assert "same/output: all rows are equal, so its similarities are 0/0" in notes
-    assert "zero/output: 1 rows have only zeros, whose cosine distance to others is 0/0" in notes
+    assert "zero/output: 1 row with only zeros: the cosine distance to others is 0/0" in notes
     assert '"NaN"' in strict_json.dumps(found.to_json())
 
 

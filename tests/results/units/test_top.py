@@ -99,7 +99,7 @@ def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
         [5, 4, 3, 2, 1],
     ]
     assert [unit.left_out for unit in found.units] == [1, 0]
-    assert found.notes[0] == "1 rows whose input was skipped are left out."
+    assert found.notes[0] == "Left out because their input was skipped: 1 row."
     assert "NaN: up to 1 rows" in found.notes[1]
 
 
