@@ -87,14 +87,13 @@ def rank_inputs(
         if exact:
             kept.append(values)
         advance(len(rows))
-    notes = (
-        [f"Left out because their input was skipped: {row_count(len(skipped))}."] if skipped else []
-    )
+    notes = []
+    if skipped:
+        notes.append(f"Left out because their input was skipped: {row_count(len(skipped))}.")
     left_out = len(numbers) - counts
     if left_out.any():
         notes.append(
-            f"NaN: up to {row_count(int(left_out.max()))} without an activation of a unit, left"
-            " out."
+            f"Left out because a unit is NaN there: up to {row_count(int(left_out.max()))}."
         )
     if infinite:
         notes.append(

@@ -100,7 +100,7 @@ def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
     ]
     assert [unit.left_out for unit in found.units] == [1, 0]
     assert found.notes[0] == "Left out because their input was skipped: 1 row."
-    assert "NaN: up to 1 rows" in found.notes[1]
+    assert found.notes[1] == "Left out because a unit is NaN there: up to 1 row."
 
 
 @pytest.mark.parametrize(
