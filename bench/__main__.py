@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import datasets, headers, large_capture, training_memory, transformers_folder, weights
+from bench import (
+    datasets,
+    headers,
+    large_capture,
+    start_up,
+    training_memory,
+    transformers_folder,
+    weights,
+)
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 from bench.with_weights import filling
@@ -95,6 +103,40 @@ MEASURES = (
         "ms",
         lambda: times(pairs((*HOOKSCOPE, "tree", "resnet18"), python("import torch"), 9)),
     ),
+    *(
+        Measure(
+            f"hookscope tree resnet18{suffix}, a second time",
+            "python -c 'import torch'",
+            0.25,
+            "ms",
+            lambda suffix=suffix: times(start_up.of_file(suffix, 5)),  # type: ignore[misc]
+        )
+        for suffix in (".pt", ".pt2", ".safetensors")
+    ),
+    Measure(
+        "hookscope models",
+        "python -c 'import torch'",
+        0.25,
+        "ms",
+        lambda: times(pairs((*HOOKSCOPE, "models"), start_up.IMPORT_TORCH, 5)),
+    ),
+    Measure(
+        "completion of the name of a layer",
+        "python -c 'import torch'",
+        0.25,
+        "ms",
+        lambda: times(start_up.completion(5)),
+    ),
+    *(
+        Measure(
+            f"hookscope {command} of a small model of one's own",
+            "python -c 'import torch'",
+            1.3,
+            "ms",
+            lambda command=command: times(start_up.of_own_model(command, 7)),  # type: ignore[misc]
+        )
+        for command in ("capture", "grads")
+    ),
     Measure(
         "hookscope capture --layer 'layer3.*' --input img.png",
         "bench/by_hand.py",
@@ -138,7 +180,7 @@ MEASURES = (
         lambda: inside("bench.small_modules", "gradients", "whole", "15"),
     ),
     Measure(
-        "capture of layer1 of resnet50 from one's own file, 8 images",  # stops after it
+        "capture of layer1 of resnet50 from one's own file, 28 images",  # stops after it
         "the same by hand, whole forward",
         0.75,
         "ms",
@@ -331,6 +373,13 @@ MEASURES = (
         1.0,
         "ms",
         lambda: jobs(1024, "resnet18", datasets.STAGES, "hand"),
+    ),
+    Measure(
+        "160 photos through resnet18, start and hashing included",
+        "a loop by hand",
+        1.05,
+        "ms",
+        lambda: jobs(160, "resnet18", datasets.STAGES, "hand"),
     ),
     Measure(
         "256 photos through resnet50, layer1 kept",  # stops after it: 1.5 times the throughput

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import chain
+
+from torch import Tensor
 
 from hookscope.errors import CheckFailed
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.trial_pass import CallOrder, TrialModel, TrialPass
-from hookscope.specs.model_spec import LIVE
+from hookscope.specs.model_spec import LIVE, TIMM, TORCHVISION
 from hookscope.specs.record_kinds import PARAM_GRAD
-from hookscope.tensors.nested import as_call, opaque_types
+from hookscope.tensors.nested import as_call, opaque_types, walk
 
 log = logging.getLogger("hookscope")
 
 LARGE = 10**9  # bytes from which on the size of a recording is logged before it is made
+
+# A pass on the meta device makes PyTorch import its compiler, which takes as long as half of
+# ``import torch``. torchvision, which timm needs too, imports it anyway. For other models the pass
+# is made without a request if the model or its input has so many bytes that it may be worth it.
+_COMPILER_IS_LOADED = (TORCHVISION, TIMM)
+_LARGE_MODEL, _LARGE_INPUT = 1 << 28, 1 << 24
 
 
 def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> TrialPass | None:
@@ -54,7 +63,8 @@ def check_recording_size(
 ) -> CallOrder | None:
     """Log the size of a large recording before it is made, and reject one over ``max_bytes``.
 
-    The code of a live module runs an extra time only if there is a limit or the run is to stop.
+    The code of a live module runs an extra time only if there is a limit or the run is to stop, and
+    so does that of a small model on a small input.
 
     Args:
         prepared: the model and its input.
@@ -77,6 +87,8 @@ def check_recording_size(
         stop = stop and not opaque_types(as_call(prepared.value))
     if prepared.generate is not None or not (measured or stop):
         return None
+    if max_bytes is None and not stop and _is_small(prepared):
+        return None
     trial = trial_pass(prepared, kinds, follow=stop is not False)
     if trial is None:
         return None
@@ -85,12 +97,25 @@ def check_recording_size(
     return None if stop is False else trial.order
 
 
+def _is_small(prepared: Prepared) -> bool:
+    """Whether a pass would take longer than a run of the model, most likely."""
+    module = prepared.module
+    return (
+        prepared.loaded.source not in _COMPILER_IS_LOADED
+        and _bytes(chain(module.parameters(), module.buffers())) < _LARGE_MODEL
+        and _bytes(tensor for _, tensor in walk(as_call(prepared.value))) < _LARGE_INPUT
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def _weight_bytes(prepared: Prepared, kinds: frozenset[str]) -> int:
     """The size of the gradients of parameters."""
     if PARAM_GRAD not in kinds:
         return 0
-    owned = {p for layer in prepared.layers for p in layer.module.parameters(recurse=False)}
-    return sum(p.numel() * p.element_size() for p in owned)
+    return _bytes({p for layer in prepared.layers for p in layer.module.parameters(recurse=False)})
 
 
 def _check_bytes(expected: int, max_bytes: int | None) -> None:

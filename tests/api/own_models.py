@@ -31,6 +31,8 @@ def forward(self, x):
     return self.head(self.act(self.second(x)))
 """
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+# From this size on, a capture finds out by itself which call is the last.
+LARGE = torch.randn(1 << 20, 4, generator=torch.Generator().manual_seed(1))
 
 
 def write(folder: Path, body: str) -> str:

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import hookscope
-from tests.api.own_models import TWICE, X, assert_same_as_by_hand, write
+from hookscope.errors import CheckFailed
+from tests.api.own_models import LARGE, TWICE, X, assert_same_as_by_hand, write
 
 # The layer that is captured, and what comes after it.
 TORCHVISION = {
@@ -41,7 +42,7 @@ def test_a_model_of_torchvision_in_ones_own_file_stops_with_the_same_bits(
     layers, later = TORCHVISION[name]
     spec = f"{tmp_path}/own.py:net"
     value = torch.randn(2, 3, 32, 32)
-    shot = hookscope.capture(spec, layers=layers, input=value, stop=None)
+    shot = hookscope.capture(spec, layers=layers, input=value, stop=True)
     assert shot.output is None
     assert shot.coverage.not_run[: len(later)] == later
     assert shot.coverage.calls_complete
@@ -50,17 +51,18 @@ def test_a_model_of_torchvision_in_ones_own_file_stops_with_the_same_bits(
 
 @pytest.mark.parametrize("what", ["output", "input"])
 def test_a_layer_that_is_called_twice_is_recorded_twice(tmp_path: Path, what: str) -> None:
-    shot = hookscope.capture(write(tmp_path, TWICE), layers="act", input=X, what=what, stop=None)
+    spec = write(tmp_path, TWICE)
+    shot = hookscope.capture(spec, layers="act", input=LARGE, what=what, stop=None)
     assert len(shot) == 2
     assert (shot.coverage.stopped_after, shot.coverage.not_run) == ("act", ("head",))
     if what == "output":
-        assert_same_as_by_hand(shot, str(tmp_path / "own.py:Net"), X)
+        assert_same_as_by_hand(shot, spec, LARGE)
 
 
 def test_modules_that_ran_before_are_not_among_those_that_were_not_run(tmp_path: Path) -> None:
-    shot = hookscope.capture(write(tmp_path, TWICE), layers="first", input=X, stop=None)
+    shot = hookscope.capture(write(tmp_path, TWICE), layers="first", input=LARGE, stop=None)
     assert shot.coverage.not_run == ("act", "second", "head")
-    shot = hookscope.capture(write(tmp_path, TWICE), layers="second", input=X, stop=None)
+    shot = hookscope.capture(write(tmp_path, TWICE), layers="second", input=LARGE, stop=None)
     assert shot.coverage.not_run == ("head",)
 
 
@@ -74,14 +76,14 @@ def test_a_scripted_and_an_exported_file_stop_with_the_same_bits(
         with pytest.warns(FutureWarning, match="is deprecated"):
             torch.jit.script(net).save(path)  # type: ignore[no-untyped-call]
     else:
-        torch.export.save(torch.export.export(net, (X,)), path)
-    whole = hookscope.capture(path, layers=["0", "1"], input=X)
-    shot = hookscope.capture(path, layers=["0", "1"], input=X, stop=None)
+        torch.export.save(torch.export.export(net, (LARGE,)), path)
+    whole = hookscope.capture(path, layers=["0", "1"], input=LARGE)
+    shot = hookscope.capture(path, layers=["0", "1"], input=LARGE, stop=None)
     assert shot.coverage.stopped_after == "1"
     assert shot.coverage.not_run == ("2", "3")
     assert list(shot) == list(whole) == ["0/output", "1/output"]
     assert all(torch.equal(shot[key], tensor) for key, tensor in whole.items())
-    assert torch.equal(shot["1/output"], net[:2](X))
+    assert torch.equal(shot["1/output"], net[:2](LARGE))
 
 
 @pytest.mark.parametrize("wrap", ["nn.DataParallel", "torch.compile"])
@@ -89,8 +91,8 @@ def test_a_wrapped_model_stops_with_the_same_bits(tmp_path: Path, wrap: str) -> 
     spec = write(tmp_path, TWICE)
     with (tmp_path / "own.py").open("a") as file:
         file.write(f"\ndef wrapped():\n    return {wrap}(Net())\n")
-    shot = hookscope.capture(f"{tmp_path}/own.py:wrapped", layers="*act", input=X, stop=None)
-    plain = hookscope.capture(spec, layers="act", input=X)
+    shot = hookscope.capture(f"{tmp_path}/own.py:wrapped", layers="*act", input=LARGE, stop=None)
+    plain = hookscope.capture(spec, layers="act", input=LARGE)
     assert shot.coverage.stopped_after.endswith("act")
     assert [torch.equal(a, b) for a, b in zip(shot.values(), plain.values(), strict=True)] == [
         True,
@@ -113,7 +115,7 @@ def test_an_error_after_the_last_layer_is_not_reached_and_the_note_says_so(
     run, tmp_path: Path
 ) -> None:
     spec = write(tmp_path, FAILING)
-    words = ["capture", spec, "--layer", "a", "--shape", "1x4"]
+    words = ["capture", spec, "--layer", "a", "--shape", "1048576x4"]
     done = run(*words, "--no-output")
     assert done.rc == 0, done.stderr
     assert "Not run, because the run ended after a: b." in done.stdout
@@ -123,7 +125,7 @@ def test_an_error_after_the_last_layer_is_not_reached_and_the_note_says_so(
 
 
 def test_the_text_the_file_and_the_page_say_what_was_not_run(run, tmp_path: Path) -> None:
-    words = ["capture", write(tmp_path, TWICE), "--layer", "first", "--shape", "1x4"]
+    words = ["capture", write(tmp_path, TWICE), "--layer", "first", "--shape", "1048576x4"]
     done = run(*words, "-o", "a.safetensors")
     assert done.rc == 0, done.stderr
     note = "Not run, because the run ended after first: act, second, head."
@@ -156,28 +158,45 @@ def test_the_text_the_file_and_the_page_say_what_was_not_run(run, tmp_path: Path
     ],
 )
 def test_what_needs_the_output_runs_the_whole_model(tmp_path: Path, more: dict[str, Any]) -> None:
-    options = {"layers": "first", "input": X, "stop": None} | more
+    options = {"layers": "first", "input": LARGE, "stop": None} | more
     shot = hookscope.capture(write(tmp_path, TWICE), **options)
     assert shot.coverage.stopped_after == ""
     assert shot.output is not None
 
 
 def test_a_model_with_names_of_classes_shows_their_table(run, tmp_path: Path) -> None:
-    spec = write(tmp_path, TWICE)
+    large = TWICE.replace(
+        "def forward", "    self.room = nn.Buffer(torch.zeros(1 << 26))\ndef forward"
+    )
+    words = ["capture", write(tmp_path, large), "--layer", "first", "--shape", "1x4", "--no-output"]
+    assert "Not run, because" in run(*words).stdout
     with (tmp_path / "own.py").open("a") as file:
         file.write('\ncategories = ["cat", "dog"]\n')
-    done = run("capture", spec, "--layer", "first", "--shape", "1x4", "--no-output")
+    done = run(*words)
     assert "dog" in done.stdout
     assert "Not run" not in done.stdout
-    asked = run("capture", spec, "--layer", "first", "--shape", "1x4", "--no-output", "--stop")
+    asked = run(*words, "--stop")
     assert "dog" not in asked.stdout
     assert "Not run, because the run ended after first: act, second, head." in asked.stdout
+
+
+def test_a_small_model_on_a_small_input_runs_whole(tmp_path: Path) -> None:
+    spec = write(tmp_path, TWICE)
+    shot = hookscope.capture(spec, layers="first", input=X, stop=None)
+    assert (shot.coverage.stopped_after, shot.coverage.not_run) == ("", ())
+    assert shot.output is not None
+    # A request, or a limit, is worth the pass.
+    assert hookscope.capture(spec, layers="first", input=X, stop=True).coverage.not_run
+    limited = hookscope.capture(spec, layers="first", input=X, stop=None, max_bytes=1000)
+    assert limited.coverage.not_run == ("act", "second", "head")
+    with pytest.raises(CheckFailed, match="Recording this takes 48 bytes"):
+        hookscope.capture(spec, layers="first", input=X, max_bytes=10)
 
 
 def test_in_python_the_output_is_there_unless_a_stop_is_asked_for(tmp_path: Path) -> None:
     spec = write(tmp_path, TWICE)
     assert hookscope.capture(spec, layers="first", input=X).output is not None
-    assert hookscope.capture(spec, layers="first", input=X, stop=None).output is None
+    assert hookscope.capture(spec, layers="first", input=LARGE, stop=None).output is None
 
 
 def test_there_is_nothing_to_stop_after_the_model_itself(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import hookscope
-from tests.api.own_models import X, assert_same_as_by_hand, by_hand, write
+from tests.api.own_models import LARGE, X, assert_same_as_by_hand, by_hand, write
 
 # Models whose further calls of ``a`` the trial cannot know, each with the number of calls.
 UNKNOWN = {
@@ -57,7 +57,7 @@ def unknown(why: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("why", UNKNOWN)
 def test_a_run_whose_calls_may_depend_on_data_does_not_stop(why: str, tmp_path: Path) -> None:
-    shot = hookscope.capture(unknown(why, tmp_path), layers="a", input=X, stop=None)
+    shot = hookscope.capture(unknown(why, tmp_path), layers="a", input=LARGE, stop=None)
     assert (shot.coverage.stopped_after, shot.coverage.not_run) == ("", ())
     assert list(shot) == ["a/output", "a:2/output"]
     assert shot.output is not None
@@ -94,7 +94,7 @@ def test_a_module_made_in_the_run_is_recorded_too(tmp_path: Path) -> None:
             "        if not hasattr(self, 'late'):\n            self.late = nn.ReLU()\n"
             "        return self.late(x)\n"
         )
-    shot = hookscope.capture(spec, layers="part", input=X, stop=None)
+    shot = hookscope.capture(spec, layers="part", input=LARGE, stop=None)
     assert list(shot) == ["part.late/output", "part/output", "part.late:2/output", "part:2/output"]
     assert shot.coverage.stopped_after == ""
 
@@ -115,10 +115,10 @@ def forward(self, x):
 @pytest.mark.parametrize("train", [False, True])
 def test_a_call_in_train_mode_alone_is_known(tmp_path: Path, train: bool) -> None:
     spec = write(tmp_path, TRAINED)
-    shot = hookscope.capture(spec, layers=["a", "drop"], input=X, train=train, stop=None)
+    shot = hookscope.capture(spec, layers=["a", "drop"], input=LARGE, train=train, stop=None)
     assert ("a:2/output" in shot) == train
     assert shot.coverage.stopped_after == ("a" if train else "drop")
-    assert_same_as_by_hand(shot, spec, X, train=train)
+    assert_same_as_by_hand(shot, spec, LARGE, train=train)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -138,8 +138,8 @@ def test_a_checkpointed_module_stops_with_the_same_bits(
             return self.b(checkpoint(self.a, x, use_reentrant={reentrant}))
         """,
     )
-    shot = hookscope.capture(spec, layers="a", input=X, train=train, stop=None)
-    assert_same_as_by_hand(shot, spec, X, train=train)
+    shot = hookscope.capture(spec, layers="a", input=LARGE, train=train, stop=None)
+    assert_same_as_by_hand(shot, spec, LARGE, train=train)
     assert "a:2/output" in shot
 
 
@@ -155,7 +155,7 @@ def test_a_scripted_loop_over_values_does_not_stop(tmp_path: Path) -> None:
     net = hookscope.load_model(f"{tmp_path}/net.py:Net").module
     with pytest.warns(FutureWarning, match="is deprecated"):
         torch.jit.script(net).save(tmp_path / "net.pt")  # type: ignore[no-untyped-call]
-    shot = hookscope.capture(tmp_path / "net.pt", layers="a", input=X, stop=None)
+    shot = hookscope.capture(tmp_path / "net.pt", layers="a", input=LARGE, stop=None)
     assert list(shot) == ["a/output", "a:2/output"]
     assert shot.coverage.stopped_after == ""
 

@@ -96,3 +96,27 @@ def test_listing_models_needs_no_torch(clean_environment, tmp_path) -> None:
 @pytest.mark.slow
 def test_the_probe_sees_what_is_heavy(clean_environment, tmp_path) -> None:
     assert {"torch", "rich"} <= loaded(clean_environment, tmp_path, "tree", "alexnet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["capture", "grads"])
+def test_a_model_of_ones_own_loads_neither_torchvision_nor_the_compiler(
+    clean_environment, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.conv, self.act = nn.Conv2d(3, 4, 3), nn.ReLU()\n\n"
+        "    def forward(self, x):\n        return self.act(self.conv(x)).mean((2, 3))\n"
+    )
+    code = PROBE.replace("{heavy!r}", "{'torch._dynamo', 'torchvision', 'numpy'}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, "net.py:Net", "--shape", "1x3x8x8", "--no-output"],
+        env=clean_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "LOADED numpy" in done.stderr.splitlines()
