@@ -132,6 +132,8 @@ def _prepare_texts(
     rows = TextRows(texts, text_recipe_of(loaded), options.max_tokens)
     first = rows.first(options.skip_bad)
     check_input(loaded, first)
+    for note in filter(None, (table.left_out for table in texts.tables)):
+        log.info("input: %s", note)
     if rows.columns:
         log.info("input: the columns stored beside the texts are %s", listed_names(rows.columns))
     prepared = _prepare_model(request, options, Batch(first, (), ""), loaded)

@@ -104,11 +104,8 @@ class TextRows(Dataset[Row]):
             if self._spans:
                 entry[SPANS] = self._spans(text, self._max_tokens)
         except HookscopeError as error:
-            skipped = (
-                error.message
-                if entry["path"] in error.message
-                else (f"{entry['path']}: {error.message}")
-            )
+            named = entry["path"].rpartition(":")[0] in error.message
+            skipped = error.message if named else f"{entry['path']}: {error.message}"
             return Row(None, {**entry, "skipped": skipped})
         return Row(value, {**entry, "tokens": token_count(value)})
 

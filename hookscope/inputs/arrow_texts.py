@@ -34,7 +34,7 @@ class _ArrowTexts:
         self._column = text_column(source, schema.names)
         others = [name for name in schema.names if name != self._column]
         nested = [name for name in others if not _is_plain(schema.field(name).type)]
-        self.columns = stored_columns(source, others, nested)
+        self.columns, self.left_out = stored_columns(source, others, nested)
 
     def name(self, index: int) -> str:
         """Return the table and the number of the row."""

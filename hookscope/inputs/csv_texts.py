@@ -33,7 +33,7 @@ class CsvTexts:
             self._find_rows(self._reader(self._counted(text)))
         self._column = text_column(source, self._names)
         others = [name for name in self._names if name != self._column]
-        self.columns = stored_columns(source, others)
+        self.columns, self.left_out = stored_columns(source, others)
 
     def __len__(self) -> int:
         return len(self._starts)

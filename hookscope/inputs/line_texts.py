@@ -24,6 +24,7 @@ class LineTexts:
     """Lines of a file as texts. Empty lines at its end are ignored."""
 
     columns: tuple[str, ...] = ()
+    left_out = ""
 
     def __init__(self, source: TextSource) -> None:
         self._source = source
@@ -79,10 +80,17 @@ class JsonTexts(LineTexts):
         self._column = source.column or DEFAULT_COLUMN
         self._names: dict[str, None] = {}  # of fields with a plain value, in order
         self._nested: dict[str, None] = {}
+        self._fields: dict[str, None] = {}  # of all lines, in order
+        self._has_texts = False
         super().__init__(source)
+        if self._fields and not self._has_texts:
+            raise InputError(
+                f"No line of {source.path!r} has a field {self._column!r}.",
+                columns_hint(source, list(self._fields)),
+            )
         for names in (self._names, self._nested):
             names.pop(self._column, None)
-        self.columns = stored_columns(source, self._names, self._nested)
+        self.columns, self.left_out = stored_columns(source, self._names, self._nested)
 
     def read(self, index: int) -> TextRow:
         """Return the text of a line, and its other fields."""
@@ -116,7 +124,10 @@ class JsonTexts(LineTexts):
         except (ValueError, RecursionError):
             return
         if not isinstance(value, dict):
+            self._has_texts |= isinstance(value, str) and self._source.column is None
             return
+        self._fields |= dict.fromkeys(value)
+        self._has_texts |= self._column in value
         for name, field in value.items():
             if isinstance(field, dict | list):
                 self._nested[name] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,6 @@ from hookscope.inputs.labels import plain_label
 from hookscope.specs.input_files import TEXT_RESERVED
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
-
-log = logging.getLogger("hookscope")
 
 _MAX_NAMES = 20  # names of columns in a message
 
@@ -74,8 +71,8 @@ def columns_hint(source: TextSource, names: Sequence[str]) -> str:
 
 def stored_columns(
     source: TextSource, names: Iterable[str], nested: Iterable[str] = ()
-) -> tuple[str, ...]:
-    """Return the columns that are stored beside the texts; log the others.
+) -> tuple[tuple[str, ...], str]:
+    """Return the columns that are stored beside the texts, and a note about the others.
 
     Args:
         source: the table.
@@ -87,9 +84,8 @@ def stored_columns(
     reserved = [name for name in plain if name in TEXT_RESERVED]
     reasons = [f"{listed_names(others)} (neither texts nor numbers)"] if others else []
     reasons += [f"{listed_names(reserved)} (reserved names)"] if reserved else []
-    if reasons:
-        log.info("input: left out the columns %s of %r", ", ".join(reasons), source.path)
-    return tuple(name for name in plain if name not in reserved)
+    note = f"columns of {source.path!r} that are not stored: {', '.join(reasons)}"
+    return tuple(name for name in plain if name not in reserved), note if reasons else ""
 
 
 def stored_values(values: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:

@@ -24,10 +24,12 @@ class TextTable(Protocol):
     Attributes:
         digest: SHA-256 of the content, or another text that changes with it.
         columns: names of the columns that are stored beside the texts.
+        left_out: a note about other columns; empty if there are none.
     """
 
     digest: str
     columns: tuple[str, ...]
+    left_out: str
 
     def __len__(self) -> int: ...
 

@@ -51,7 +51,7 @@ def test_a_probe_reads_the_label_of_a_file_of_texts(run: Run, tmp_path: Path) ->
         *("--reduce", "last", "-o", "features/"),
     )
     assert made.rc == 0, made.stderr
-    assert "left out the columns tags" in made.stderr and made.stderr.count("tags") == 1
+    assert "that are not stored: tags" in made.stderr and made.stderr.count("tags") == 1
     assert "label, stars, good" in made.stderr
     shown = run("show", "features/")
     assert "Stored beside the rows: label, stars, good." in " ".join(shown.stdout.split())

@@ -248,7 +248,7 @@ def test_long_texts_are_cut_on_request(tmp_path: Path, bert: str, lines: Path) -
 
 
 MISTAKES = {
-    "no_column": ("a.jsonl", '{"body": "x"}\n', "Line 1 of 'a.jsonl' has no field 'text'."),
+    "no_column": ("a.jsonl", '{"body": "x"}\n', "No line of 'a.jsonl' has a field 'text'."),
     "json": ("a.jsonl", '{"text": "x"}\n{"text": \n', "Line 2 of 'a.jsonl' is not valid JSON"),
     "number": ("a.jsonl", '{"text": 3}\n', "The field 'text' in line 1 of 'a.jsonl' is a number"),
     "null": ("a.jsonl", '{"text": null}\n', "The field 'text' in line 1 of 'a.jsonl' is null"),
@@ -308,7 +308,7 @@ def test_the_command_reads_a_column(run: Run, tmp_path: Path, gpt2: str) -> None
     assert "37" in result.stdout
     wrong = run(*args, "reviews.jsonl", "--force", cwd=tmp_path)
     assert wrong.rc == 2
-    assert "has no field 'text'" in wrong.stderr
+    assert "has a field 'text'" in wrong.stderr
     missing = run(*args, "review.jsonl:body", "--force", cwd=tmp_path)
     assert "reviews.jsonl" in missing.stderr and missing.rc == 2
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from hookscope.errors import InputError
 from hookscope.inputs.text_tables import TextTable, open_texts
-from hookscope.specs.text_sources import text_sources
+from hookscope.specs.text_sources import TextSource, text_sources
 
 ROWS = [
     {"id": 10**17 + n, "text": f"text {n}", "stars": n / 4, "good": n % 2 == 0, "by": f"Zoë, {n}"}
@@ -105,6 +105,13 @@ def test_missing_fields_and_nulls_are_missing_columns(tmp_path: Path) -> None:
     assert all_columns(table)[:3] == [{"label": 1}, {}, {"late": "x"}]
 
 
+def test_a_field_that_no_line_has_gets_a_near_name(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"body": "a"}, {"body": "b", "id": 3}])
+    with pytest.raises(InputError, match=r"No line of .* has a field 'boddy'\.") as raised:
+        open_texts(TextSource(str(path), "jsonl", "boddy"))
+    assert "Did you mean 'body'?" in str(raised.value.hint)
+
+
 def test_strings_in_json_lines_have_no_columns(tmp_path: Path) -> None:
     table = opened(write_lines(tmp_path / "a.jsonl", ["a", "b"]))
     assert list(table.columns) == [] and all_columns(table) == [{}, {}]
@@ -112,14 +119,13 @@ def test_strings_in_json_lines_have_no_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_nested_and_reserved_columns_are_left_out_with_one_note(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
+    tmp_path: Path, suffix: str
 ) -> None:
-    caplog.set_level("INFO", "hookscope")
     row = {"text": "a", "label": "x", "tags": ["y"], "meta": {"z": 1}, "sha256": "0", "tokens": 3}
     table = opened(WRITERS[suffix](tmp_path / f"a{suffix}", [row, row]))
     assert list(table.columns) == ["label"] and all_columns(table) == [{"label": "x"}] * 2
-    [note] = [record.getMessage() for record in caplog.records]
-    assert "left out the columns" in note and "tags" in note and "meta" in note
+    note = table.left_out
+    assert "that are not stored: " in note and "tags" in note and "meta" in note
     assert "sha256" in note and "tokens" in note and "label" not in note
 
 
