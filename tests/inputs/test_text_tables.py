@@ -109,7 +109,7 @@ def test_a_field_that_no_line_has_gets_a_near_name(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"body": "a"}, {"body": "b", "id": 3}])
     with pytest.raises(InputError, match=r"No line of .* has a field 'boddy'\.") as raised:
         open_texts(TextSource(str(path), "jsonl", "boddy"))
-    assert "Did you mean 'body'?" in str(raised.value.hint)
+    assert "body" in str(raised.value.hint) and "id" in str(raised.value.hint)
 
 
 def test_strings_in_json_lines_have_no_columns(tmp_path: Path) -> None:
