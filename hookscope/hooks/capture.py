@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -56,7 +57,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     """
 
     def __init__(self, file: RecordingFile | None = None) -> None:
-        self._added: list[tuple[RecordKey, Tensor]] = []  # those of ``add`` without a record
+        self._added: deque[tuple[RecordKey, Tensor]] = deque()  # those without a record
         self._stored: dict[str, Tensor] = {}
         super().__init__()
         self._file = file  # has some of the tensors already
@@ -147,7 +148,25 @@ class Capture(Recording, Mapping[str, Tensor]):
         With ``held=False`` only its record is stored, with the current statistics, or with those
         that ``summary`` returns.
         """
-        records, prefix = self._records, key_of(module, call, "")
+        self.make_records()  # those before it
+        return self._store(
+            tensor, module, type, call, what, kind, aliases, weight_norm, held, summary
+        )
+
+    def _store(
+        self,
+        tensor: Tensor,
+        module: str,
+        type: str,
+        call: int,
+        what: str,
+        kind: str,
+        aliases: tuple[str, ...] = (),
+        weight_norm: float | None = None,
+        held: bool = True,
+        summary: partial[Stats] | None = None,
+    ) -> Record:
+        records, prefix = self._named, key_of(module, call, "")
         key = first = prefix + encodable(what)
         again = 2
         while key in records:  # as for the dict keys 1 and "1"
@@ -175,15 +194,16 @@ class Capture(Recording, Mapping[str, Tensor]):
         return record
 
     def add(self, key: RecordKey, tensor: Tensor) -> None:
-        """Store ``tensor`` itself as ``put`` does, and make its record when records are read.
+        """Store ``tensor`` itself as ``put`` does, and make its record when the run has ended.
 
-        That takes longer than to copy a small tensor, and can wait until the model has run.
+        That takes longer than to copy a small tensor. If records are read before, they are made
+        then.
         """
         self._added.append((key, tensor))
 
     @property
     def _records(self) -> dict[str, Record]:
-        self._make_records()
+        self.make_records()
         return self._named
 
     @_records.setter
@@ -192,18 +212,19 @@ class Capture(Recording, Mapping[str, Tensor]):
 
     @property
     def _tensors(self) -> dict[str, Tensor]:
-        self._make_records()
+        self.make_records()
         return self._stored
 
     @_tensors.setter
     def _tensors(self, tensors: dict[str, Tensor]) -> None:
         self._stored = tensors
 
-    def _make_records(self) -> None:
-        if self._added:
-            added, self._added = self._added, []
-            for key, tensor in added:
-                self.put(tensor, **key.origin())
+    def make_records(self) -> None:
+        """Make the records of all tensors that were added."""
+        while self._added:
+            key, tensor = self._added[0]
+            self._store(tensor, **key.origin())
+            self._added.popleft()  # last, so that an interrupt loses none
 
     def exclude_padding(self) -> None:
         """Leave the padding of a batch of tokens out of the statistics; tensors do not change.

@@ -1,15 +1,19 @@
 """The hooks of one module, which pass its calls to subscribers.
 
-Usually one hook runs before the module and one after it. A single hook after it will do for a
-module that cannot call itself or others, if no subscriber needs to know when its calls begin. Most
+Usually one hook runs before the module and one after it. One hook after the module is enough if it
+cannot call itself or other modules, and no subscriber needs to know when its calls begin. Most
 modules of a model are such modules, and a hook takes as long as a small module itself.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from traceback import walk_tb
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from hookscope.hooks.layers import Layer
@@ -18,6 +22,10 @@ from hookscope.hooks.torch_state import inside_backward
 
 if TYPE_CHECKING:
     from hookscope.hooks.registry import CallRegistry
+
+
+_CALL = nn.Module._call_impl.__code__
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class HookedModule:
@@ -131,27 +139,44 @@ class HookedModule:
         """Pass on a call whose begin no subscriber needs to know."""
         layer, number = self.layer, self._registry.number(self.layer)
         recomputed = not number and inside_backward()
-        failed = output is None  # PyTorch calls this hook for a failed call too
-        call = ModuleCall(layer, module, number, recomputed, None, args, kwargs, output, failed)
+        error = sys.exc_info()[1]  # PyTorch calls this hook for a failed call too
+        failed = error is not None and _has_raised(error)
+        value = None if failed else output
+        call = ModuleCall(layer, module, number, recomputed, None, args, kwargs, value, failed)
         call.has_returned = True
         for subscriber in self._subscribers:
             subscriber.on_return(call)
-        return None if call.output is output else call.output
+        return None if call.output is value else call.output
+
+
+def _has_raised(error: BaseException) -> bool:
+    """Whether the call that the current hook belongs to raised ``error``.
+
+    It may also be one that the caller handles while it calls the module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _CALL:
+        frame = frame.f_back
+    return any(other is frame for other, _ in walk_tb(error.__traceback__))
 
 
 def calls_no_module(module: nn.Module) -> bool:
-    """Whether a call of a module calls no other module, and returns something unless it fails.
+    """Whether a call of a module calls no other module.
 
     True for the modules of PyTorch without children, if nothing was attached to this one.
+    Containers may get children during a call, and a loss may have a function of the caller's.
 
     Example:
-        >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.Sequential(nn.ReLU()))
+        >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.MultiheadAttention(2, 1))
         (True, False)
     """
     kind = type(module)
+    code = getattr(kind.forward, "__code__", None)
     return (
         kind.__module__.startswith("torch.nn.modules.")
-        and kind.forward.__module__.startswith("torch.nn.modules.")
+        and not kind.__module__.endswith((".container", ".loss"))
+        and code is not None
+        and code.co_filename.startswith(_TORCH)  # not replaced
         and not (module._modules or module._forward_pre_hooks or module._forward_hooks)
         and "forward" not in vars(module)
     )

@@ -128,6 +128,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.sink.open = False
         self.calls.unsubscribe(self)
         self._hooks.__exit__(kind, error, traceback)
+        self.capture.make_records()
         counts = self.calls.counts_of(self._kinds_of)
         self._mark_waiting(counts, error)
         self.capture.absent = tuple(self.sink.absent)

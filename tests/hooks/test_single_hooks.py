@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -76,9 +78,6 @@ def hooked(register: Callable[[nn.Module], object]) -> nn.Module:
     ids=["own class", "patched", "pre-hook", "hook", "parametrized", "lazy", "empty", "attention"],
 )
 def test_a_module_that_may_run_other_code_has_two_hooks(module: nn.Module) -> None:
-    if type(module) is nn.Sequential:
-        assert calls_no_module(module)  # it has no children, and returns its input
-        return
     assert not calls_no_module(module)
 
 
@@ -201,3 +200,50 @@ def test_records_are_made_in_the_order_in_which_layers_returned() -> None:
         model(torch.ones(1, 3))
     keys = ["0/output", "1/output", "./output", "0:2/output", "1:2/output", ".:2/output"]
     assert [record.key for record in capture.records] == list(dict(capture)) == keys
+
+
+def test_a_layer_that_passes_on_none_has_not_failed() -> None:
+    model = nn.Sequential(nn.Identity())
+    with hookscope.record(model) as capture:
+        model(None)
+    assert {a.reason for a in capture.absent} == {"no tensor was returned"}
+
+
+def test_a_layer_that_failed_before_and_is_called_again_has_not_failed_again() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with hookscope.record(model) as capture:
+        try:
+            model[0](torch.ones(1, 4))
+        except RuntimeError:
+            model[0](torch.ones(1, 3))
+    assert list(capture) == ["0:2/output"]
+    assert [a.call for a in capture.absent] == [1]
+
+
+def test_a_hook_of_all_modules_that_raises_leaves_no_output() -> None:
+    model = nn.ReLU()
+
+    def fail(module: nn.Module, args: object, output: object) -> None:
+        raise ValueError("no")
+
+    with hookscope.record(model) as capture:
+        handle = nn.modules.module.register_module_forward_hook(fail)
+        try:
+            with pytest.raises(ValueError, match="no"):
+                model(torch.ones(1))
+        finally:
+            handle.remove()
+    assert list(capture) == []
+    assert [a.reason for a in capture.absent] == ["the call raised an error"]
+
+
+def test_a_capture_that_was_not_read_is_copied_and_does_not_hold_the_model() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with hookscope.record(model) as capture:
+        model(torch.ones(1, 3))
+    copied, alive = copy.copy(capture), weakref.ref(model[0])
+    del model
+    gc.collect()
+    assert alive() is None
+    assert list(copied) == list(capture) == ["0/output", "./output"]
+    assert list(pickle.loads(pickle.dumps(capture))) == list(capture)
