@@ -23,7 +23,7 @@ LARGE = 10**9  # bytes from which on the size of a recording is logged before it
 # ``import torch``. torchvision, which timm needs too, imports it anyway. For other models the pass
 # is made without a request if the model or its input has so many bytes that it may be worth it.
 _COMPILER_IS_LOADED = (TORCHVISION, TIMM)
-_LARGE_MODEL, _LARGE_INPUT = 1 << 28, 1 << 24
+_LARGE_MODEL, _LARGE_INPUT = 1 << 28, 1 << 23
 
 
 def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> TrialPass | None:

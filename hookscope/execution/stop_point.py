@@ -30,7 +30,7 @@ class StopPoint:
     def calls(self, layers: Sequence[Layer]) -> dict[Layer, int]:
         """Return the number of the last call of each layer that runs.
 
-        All have to return, not only the last, in case that the run differs from what is known.
+        All have to return, not only the last, in case the run differs from the trial.
         """
         if self.order is None:
             return dict.fromkeys(layers, 1)
@@ -44,7 +44,7 @@ class StopPoint:
             coverage,
             stopped_after=last,
             not_run=later,
-            calls_complete=self.order is not None,
+            calls_complete=self.order is not None and self.order.is_certain,
         )
 
 
@@ -70,6 +70,7 @@ def find_stop_point(stop: bool | None, order: CallOrder | None) -> StopPoint | N
         order: the order of the calls, if it is known. Without a request the run ends only where
             later calls are known not to exist, and some module would follow.
     """
-    if stop or (stop is None and order is not None and order.later):
+    known = order is not None and order.later and order.is_certain
+    if stop or (stop is None and known):
         return StopPoint(order)
     return None

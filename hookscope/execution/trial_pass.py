@@ -7,10 +7,12 @@ and draws no random number on the host, the number and the order of the calls do
 from __future__ import annotations
 
 import random
+import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -42,11 +44,14 @@ class CallOrder:
         last: name and number of the call that ends last.
         later: modules whose first call begins after that one, in order; a module inside another
             one of them is left out.
+        is_certain: whether the model does not ask where tensors are. Those of the pass are on
+            another device than those of a run.
     """
 
     calls: Mapping[str, int]
     last: tuple[str, int]
     later: tuple[str, ...]
+    is_certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,7 @@ class _CallWatch(CallSubscriber):
 
     Attributes:
         doubt: the first reason why they may depend on data; empty if there is none.
+        reads_device: whether the model asks for the device, or the memory, of a tensor.
     """
 
     def __init__(self, selected: Sequence[Layer], watched: Sequence[Layer]) -> None:
@@ -177,6 +183,7 @@ class _CallWatch(CallSubscriber):
         self._begun_at_last = 0
         self._thread = threading.get_ident()
         self.doubt = ""
+        self.reads_device = False
 
     @contextmanager
     def over(self, recorder: Recorder) -> Iterator[None]:
@@ -185,22 +192,23 @@ class _CallWatch(CallSubscriber):
         calls = recorder.calls.subscribed(self, self._watched)
         depth_readers.add(self)  # to tell what our own hooks read
         try:
-            with calls, FunctionMode(_ReadWatch(self._depends_on)):
+            with calls, FunctionMode(_ReadWatch(self)):
                 yield
         finally:
             depth_readers.discard(self)
         if _random_state() != state:
-            self._depends_on("random numbers are drawn on the host")
+            self.depends_on("random numbers are drawn on the host")
         if recorder.layers != layers:
-            self._depends_on("modules are created during the run")
+            self.depends_on("modules are created during the run")
 
-    def _depends_on(self, reason: str) -> None:
+    def depends_on(self, reason: str) -> None:
+        """Note a reason why the calls may depend on data."""
         self.doubt = self.doubt or reason
 
     def before_call(self, call: ModuleCall) -> None:
         """Note that a call begins."""
         if threading.get_ident() != self._thread:
-            self._depends_on("modules are called by several threads")
+            self.depends_on("modules are called by several threads")
         self._begun.setdefault(call.layer.name)
 
     def after_call(self, call: ModuleCall, state: None) -> None:
@@ -217,32 +225,49 @@ class _CallWatch(CallSubscriber):
             return None
         later = dict.fromkeys(list(self._begun)[self._begun_at_last :])
         outermost = (name for name in later if not later.keys() & ancestors(name))
-        return CallOrder(self._calls, self._last, tuple(outermost))
+        return CallOrder(self._calls, self._last, tuple(outermost), not self.reads_device)
 
 
 class _ReadWatch(TorchFunctionMode):
-    """Reports functions that raise and reads of ``is_meta``.
+    """Reports functions that raise, and reads of what differs on the meta device.
 
-    A model may catch the error and go another way than with values.
+    A model may catch the error, and take another branch than with values. Reads of the device by
+    code that runs the same modules on every device are not reported.
     """
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, watch: _CallWatch) -> None:
         super().__init__()
-        self._report = report
+        self._watch = watch
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # within it the mode is disabled
         if getattr(func, "__self__", None) is _IS_META and not hook_depth():
-            self._report("the model asks whether tensors have values")
+            self._watch.depends_on("the model asks whether tensors have values")
+        elif _is_of_device(func) and not _is_trusted(sys._getframe(1)):
+            self._watch.reads_device = True
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
-            self._report(f"{getattr(func, '__name__', 'a function')}: {type(error).__name__}")
+            name = getattr(func, "__name__", "a function")
+            self._watch.depends_on(f"{name}: {type(error).__name__}")
             raise
 
 
 _IS_META: Any = Tensor.is_meta
+_PLACES: Any = (Tensor.device, Tensor.is_cpu, Tensor.is_cuda, Tensor.is_mps, Tensor.is_xpu)
+_MEMORY: Any = (Tensor.data_ptr, Tensor.get_device, Tensor.storage, Tensor.untyped_storage)
+
+
+def _is_of_device(function: Any) -> bool:
+    """Whether a function reads the device or the memory of a tensor."""
+    return getattr(function, "__self__", None) in _PLACES or function in _MEMORY
+
+
+def _is_trusted(frame: FrameType) -> bool:
+    """Whether code runs the same modules on every device: PyTorch, and our exported programs."""
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith(("torch.", "hookscope.sources.exported."))
 
 
 def _random_state() -> tuple[object, ...]:

@@ -155,11 +155,12 @@ class CaptureSink:
         except StoreError:
             self.open = False
             raise
-        if weight_norm is None and (self.file is None or not self.file.holds(clone)):
+        in_file = self.file is not None and self.file.holds(clone)
+        if weight_norm is None and not in_file:
             self.capture.add(key, clone)
             return clone
         record = put(self.capture, key, clone, aliases, weight_norm)
-        if self.file is not None and self.file.holds(clone):
+        if self.file is not None and in_file:
             record.stats  # noqa: B018  # computed while the values are in memory
             self.file.release(clone)
         return clone

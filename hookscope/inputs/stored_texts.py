@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from hashlib import sha256 as sha256_of
 
@@ -29,6 +30,7 @@ class StoredTexts:
         self._specs = specs
         self._tables: dict[str, list[TextTable]] = {}
         self._missing: dict[str, dict[str, None]] = {}  # by the reason, names in order
+        self._errors: dict[str, None] = {}  # of files that are there and cannot be read
 
     def read(self, name: str, sha256: str | None) -> str | None:
         """Return a text; None if it is not there any more, or has changed."""
@@ -51,8 +53,9 @@ class StoredTexts:
             try:
                 sources = [s for s in text_sources([spec]) or () if s.path == path]
                 tables += [open_texts(source) for source in sources]
-            except (InputError, EnvironmentFault):
-                continue
+            except (InputError, EnvironmentFault) as error:
+                if os.path.exists(path):
+                    self._errors[str(error)] = None
         return tables
 
     def _miss(self, reason: str, name: str) -> None:
@@ -60,6 +63,8 @@ class StoredTexts:
 
     def notes(self) -> list[str]:
         """Return which texts could not be read, and why, in a sentence for each reason."""
+        if self._errors:
+            return [*self._errors, "Positions are shown instead of texts."]
         return [
             f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
             f" {', '.join(list(names)[:_SHOWN])}{_more(len(names) - _SHOWN)}."

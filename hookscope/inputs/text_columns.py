@@ -54,9 +54,7 @@ def text_column(source: TextSource, names: Sequence[str]) -> str:
         raise InputError(f"{source.path!r} has no column {column!r}.", columns_hint(source, names))
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(
-            f"The column {twice!r} of {source.path!r} is twice in it.", "Rename one of them."
-        )
+        raise InputError(f"{source.path!r} has two columns named {twice!r}.", "Rename one of them.")
     return column
 
 

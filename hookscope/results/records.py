@@ -172,11 +172,12 @@ class Coverage:
         stopped = info.pop("stopped_after", None) or ""  # the features of a whole run have None
         # Before there was the entry, capture ended a run after the first call of each module.
         ended_at_last = not stopped or info.get("command") == "extract"
+        not_run = info.pop("not_run", [])
         return cls(
             tuple(ExecutedModule(**entry) for entry in info.pop("executed")),
             tuple(UnexecutedModule(**entry) for entry in info.pop("not_executed")),
             stopped,
-            tuple(info.pop("not_run", ())),
+            tuple(not_run) if isinstance(not_run, list) else not_run,
             info.pop("calls_complete", ended_at_last),
         )
 

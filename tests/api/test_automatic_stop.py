@@ -106,7 +106,7 @@ def __init__(self):
     self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
 def forward(self, x):
     x = self.a(x)
-    torch.linalg.cholesky(torch.zeros(2, 2, device=x.device) - 1)
+    torch.linalg.cholesky(x.new_zeros(2, 2) - 1)
     return self.b(x)
 """
 

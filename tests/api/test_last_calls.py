@@ -31,6 +31,13 @@ except Exception:
     many = False
 for _ in range(2 if many else 1): x = self.a(x)""",
     "it asks for the meta device": "for _ in range(1 if x.is_meta else 2): x = self.a(x)",
+    "it asks for the device": "for _ in range(2 if x.device.type == 'cpu' else 1): x = self.a(x)",
+    "it asks for that of a parameter": """
+for _ in range(2 if next(self.parameters()).device.type == "cpu" else 1): x = self.a(x)""",
+    "it asks whether it is on a CPU": "for _ in range(2 if x.is_cpu else 1): x = self.a(x)",
+    "it asks for the memory": "for _ in range(2 if x.data_ptr() else 1): x = self.a(x)",
+    "it asks for the number of a GPU": """
+for _ in range(2 if x.get_device() == torch.zeros(()).get_device() else 1): x = self.a(x)""",
     "it draws from torch": "for _ in range(1 + int(torch.rand(()) < 2)): x = self.a(x)",
     "it draws from numpy": "for _ in range(1 + int(np.random.rand() < 2)): x = self.a(x)",
     "it draws from Python": "for _ in range(1 + int(random.random() < 2)): x = self.a(x)",

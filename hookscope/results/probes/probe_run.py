@@ -145,7 +145,7 @@ def _probed(
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         text = (
-            f"not probed: {row_count(int(np.sum(~finite)))} with NaN or infinite values (the first"
+            f"not probed: it has {row_count(int(np.sum(~finite)))} with NaN or infinite values (the first"
             f" is row {int(labels.rows[np.argmin(finite)])})."
         )
         return ProbedLayer(layer.key, shape, (), (), text)

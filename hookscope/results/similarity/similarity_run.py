@@ -417,7 +417,7 @@ def _problem(scan: LayerScan, distance: str | None) -> str:
     """Why the similarities of a layer are not defined; empty if they are."""
     if scan.bad_rows:
         return (
-            f"{row_count(scan.bad_rows)} with NaN or infinite values (the first is row"
+            f"it has {row_count(scan.bad_rows)} with NaN or infinite values (the first is row"
             f" {scan.first_bad}), so its similarities are not defined."
         )
     if scan.constant:
@@ -425,8 +425,8 @@ def _problem(scan: LayerScan, distance: str | None) -> str:
     if scan.short_rows:
         what = "equal values" if distance == CORRELATION else "zeros"
         return (
-            f"{row_count(scan.short_rows)} with only {what}: the {distance} distance to others is"
-            " 0/0."
-            " Its similarities are not defined; --distance euclidean has no such rows."
+            f"it has {row_count(scan.short_rows)} with only {what}, whose {distance} distance to"
+            " others is 0/0. Its similarities are not defined; --distance euclidean has no such"
+            " rows."
         )
     return ""

@@ -115,7 +115,7 @@ def test_a_layer_with_nan_has_a_note_and_others_keep_their_scores(tmp_path: Path
     assert found.layer("bad").scores == () and math.isnan(found.layer("bad").mean)
     assert len(found.layer("good").scores) == 5
     assert found.notes[0].endswith(
-        "not probed: 1 row with NaN or infinite values (the first is row 4)."
+        "not probed: it has 1 row with NaN or infinite values (the first is row 4)."
     )
 
 

@@ -204,9 +204,11 @@ def test_layers_without_a_similarity_are_named_and_others_kept(tmp_path: Path) -
     defined = [[not math.isnan(value) for value in row] for row in found.values]
     assert defined == [[True, False, False, False], *[[False] * 4] * 3]
     notes = "\n".join(found.notes)
-    assert "nan/output: 1 row with NaN or infinite values (the first is row 7)" in notes
+    assert "nan/output: it has 1 row with NaN or infinite values (the first is row 7)" in notes
     assert "same/output: all rows are equal, so its similarities are 0/0" in notes
-    assert "zero/output: 1 row with only zeros: the cosine distance to others is 0/0" in notes
+    assert (
+        "zero/output: it has 1 row with only zeros, whose cosine distance to others is 0/0" in notes
+    )
     assert '"NaN"' in strict_json.dumps(found.to_json())
 
 
