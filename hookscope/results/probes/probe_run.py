@@ -145,8 +145,8 @@ def _probed(
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         text = (
-            f"not probed: it has {row_count(int(np.sum(~finite)))} with NaN or infinite values (the first"
-            f" is row {int(labels.rows[np.argmin(finite)])})."
+            f"not probed: it has {row_count(int(np.sum(~finite)))} with NaN or infinite values"
+            f" (the first is row {int(labels.rows[np.argmin(finite)])})."
         )
         return ProbedLayer(layer.key, shape, (), (), text)
     scores = [_fit(values, labels, test, options) for test in tests]
