@@ -8,6 +8,7 @@ from array import array
 from typing import Any
 
 from hookscope.errors import InputError, cause
+from hookscope.files.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.inputs.text_columns import (
     TextRow,
@@ -120,7 +121,7 @@ class JsonTexts(LineTexts):
     def _note(self, line: bytes, number: int) -> None:
         """Note the fields of a line. What is wrong with it is reported when it is read."""
         try:
-            value = json.loads(_decoded(line, number))
+            value = json.loads(_decoded(line, number), object_pairs_hook=_Object)
         except (ValueError, RecursionError):
             return
         if not isinstance(value, dict):
@@ -139,8 +140,8 @@ class _Object(dict[str, Any]):
     """An object of JSON; ``twice`` is a field that it has several times, or None."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        names = [name for name, _ in pairs]
+        names = [encodable(name) for name, _ in pairs]
+        super().__init__(zip(names, (value for _, value in pairs), strict=True))
         short = len(self) < len(names)
         self.twice = next(n for n in names if names.count(n) > 1) if short else None
 

@@ -15,7 +15,7 @@ CELLS = 100  # of a text
 LETTER = 0.58  # width of one, as a share of the size of the font; more than most have
 # Lengths in pixels at 150 dots per inch; the last three are columns beside the text.
 GAP, LINE, FONT, END, VALUE, NAME = 10, 17, 12, 60, 80, 200
-MOST_LINES = 4000
+MOST_PIXELS = 65_500  # of a side of a JPEG file
 
 
 def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> CamSheet:
@@ -29,12 +29,6 @@ def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> 
     Raises:
         RequestError: there are too many texts for one picture.
     """
-    lines = sum(len(unit.most) + len(unit.least) for unit in result.units)
-    if lines > MOST_LINES:
-        raise RequestError(
-            f"The sheet would have {lines} texts, and the limit is {MOST_LINES}.",
-            "Name fewer --units, or a smaller --count.",
-        )
     gap, line, font, end, value, name = (
         max(round(n * dpi / BASE_DPI), 1) for n in (GAP, LINE, FONT, END, VALUE, NAME)
     )
@@ -59,6 +53,11 @@ def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> 
     for note in result.notes:
         labels.append(Label(gap, y, note, width))
         y += line
+    if y + gap > MOST_PIXELS:
+        raise RequestError(
+            f"The sheet would be {y + gap} pixels high, and the limit is {MOST_PIXELS}.",
+            "Name fewer --units, or a smaller --count or --dpi.",
+        )
     return CamSheet((width + gap, y + gap), (), tuple(labels), font, dpi)
 
 
