@@ -246,6 +246,8 @@ class _ReadWatch(TorchFunctionMode):
             self._watch.depends_on("the model asks whether tensors have values")
         elif _is_of_device(func) and not _is_trusted(sys._getframe(1)):
             self._watch.reads_device = True
+        if kwargs and kwargs.get("generator") is not None:
+            self._watch.depends_on("random numbers are drawn from a generator of its own")
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
@@ -256,7 +258,13 @@ class _ReadWatch(TorchFunctionMode):
 
 _IS_META: Any = Tensor.is_meta
 _PLACES: Any = (Tensor.device, Tensor.is_cpu, Tensor.is_cuda, Tensor.is_mps, Tensor.is_xpu)
-_MEMORY: Any = (Tensor.data_ptr, Tensor.get_device, Tensor.storage, Tensor.untyped_storage)
+_MEMORY: Any = (
+    Tensor.data_ptr,
+    Tensor.get_device,
+    Tensor.storage,
+    Tensor.type,
+    Tensor.untyped_storage,
+)
 
 
 def _is_of_device(function: Any) -> bool:

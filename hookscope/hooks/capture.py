@@ -24,12 +24,17 @@ from hookscope.results.tokens import padded_dims
 from hookscope.specs.output_path import SUFFIX, recording_ending
 from hookscope.tensors import save as store
 from hookscope.tensors.recording_file import RecordingFile
+from hookscope.tensors.signal_safety import uninterrupted
 from hookscope.tensors.tensor_stats import summarize
+from hookscope.tensors.threads import fork_safe_lock
 from hookscope.views.text.formats import bytes_text, plural
 
 # Texts of dtypes and devices, which take as long to make as the rest of a record.
 _dtype_name = cache(lambda dtype: str(dtype).removeprefix("torch."))
 _device_name = cache(str)
+
+
+_making = fork_safe_lock()  # replicas of a model run on threads
 
 
 class Capture(Recording, Mapping[str, Tensor]):
@@ -221,10 +226,15 @@ class Capture(Recording, Mapping[str, Tensor]):
 
     def make_records(self) -> None:
         """Make the records of all tensors that were added."""
-        while self._added:
-            key, tensor = self._added[0]
-            self._store(tensor, **key.origin())
-            self._added.popleft()  # last, so that an interrupt loses none
+        if self._added:
+            self._make_all_records()
+
+    @uninterrupted  # or a tensor would be lost
+    def _make_all_records(self) -> None:
+        with _making:
+            while self._added:
+                key, tensor = self._added.popleft()
+                self._store(tensor, **key.origin())
 
     def exclude_padding(self) -> None:
         """Leave the padding of a batch of tokens out of the statistics; tensors do not change.

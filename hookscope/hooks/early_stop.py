@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from torch import nn
 
+from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
@@ -48,6 +49,12 @@ class EarlyStop(CallSubscriber):
         self.ended_after = None
         with calls.subscribed(self, self._layers), suppress(_StopForward):
             yield
+            if self.ended_after is not None:
+                raise RequestError(
+                    "The model catches the exception that ends the run after"
+                    f" {self.ended_after.title}, so what it computes is not its output.",
+                    "Use --no-stop.",
+                )
             return
         release_offloaded_weights(self._model.modules())
 

@@ -111,7 +111,6 @@ class GradientRecorder:
         return (
             not self._clones
             and output.requires_grad
-            and not output.is_nested
             and not is_functorch_tensor(output)
             and torch.is_grad_enabled()
             and is_newest(output)

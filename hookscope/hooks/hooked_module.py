@@ -109,7 +109,7 @@ class HookedModule:
         if call is None:  # it began before the hooks were registered
             return None
         # PyTorch calls this hook for a failed call too.
-        call.failed = sys.exc_info()[1] is not call.handled
+        call.failed = _has_failed()
         call.args, call.kwargs = args, kwargs
         call.output = None if call.failed else output
         failure: Exception | None = None
@@ -139,21 +139,23 @@ class HookedModule:
         """Pass on a call whose begin no subscriber needs to know."""
         layer, number = self.layer, self._registry.number(self.layer)
         recomputed = not number and inside_backward()
-        error = sys.exc_info()[1]  # PyTorch calls this hook for a failed call too
-        failed = error is not None and _has_raised(error)
+        failed = _has_failed()  # PyTorch calls this hook for a failed call too
         value = None if failed else output
-        call = ModuleCall(layer, module, number, recomputed, None, args, kwargs, value, failed)
+        call = ModuleCall(layer, module, number, recomputed, args, kwargs, value, failed)
         call.has_returned = True
         for subscriber in self._subscribers:
             subscriber.on_return(call)
         return None if call.output is value else call.output
 
 
-def _has_raised(error: BaseException) -> bool:
-    """Whether the call that the current hook belongs to raised ``error``.
+def _has_failed() -> bool:
+    """Whether the call that the current hook belongs to raised the error that is being handled.
 
-    It may also be one that the caller handles while it calls the module.
+    The caller may also handle another one while it calls the module.
     """
+    error = sys.exc_info()[1]
+    if error is None:
+        return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _CALL:
         frame = frame.f_back

@@ -25,7 +25,6 @@ class ModuleCall:
         kwargs: keyword arguments. ``before_call`` may replace them.
         output: what the module returned; None if the call failed. ``after_call`` may replace it.
         failed: whether an exception ended the call.
-        handled: the exception that was being handled when the call began.
         entered: whether the model's own hooks that come first have run.
         has_returned: whether the module has run before the call was passed on.
         states: what ``before_call`` of each subscriber returned.
@@ -35,7 +34,6 @@ class ModuleCall:
     module: nn.Module
     number: int
     recomputed: bool
-    handled: BaseException | None = None
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     output: Any = None

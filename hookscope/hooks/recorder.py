@@ -239,7 +239,8 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         """Record and watch the outputs of a call whose inputs are not recorded."""
         output, kinds = call.output, self._kinds_of[call.layer.module]
         watched = OUTPUT_GRAD in kinds
-        if type(output) is not Tensor or (watched and not self.gradients.has_whole_share(output)):
+        is_plain = type(output) is Tensor and not output.is_nested
+        if not is_plain or (watched and not self.gradients.has_whole_share(output)):
             super().on_return(call)
         elif self.sink.open and call.number:
             # As ``after_call`` does, in less time than a small module takes.

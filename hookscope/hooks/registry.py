@@ -217,10 +217,10 @@ class CallRegistry:
     are called in the order in which they subscribed, before a call and after it.
 
     A call gets its number when it begins, so numbers do not depend on which calls return, and every
-    subscriber sees the same number. With one hook, it gets its number when it ends; see
-    ``HookedModule``. Replicas of a module that several threads run count as the
-    module itself. Calls of threads that are not part of the recording have no number; see
-    ``hookscope.tensors.threads``.
+    subscriber sees the same number. With one hook, it gets its number when it ends, so a call that
+    an interrupt ended has none; see ``HookedModule``. Replicas of a module that several threads run
+    count as the module itself. Calls of threads that are not part of the recording have no number;
+    see ``hookscope.tensors.threads``.
 
     Args:
         model: the model that will run.
@@ -303,7 +303,7 @@ class CallRegistry:
         if calls and module is self.model:
             self._abandon_interrupted()
         number = self.number(layer)
-        call = ModuleCall(layer, module, number, inside_backward(), sys.exc_info()[1])
+        call = ModuleCall(layer, module, number, inside_backward())
         calls.append(call)
         return call
 

@@ -28,7 +28,8 @@ class CsvTexts:
         with open(source.path, "rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()
         with self._errors(), open(source.path, encoding="utf-8", newline="") as text:
-            self._delimiter = max("\t,;|", key=text.readline().count)
+            header = text.readline()
+            self._delimiter = "\t" if "\t" in header else max(",;|", key=header.count)
             text.seek(0)
             self._find_rows(self._reader(self._counted(text)))
         self._column = text_column(source, self._names)

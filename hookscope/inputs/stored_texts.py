@@ -44,7 +44,8 @@ class StoredTexts:
                 continue
             if sha256 in (None, sha256_of(text.encode(errors="surrogatepass")).hexdigest()):
                 return text
-        self._miss(_CHANGED if self._tables[path] else _MOVED, name)
+        if self._tables[path] or not os.path.exists(path):
+            self._miss(_CHANGED if self._tables[path] else _MOVED, name)
         return None
 
     def _open(self, path: str) -> list[TextTable]:
@@ -55,7 +56,7 @@ class StoredTexts:
                 tables += [open_texts(source) for source in sources]
             except (InputError, EnvironmentFault) as error:
                 if os.path.exists(path):
-                    self._errors[str(error)] = None
+                    self._errors[f"{error.message} Positions are shown instead."] = None
         return tables
 
     def _miss(self, reason: str, name: str) -> None:
@@ -63,9 +64,7 @@ class StoredTexts:
 
     def notes(self) -> list[str]:
         """Return which texts could not be read, and why, in a sentence for each reason."""
-        if self._errors:
-            return [*self._errors, "Positions are shown instead of texts."]
-        return [
+        return [*self._errors] + [
             f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
             f" {', '.join(list(names)[:_SHOWN])}{_more(len(names) - _SHOWN)}."
             " Positions are shown instead."

@@ -164,3 +164,19 @@ def test_the_command_and_its_file_say_where_the_run_ended(run) -> None:
     refused = run("capture", *options, "--verify")
     assert refused.rc == 2
     assert "--stop ends the run before the model returns" in refused.stderr
+
+
+class Careless(Net):
+    """Catches whatever its layer raises."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            x = self.first(x)
+        except:  # noqa: E722
+            x = self.first(x * 0)
+        return x
+
+
+def test_a_model_that_catches_the_stop_is_an_error() -> None:
+    with pytest.raises(RequestError, match="catches the exception that ends the run after first"):
+        hookscope.capture(Careless(), layers="first", input=X, stop=True)

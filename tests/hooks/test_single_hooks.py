@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -13,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.hooks.capture import Capture
 from hookscope.hooks.hooked_module import calls_no_module
-from hookscope.hooks.layers import layers_of
+from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
 from tests.oracle.by_hand import outputs, same_bits
 
@@ -247,3 +251,36 @@ def test_a_capture_that_was_not_read_is_copied_and_does_not_hold_the_model() -> 
     assert alive() is None
     assert list(copied) == list(capture) == ["0/output", "./output"]
     assert list(pickle.loads(pickle.dumps(capture))) == list(capture)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_recorded_in_its_parts() -> None:
+    model = nn.Sequential(nn.Linear(2, 3))
+    parts = [torch.ones(2, 2), torch.ones(3, 2)]
+    with (
+        torch.no_grad(),
+        hookscope.record(model) as capture,
+    ):
+        model(torch.nested.nested_tensor(parts))
+    assert [tuple(capture[f"0/output.{i}"].shape) for i in range(2)] == [(2, 3), (3, 3)]
+
+
+def test_records_that_several_threads_make_are_whole() -> None:
+    capture, layer = Capture(), Layer("a", nn.ReLU())
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(thread: int) -> None:
+        for i in range(60):
+            capture.add(RecordKey(layer, 100 * thread + i, "output", "output"), torch.zeros(1))
+            capture.make_records()
+
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(capture) == len(set(capture)) == 240

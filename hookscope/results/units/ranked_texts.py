@@ -32,7 +32,9 @@ def is_text(entry: dict[str, Any]) -> bool:
     return isinstance(entry.get("tokens"), int)
 
 
-def token_at(entry: dict[str, Any], position: int, text: str | None) -> tuple[str | None, Span]:
+def token_at(
+    entry: dict[str, Any], position: int, text: str | None
+) -> tuple[str | None, Span | None]:
     """Return the characters of a token, or its name if it has none; and where they are in the text.
 
     Args:
@@ -45,8 +47,12 @@ def token_at(entry: dict[str, Any], position: int, text: str | None) -> tuple[st
         (' capital', (3, 11))
         >>> token_at({"spans": "[CLS] 0-3 3-11"}, 0, None)
         ('[CLS]', (0, 0))
+        >>> token_at({"spans": "0-3"}, 1, "the")
+        (None, None)
     """
     spans = split_spans(entry[SPANS])
+    if position >= len(spans):  # a tokenizer that counts them in another way
+        return None, None
     span = spans[position]
     if isinstance(span, str):
         before = [each[1] for each in spans[:position] if not isinstance(each, str)]

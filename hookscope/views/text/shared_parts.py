@@ -192,8 +192,8 @@ def _stop_text(coverage: Coverage, options: TextOptions) -> str:
     last = layer_text(coverage.stopped_after)
     if not coverage.calls_complete:
         return (
-            f"The run ended after the first call of {last}: what follows was not run, and later"
-            " calls of the selected layers are not recorded."
+            f"The run ended after a call of {last}. Later modules were not run, and later calls of"
+            " the selected layers are not recorded."
         )
     names = join_names([layer_text(name) for name in coverage.not_run], options)
     return f"Not run, because the run ended after {last}: {names or 'what follows'}."

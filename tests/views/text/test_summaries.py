@@ -181,7 +181,7 @@ def test_coverage_tells_what_was_not_run_after_the_last_layer() -> None:
     ]
     first = replace(coverage, not_run=(), calls_complete=False)
     assert [line.plain for line in coverage_lines(first, PIPE)][1:] == [
-        "The run ended after the first call of a: what follows was not run, and later calls of the"
+        "The run ended after a call of a. Later modules were not run, and later calls of the"
         " selected layers are not recorded."
     ]
 
