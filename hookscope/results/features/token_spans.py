@@ -21,7 +21,7 @@ _RANGE = re.compile(r"(\d+)-(\d+)")
 def join_spans(offsets: Iterable[Span], names: Iterable[str]) -> str:
     """Return the text of the tokens' spans.
 
-    A name that could not be told from a span, or that has spaces, is left out.
+    A name that looks like a span, or has spaces, is replaced by an empty span.
 
     Args:
         offsets: the first character of each token, and the one after its last.
