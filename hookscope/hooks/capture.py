@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hookscope.files.escapes import encodable
 from hookscope.hooks.padding import summarize_real
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.record_key import RecordKey, TensorOrigin
 from hookscope.results.capture_arrays import CaptureArrays
 from hookscope.results.key_lookup import find_key
 from hookscope.results.records import Record, Recording, key_of
@@ -154,42 +154,39 @@ class Capture(Recording, Mapping[str, Tensor]):
         that ``summary`` returns.
         """
         self.make_records()  # those before it
-        return self._store(
-            tensor, module, type, call, what, kind, aliases, weight_norm, held, summary
-        )
+        origin: TensorOrigin = {
+            "module": module,
+            "type": type,
+            "call": call,
+            "what": what,
+            "kind": kind,
+            "aliases": aliases,
+        }
+        return self._store(tensor, origin, weight_norm, held, summary)
 
     def _store(
         self,
         tensor: Tensor,
-        module: str,
-        type: str,
-        call: int,
-        what: str,
-        kind: str,
-        aliases: tuple[str, ...] = (),
+        origin: TensorOrigin,
         weight_norm: float | None = None,
         held: bool = True,
         summary: partial[Stats] | None = None,
     ) -> Record:
-        records, prefix = self._named, key_of(module, call, "")
-        key = first = prefix + encodable(what)
+        records, prefix = self._named, key_of(origin["module"], origin["call"], "")
+        key = first = prefix + encodable(origin["what"])
         again = 2
         while key in records:  # as for the dict keys 1 and "1"
             key, again = f"{first}~{again}", again + 1
         if summary is None:
             summary = partial(summarize, tensor)
             summary = summary if held else partial(Stats, **summary().to_json())
+        named: TensorOrigin = {**origin, "what": key.removeprefix(prefix)}
         record = Record(
             key=key,
-            module=module,
-            type=type,
-            call=call,
-            what=key.removeprefix(prefix),
-            kind=kind,
+            **named,
             shape=tuple(tensor.shape),
             dtype=_dtype_name(tensor.dtype),
             device=_device_name(tensor.device),
-            aliases=aliases,
             weight_norm=weight_norm,
             summary=summary,
         )
@@ -234,7 +231,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         with _making:
             while self._added:
                 key, tensor = self._added.popleft()
-                self._store(tensor, **key.origin())
+                self._store(tensor, key.origin())
 
     def exclude_padding(self) -> None:
         """Leave the padding of a batch of tokens out of the statistics; tensors do not change.

@@ -43,7 +43,6 @@ from hookscope.tensors.input_clones import (
 from hookscope.tensors.nested import (
     TensorPath,
     distinct_tensors,
-    is_functorch_tensor,
     map_tensors,
     walk,
 )
@@ -107,14 +106,8 @@ class GradientRecorder:
         self._shares = GradientShares(hooks)
 
     def has_whole_share(self, output: Tensor) -> bool:
-        """Whether an output has no use before the call ends, and a gradient can arrive at it."""
-        return (
-            not self._clones
-            and output.requires_grad
-            and not is_functorch_tensor(output)
-            and torch.is_grad_enabled()
-            and is_newest(output)
-        )
+        """Whether nothing has used an output when the call ends, and it is watched itself."""
+        return not self._clones and is_newest(output)
 
     def watch_parameter(
         self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()

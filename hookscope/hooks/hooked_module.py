@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hookscope.hooks.registry import CallRegistry
 
 
-_CALL = nn.Module._call_impl.__code__
+CALL_CODE = nn.Module._call_impl.__code__  # what calls the hooks of a module
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -157,7 +157,7 @@ def _has_failed() -> bool:
     if error is None:
         return False
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _CALL:
+    while frame is not None and frame.f_code is not CALL_CODE:
         frame = frame.f_back
     return any(other is frame for other, _ in walk_tb(error.__traceback__))
 

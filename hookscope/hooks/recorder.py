@@ -248,7 +248,8 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
                 self.sink.store(RecordKey(call.layer, call.number, OUTPUT, OUTPUT), output)
             if watched:
                 key = RecordKey(call.layer, call.number, f"{OUTPUT}.grad", OUTPUT_GRAD)
-                self.gradients.watcher.watch(key, output)
+                if self.gradients.watcher.can_watch(key, output):
+                    self.gradients.watcher.watch(key, output)
 
     def before_call(self, call: ModuleCall) -> OpenCall | None:
         """Record and watch the inputs of a call."""

@@ -25,7 +25,7 @@ from torch.nn.modules.module import (
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_copies
-from hookscope.hooks.hooked_module import HookedModule
+from hookscope.hooks.hooked_module import CALL_CODE, HookedModule
 from hookscope.hooks.layers import Layer, modules_in
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
@@ -37,8 +37,6 @@ from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 _registering = fork_safe_lock()
 
 _HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
-
-_CALL = nn.Module._call_impl.__code__
 
 
 class HookSet(SignalSafeContext["HookSet"]):
@@ -356,7 +354,7 @@ class CallRegistry:
         frame: FrameType | None = sys._getframe(1)
         outermost = False
         while frame is not None:
-            if frame.f_code is _CALL:
+            if frame.f_code is CALL_CODE:
                 module = frame.f_locals["self"]
                 if outermost and module in modules:
                     return

@@ -85,6 +85,7 @@ class FunctionMode(SignalSafeContext[None]):
 
 def inside_backward() -> bool:
     """Return whether a backward pass is running: a module that runs now is recomputed for it."""
+    # Not by ``backward_pass_id``: this is asked at each call of a module.
     return bool(torch._C._current_graph_task_id() != -1)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.results.features.features import Features
 from hookscope.results.features.token_spans import SPANS
+from hookscope.results.similarity.input_match import usable_rows
 from hookscope.results.similarity.layer_rows import Matrix, row_count
 from hookscope.results.units.ranked_texts import (
     BRACKETS,
@@ -60,9 +61,7 @@ def rank_inputs(
         ResultsFileError: a file of the folder is damaged.
     """
     layer = open_layer(features, options)
-    skipped = features.inputs.skipped
-    numbers = np.arange(features.rows)
-    numbers = numbers[~np.isin(numbers, list(skipped))] if skipped else numbers
+    numbers, notes = usable_rows(features, None, 1)
     if not len(numbers):
         raise RequestError(f"All inputs of {features.folder} were skipped.")
     exact = 8 * len(numbers) * layer.count <= _EXACT
@@ -87,9 +86,6 @@ def rank_inputs(
         if exact:
             kept.append(values)
         advance(len(rows))
-    notes = []
-    if skipped:
-        notes.append(f"Left out because their input was skipped: {row_count(len(skipped))}.")
     left_out = len(numbers) - counts
     if left_out.any():
         notes.append(
