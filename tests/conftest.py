@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,16 @@ Run = Callable[..., Finished]
 def repo() -> Path:
     """The folder that holds pyproject.toml."""
     return REPO
+
+
+@pytest.fixture
+def samples_folder(tmp_path: Path) -> Path:
+    """A folder with the image and the models of a clone, to write in."""
+    work = tmp_path / "clone"
+    work.mkdir()
+    shutil.copy(REPO / "img.png", work)
+    shutil.copytree(REPO / "sample_models", work / "sample_models")
+    return work
 
 
 @pytest.fixture(autouse=True)

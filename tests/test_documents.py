@@ -1,7 +1,8 @@
 """Every block of the README and the docs is run as it stands; every link leads somewhere.
 
-The shell blocks of docs/ start about two hundred processes, and the pages in its folders have some
-thirty blocks of Python, so they are among the exhaustive tests.
+The blocks of a page run one after the other in one folder, as a reader runs them. Those of docs/
+start about two hundred processes, so they are among the exhaustive tests; the blocks of Python
+directly in docs/ also run one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from itertools import zip_longest
@@ -26,7 +26,6 @@ SHELL = {"|", ">", ">>", "<", "&&", "||", ";", "&"}
 BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-QUICK = {"sh": {REPO}, "python": {REPO, DOCS}}  # the folders whose blocks run by default
 # The commands that write what blocks of Python read.
 WRITERS = {
     "resnet18.capture.safetensors": "capture --layer layer3.* --input img.png",
@@ -35,28 +34,33 @@ WRITERS = {
 }
 
 
-def blocks(kind: str) -> list[object]:
+def blocks_of(path: Path) -> list[tuple[str, str]]:
+    """The kind and the text of each block of a page that can be run."""
+    found = BLOCK.findall(path.read_text(encoding="utf-8"))
+    return [(kind, text) for kind, text in found if kind != "text"]
+
+
+def pages() -> list[object]:
     return [
         pytest.param(
-            text,
-            id=f"{path.relative_to(REPO).as_posix()}-{number}",
-            marks=() if path.parent in QUICK[kind] else pytest.mark.exhaustive,
+            path,
+            id=path.relative_to(REPO).as_posix(),
+            marks=() if path.parent == REPO else pytest.mark.exhaustive,
         )
         for path in DOCUMENTS
-        if path.name != "cli.md"  # its examples are those of the commands, run elsewhere
-        for number, (found, text) in enumerate(BLOCK.findall(path.read_text()), start=1)
-        if found == kind
+        # The examples of the reference are those of the commands, run elsewhere.
+        if path.name != "cli.md" and blocks_of(path)
     ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of what somebody has who sits in a clone, so that nothing is written to ours."""
-    work = tmp_path / "clone"
-    work.mkdir()
-    shutil.copy(REPO / "img.png", work)
-    shutil.copytree(REPO / "sample_models", work / "sample_models")
-    return work
+def python_blocks() -> list[object]:
+    return [
+        pytest.param(text, id=f"{path.name}-{number}")
+        for path in DOCUMENTS
+        if path.parent == DOCS
+        for number, (kind, text) in enumerate(blocks_of(path), start=1)
+        if kind == "python"
+    ]
 
 
 def commands_of(text: str) -> list[list[str]] | None:
@@ -68,8 +72,26 @@ def commands_of(text: str) -> list[list[str]] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", blocks("sh"))
-def test_shell_block_runs(text: str, folder: Path, clean_environment, run) -> None:
+@pytest.mark.parametrize("page", pages())
+def test_blocks_of_a_page_run_in_order(
+    page: Path, samples_folder: Path, clean_environment, run, run_script
+) -> None:
+    for kind, text in blocks_of(page):
+        if kind == "sh":
+            run_shell(text, samples_folder, clean_environment, run)
+        else:
+            run_python(text, samples_folder, run_script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", python_blocks())
+def test_python_block_runs(text: str, samples_folder: Path, run, run_script) -> None:
+    for words in (words for line, words in WRITERS.items() if line in text):
+        assert run(*words.split(), cwd=samples_folder).rc == 0
+    run_python(text, samples_folder, run_script)
+
+
+def run_shell(text: str, folder: Path, environment: dict[str, str], run) -> None:
     commands = commands_of(text)
     for words in commands or ():
         done = run(*words, cwd=folder)
@@ -78,11 +100,10 @@ def test_shell_block_runs(text: str, folder: Path, clean_environment, run) -> No
     if commands is not None:
         return
     scripts = str(Path(sys.executable).parent)
-    environment = clean_environment | {"PATH": f"{scripts}:{clean_environment['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", f"set -e\n{text}"],
         cwd=folder,
-        env=environment,
+        env=environment | {"PATH": f"{scripts}:{environment['PATH']}"},
         capture_output=True,
         text=True,
         timeout=900,
@@ -91,13 +112,9 @@ def test_shell_block_runs(text: str, folder: Path, clean_environment, run) -> No
     assert done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("text", blocks("python"))
-def test_python_block_runs(text: str, folder: Path, run, run_script) -> None:
-    for words in (words for line, words in WRITERS.items() if line in text):
-        assert run(*words.split(), cwd=folder).rc == 0
+def run_python(text: str, folder: Path, run_script) -> None:
     script = folder / "block.py"
-    script.write_text(text)
+    script.write_text(text, encoding="utf-8")
     done = run_script(script)
     assert done.rc == 0, done.stderr
 
@@ -165,9 +182,9 @@ def is_near(a: str, b: str) -> bool:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
 @pytest.mark.parametrize(("command", "text"), shown_commands())
 def test_output_in_the_readme_is_that_of_the_command(
-    command: list[str], text: str, folder: Path, clean_environment: dict[str, str]
+    command: list[str], text: str, samples_folder: Path, clean_environment: dict[str, str]
 ) -> None:
-    printed = lines_on_a_terminal(command, folder, clean_environment)
+    printed = lines_on_a_terminal(command, samples_folder, clean_environment)
     start, may_skip = 0, False
     for line in filter(None, text.splitlines()):
         if line == "...":

@@ -87,8 +87,8 @@ def check(
     keywords, only ``only``, ``skip``, ``dead``, ``vanishing`` and ``floor`` apply to it.
 
     A file of weights is checked without a model: its tensors are compared with the thresholds of
-    ``hookscope.specs.weight_checks.WeightThresholds``. Of the keywords, only ``only``, ``skip``
-    and ``trust`` apply to it.
+    ``hookscope.specs.weight_checks.WeightThresholds``. The keywords ``only``, ``skip`` and
+    ``trust`` apply to it, and no others.
 
     Args:
         model: as for ``capture``, or the folder of a run, or weights: a file, a folder or an index,

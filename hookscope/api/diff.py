@@ -82,7 +82,7 @@ def diff(
 
     Two folders of training runs that ``hookscope run`` wrote are compared without torch, at the
     steps that both have; the result is a ``RunDiff``, which names the first step and layer that
-    differ. Of the keywords, only ``layers``, ``atol``, ``rtol`` and ``strict`` apply; the default
+    differ. The keywords ``layers``, ``atol``, ``rtol`` and ``strict`` apply; the default
     tolerance is 0, because a repeated run has the same bits, and NaN in both is equal.
 
     Two files of weights, folders of them or results of ``load`` are compared tensor by tensor,
@@ -117,8 +117,8 @@ def diff(
         shape: as for ``capture``; so are preprocess, size, mean, std, tokenizer, chat,
             partial and train.
         weights: as for ``capture``, for both models, or a pair for A and B. So are rename,
-            model_args, method, attn, dtype and device. Of weights, ``rename`` replaces prefixes of
-            names in A, or in B if no name in A has them; of weights and a model, those of the
+            model_args, method, attn, dtype and device. For weights, ``rename`` replaces prefixes of
+            names in A, or in B if no name in A has them; for weights and a model, those of the
             weights.
         onnx_optimize: as for ``capture``, for an ONNX file or a pair for A and B.
         adapter: as for ``capture``, for both models, or a pair for A and B; ``none`` without one.

@@ -42,7 +42,7 @@ def plot(
 ) -> Drawing:
     """Plot a capture, or the tensors of a file of weights.
 
-    Of weights, one tensor is drawn as kernels (three dimensions or more), as a matrix or as a
+    For weights, one tensor is drawn as kernels (three dimensions or more), as a matrix or as a
     curve, and several as histograms; without keys, mean and spread of each are drawn. A matrix with
     a side over 1,024 is reduced: each pixel is the entry of largest magnitude.
 

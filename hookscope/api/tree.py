@@ -97,7 +97,7 @@ def tree(
     Args:
         model: the spec of a model, or a module; or weights: a file, a folder or an index of
             several, a part of a checkpoint (``file.pth#ema``), or the result of ``load``.
-        layers: layer patterns; none means all. A leading ``!`` excludes. Of weights, patterns of
+        layers: layer patterns; none means all. A leading ``!`` excludes. For weights, patterns of
             the names of tensors, or of what they begin with.
         types: class names or globs of them, such as ``Conv2d``.
         depth: the maximum number of parts of a name; 0 is the model itself.

@@ -67,8 +67,8 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
     Torch is not loaded.
 
-    Of weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and without
-    a KEY mean and spread of all; --kind is then hist or flow.
+    For weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and
+    without a KEY mean and spread of all; --kind is then hist or flow.
     """
     console: Console = ctx.obj
     from hookscope.cli.run_context import reading, show_logs

@@ -76,12 +76,12 @@ def report(
     table, plots of values and gradients by layer, warnings, and the command that wrote the result
     file. Two files are shown side by side.
 
-    Of a run folder, which hookscope run wrote, it has curves over the steps: loss, learning rates,
-    gradient norms, and of each layer the activations, gradients and updates. The curves of two
+    For a run folder, which hookscope run wrote, it has curves over the steps: loss, learning rates,
+    gradient norms, and for each layer the activations, gradients and updates. The curves of two
     runs are drawn together.
 
-    Of weights (a file, a folder or an index) it has totals, the findings of hookscope check, a tree
-    of names, and statistics and a histogram of each tensor.
+    For weights (a file, a folder or an index) it has totals, the findings of hookscope check, a
+    tree of names, and statistics and a histogram of each tensor.
     """
     console: Console = ctx.obj
     from hookscope.specs import output_path as outputs

@@ -100,7 +100,7 @@ def show(
     each layer, and for a KEY its values over the steps. Torch is not loaded, and only the tensors
     shown are read.
 
-    Of weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
+    For weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
     without reading values; with a KEY that names one tensor, its values; with one that names a
     module or is a glob, a row of statistics for each tensor.
     """

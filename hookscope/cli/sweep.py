@@ -126,7 +126,7 @@ def sweep(
 
     Runs the model once for each selected layer (default: all leaf layers) with the edit, or once
     for each position, attention head or expert of each layer, and shows the change of the
-    prediction as a map. Of a language model, the prediction after the last token is measured. A
+    prediction as a map. For a language model, it is the prediction after the last token. A
     JSON file is written during the run: after an interruption, the same command resumes.
     """
     console: Console = ctx.obj

@@ -135,7 +135,7 @@ def _prepare_texts(
     for note in filter(None, (table.left_out for table in texts.tables)):
         log.info("input: %s", note)
     if rows.columns:
-        log.info("input: the columns stored beside the texts are %s", listed_names(rows.columns))
+        log.info("input: also stored: %s", listed_names(rows.columns))
     prepared = _prepare_model(request, options, Batch(first, (), ""), loaded)
     return prepared, PreparedRows(rows, first, rows.arrange)
 

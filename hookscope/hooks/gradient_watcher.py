@@ -106,7 +106,7 @@ class GradientWatcher:
     def on_gradient(self, tensor: Tensor, function: OnGradient) -> None:
         """Call ``function`` with the gradient of a tensor.
 
-        Of several functions at one tensor, the last is called first: what was recorded later in
+        The last of several functions at one tensor is called first: what was recorded later in
         the forward pass is recorded earlier in the backward pass.
         """
         for listener in self._hooks.listeners_of(tensor):

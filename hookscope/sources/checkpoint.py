@@ -110,7 +110,7 @@ class _Reader:
 def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name; those of a mapped file are read when used.
 
-    Of a sharded set, only the tensors in its index are returned.
+    A sharded set has the tensors in its index, and no others.
 
     Raises:
         WeightsFileError: a file cannot be read, has no weights, or lacks a tensor of the index.

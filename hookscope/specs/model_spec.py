@@ -278,7 +278,12 @@ def reject_path(text: str) -> None:
 
 
 def is_weights_file(text: str) -> bool:
-    """Whether the value of ``--weights`` is a file or folder rather than a name."""
+    """Whether the value of ``--weights`` is a file or folder rather than a name.
+
+    ``random`` and ``default`` are names, even if a file or folder of that name exists.
+    """
+    if text in ("random", "default"):
+        return False
     typed = _WEIGHTS_FILE.fullmatch(text) or "/" in text or os.sep in text
     return bool(typed) or Path(text).exists()
 

@@ -24,7 +24,7 @@ UNEDITED = ".unedited"
 VALUE_KINDS = {"output": OUTPUT, "input": INPUT}
 GRADIENT_KINDS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}
 
-# Of a gradient penalty, and of an optimizer's step.
+# What a gradient penalty and an optimizer's step record.
 SCORE_GRAD, PARAM_UPDATE = "score.grad", "param.update"
 
 

@@ -149,7 +149,7 @@ def record_stream(
     registry = CallRegistry(module)
     with edits, registry.subscribed(recorder, tuple(watched.values())):
         logits = _logits_of(prepared, forward(prepared))
-    # Of a model without such stacks, the layers that are chosen are taken for blocks.
+    # In a model without such stacks, the layers that are chosen are taken for blocks.
     ways = [*stacks, *([layer] for layer in chosen)]
     way, is_chain = _find_way(prepared, recorder, ways, logits, norm, head)
     names = [layer.name for layer in chosen]

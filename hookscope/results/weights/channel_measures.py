@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hookscope.results.weights.weight_set import WeightTensor
 from hookscope.specs.weight_checks import DEFAULT_WEIGHT_THRESHOLDS
 
-# Of torch's modules, of recurrent ones, and of weight and spectral normalization.
+# The names that torch's modules, recurrent ones, weight and spectral normalization give.
 _WEIGHT = re.compile(r"(.*_)?weight((_(?:ih|hh)_l\d+(?:_reverse)?)|_orig|_v)?")
 # int8 is a quantised weight; other integers are packed bits, tables or masks.
 _WITHOUT_CHANNELS = re.compile(r"bool|complex|u?int(?!8)|uint8")

@@ -13,8 +13,8 @@ from hookscope.specs.patterns import ROOT, compile_pattern, near_patterns, split
 from hookscope.specs.suggestions import did_you_mean
 
 _MOST_PARTS = 32  # of a name; the rest of a longer one is its last part
-# Of a whole tree, whose names could have far more branches and text than their file. When there are
-# so many, names are not divided.
+# The limit of a whole tree, whose names could have far more branches and text than their file.
+# Beyond it, names are not divided.
 _MOST_NODES = 2 * MOST_TENSORS
 _MOST_TEXT = 1 << 26  # characters
 

@@ -81,8 +81,8 @@ class DrawnPart:
 def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> DrawnPart:
     """Return which part of a tensor is drawn, from the roles of its dimensions.
 
-    Of images, the first ``count`` channels of the first sample are drawn; of the weights of a
-    convolution, the first input channel of the first filters; of volumes, the middle slice. Tokens
+    For images, the first ``count`` channels of the first sample are drawn, for the weights of a
+    convolution the first input channel of the first filters, for volumes the middle slice. Tokens
     and tensors of fewer dimensions are one map.
 
     Args:

@@ -211,7 +211,7 @@ def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
 def _unfolded(positions: Sequence[TreePosition]) -> set[str]:
     """The modules whose children the graph shows at first: all of a small model.
 
-    Of a large one these are the model itself and, inside an unfolded module, an only child.
+    In a large tree these are the model itself and, inside an unfolded module, an only child.
     """
     unfolded: set[str] = set()
     for name, _, _, siblings, _ in positions:

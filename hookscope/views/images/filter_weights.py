@@ -45,9 +45,9 @@ def choose_kernels(
 ) -> Kernels:
     """Return some filters of a convolution.
 
-    Three input channels are red, green and blue. Of more than 16, the first 16 are kept. A filter
-    of a 1-d convolution is one image with a row for each input channel. A filter of a 3-d
-    convolution has a column for each step of each input channel.
+    Three input channels are red, green and blue. If there are more than 16, the first 16 are
+    kept. A filter of a 1-d convolution is one image with a row for each input channel. A filter of
+    a 3-d convolution has a column for each step of each input channel.
 
     Args:
         weight: ``(output channels, input channels, [[depth,] height,] width)``.

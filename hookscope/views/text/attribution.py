@@ -69,18 +69,18 @@ def title_of(result: Attribution, number: int, ascii: bool = False) -> str:
 def sum_sentence(result: Attribution, number: int) -> str:
     """Return the sum of the attributions of a text, beside the difference of the scores."""
     row = result.rows[number]
-    text = f"Text {number}: the" if len(result.rows) > 1 else "The"
-    start = f"{text} sum of the attributions is {number_text(row.total)}"
+    text = f"Text {number}: sum" if len(result.rows) > 1 else "Sum"
+    start = f"{text} {number_text(row.total)}, expected"
     if row.baseline_score is None:
-        return f"{start}; 1 is the sum of a row of attention weights."
-    expected = {
-        "integrated": "They should be equal.",
-        "gradxinput": "They are equal only for a linear model.",
-        "occlusion": "They are equal only if no two tokens interact.",
+        return f"{start} 1, the sum of a row of attention weights."
+    exact = {
+        "integrated": "",
+        "gradxinput": " if the model is linear",
+        "occlusion": " if no two tokens interact",
     }[result.method]
     return (
-        f"{start}, the score {number_text(row.score)} less {number_text(row.baseline_score)} of"
-        f" the baseline ({result.baseline}) is {number_text(row.difference)}. {expected}"
+        f"{start} {number_text(row.difference)}{exact} (score {number_text(row.score)},"
+        f" baseline {result.baseline} {number_text(row.baseline_score)})."
     )
 
 

@@ -1,6 +1,6 @@
 """Ranked inputs of units as text: a row for each input of a unit, with the quantiles above them.
 
-Of texts, the token with the largest value is in brackets.
+In texts, the token with the largest value is in brackets.
 """
 
 from __future__ import annotations

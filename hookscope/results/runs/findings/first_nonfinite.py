@@ -133,7 +133,7 @@ def _earliest(curves: Measured, bad: NDArray[np.bool_]) -> _Origin | None:
 def _latest_gradient(measured: MeasuredRun, gradients: list[Measured]) -> _Origin | None:
     """The gradient with which the backward pass of the first bad row began to be not finite.
 
-    That is the last in execution order. Of one layer, the gradient at its output comes before those
+    That is the last in execution order. In one layer, the gradient at its output comes before those
     of its parameters.
     """
     kept = ~measured.skipped_rows[:, None]

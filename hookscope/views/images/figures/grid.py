@@ -93,7 +93,7 @@ class Grid:
 def columns_for(count: int, share: float) -> int:
     """Return the number of columns of a grid that is about as wide as high.
 
-    Of two numbers, it is that with fewer empty cells in the last row.
+    The number with fewer empty cells in the last row is taken.
 
     Args:
         count: number of panels.
