@@ -11,7 +11,7 @@ PY := "$(BIN)/python"
 .PHONY: help demo test test-all check docs site bench mutate clean venv ready ready-dev ready-docs ready-mutate
 
 help:
-	@echo 'make demo      install, then run the three commands on img.png'
+	@echo 'make demo      install, then run three commands on a trained model'
 	@echo 'make test      install with the development extra, then run the tests (JOBS=2 at once)'
 	@echo 'make test-all  the tests and the exhaustive suites: every model of the registry'
 	@echo 'make check     format, lint, types, generated files fresh'
@@ -23,10 +23,11 @@ help:
 
 demo: ready
 	@PATH="$$(cd "$(BIN)" && pwd):$$PATH" && export PATH && \
-	$(call show,hookscope tree resnet18) && \
-	$(call show,hookscope capture --layer "layer3.*" --input img.png) && \
-	$(call show,hookscope grads --loss kl --target 3)
+	$(call show,hookscope tree $(DIGITS)) && \
+	$(call show,hookscope capture $(DIGITS) --layer "conv*" --input sample_models/five.png) && \
+	$(call show,hookscope cam $(DIGITS) --input sample_models/five.png)
 
+DIGITS := sample_models/digits.py:trained
 show = printf '\n$$ %s\n' '$(1)' && $(1)
 
 test: ready-dev
@@ -64,7 +65,7 @@ mutate: ready-mutate
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage
-	rm -f resnet18.capture.safetensors resnet18.grads.safetensors
+	rm -f trained.capture.safetensors trained.cam.safetensors trained.cam.png
 	find hookscope tests tools bench sample_models -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installing -----------------------------------------------------------------------------------
