@@ -8,11 +8,13 @@ JOBS ?= 2
 PY := "$(BIN)/python"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check docs site bench mutate clean venv ready ready-dev ready-docs ready-mutate
+.PHONY: help demo test test-oldest test-all check docs site bench mutate clean venv
+.PHONY: ready ready-dev ready-oldest ready-docs ready-mutate
 
 help:
 	@echo 'make demo      install, then run three commands on a trained model'
 	@echo 'make test      install with the development extra, then run the tests (JOBS=2 at once)'
+	@echo 'make test-oldest  the quick tests with the oldest torch and torchvision, in .venv-oldest'
 	@echo 'make test-all  the tests and the exhaustive suites: every model of the registry'
 	@echo 'make check     format, lint, types, generated files fresh'
 	@echo 'make docs      write the generated files anew'
@@ -32,6 +34,9 @@ show = printf '\n$$ %s\n' '$(1)' && $(1)
 
 test: ready-dev
 	@$(PY) -m pytest -n $(JOBS)
+
+test-oldest: ready-oldest
+	@"$(OLDEST_PYTHON)" -m pytest -n $(JOBS) -m 'not slow and not exhaustive'
 
 test-all: ready-dev
 	@$(PY) -m pytest -n $(JOBS) -m ''
@@ -80,6 +85,24 @@ ready: venv
 
 ready-dev: venv
 	@$(call install,.[dev],dev mutate)
+
+# The oldest releases that pyproject.toml names, in an environment of their own that finds every
+# other package in the normal one. Its stamp names both; with other ones it is made anew.
+# PIP_INDEX_URL may name an index whose torch comes without the CUDA libraries.
+OLDEST := .venv-oldest
+OLDEST_PYTHON := $(OLDEST)/$(notdir $(BIN))/python
+OLDEST_RELEASES = sed -nE 's/^ *"(torch|torchvision)>=([0-9.]+)".*/\1==\2.*/p' pyproject.toml
+
+ready-oldest: ready-dev
+	@normal=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	releases=$$($(OLDEST_RELEASES)) && \
+	stamp="$(OLDEST)/.installed" && made=$$(printf '%s\n' "$$normal" $$releases) && \
+	if [ "$$(cat "$$stamp" 2>/dev/null)" = "$$made" ]; then exit 0; fi && \
+	echo "Installing" $$releases "into $(OLDEST) (a large download) ..." >&2 && \
+	rm -rf "$(OLDEST)" && $(PY) -m venv --without-pip "$(OLDEST)" && \
+	"$(OLDEST_PYTHON)" -c 'import sys, sysconfig; print("import site; site.addsitedir(%r)" % sys.argv[1], file=open(sysconfig.get_path("purelib") + "/normal.pth", "w"))' "$$normal" && \
+	"$(OLDEST_PYTHON)" -m pip install --quiet --no-cache-dir --disable-pip-version-check $$releases && \
+	printf '%s\n' "$$made" >"$$stamp"
 
 ready-docs: venv
 	@$(call install,.[docs],docs)

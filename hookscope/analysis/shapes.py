@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C import _len_torch_dispatch_stack
-from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
@@ -30,6 +28,11 @@ from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe_contextmanager
+from hookscope.tensors.torch_internals import (
+    len_dispatch_stack,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 
 log = logging.getLogger("hookscope")
 
@@ -90,7 +93,7 @@ def add_shapes(
 def _counting_flops() -> Iterator[FlopCounterMode]:
     """Count the FLOPs of the block."""
     counter = FlopCounterMode(display=False)
-    depth = _len_torch_dispatch_stack()
+    depth = len_dispatch_stack()
     counter.__enter__()
     mode = counter.mode
     assert mode is not None
@@ -99,9 +102,9 @@ def _counting_flops() -> Iterator[FlopCounterMode]:
     finally:
         # PyTorch takes a mode off its stack while the mode handles a call. After an interrupt the
         # mode may be missing, and the counter cannot remove it.
-        while _len_torch_dispatch_stack() > depth:
-            _pop_mode()
-        _push_mode(mode)
+        while len_dispatch_stack() > depth:
+            pop_dispatch_mode()
+        push_dispatch_mode(mode)
         counter.__exit__(None, None, None)
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -29,6 +28,7 @@ from hookscope.hooks.torch_state import backward_pass_id
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.input_clones import InputClone, clone_preserving_strides
 from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
+from hookscope.tensors.torch_internals import next_sequence_nr
 
 Edge = tuple[Node, int]
 Report = Callable[[Tensor], None]
@@ -205,7 +205,7 @@ def _uses_of(edge: Edge, node: Node) -> Iterator[TensorUse]:
 
 def next_node_number() -> int:
     """The number of the node that this thread creates next."""
-    return int(torch._C._autograd._get_sequence_nr())
+    return next_sequence_nr()
 
 
 def is_newest(tensor: Tensor) -> bool:

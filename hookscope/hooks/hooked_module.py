@@ -19,12 +19,12 @@ from torch import nn
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.torch_state import inside_backward
+from hookscope.tensors.torch_internals import CALL_CODE
 
 if TYPE_CHECKING:
     from hookscope.hooks.registry import CallRegistry
 
 
-CALL_CODE = nn.Module._call_impl.__code__  # what calls the hooks of a module
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 

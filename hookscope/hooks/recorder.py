@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -38,6 +37,7 @@ from hookscope.specs.record_kinds import (
 )
 from hookscope.tensors.nested import opaque_types, walk
 from hookscope.tensors.signal_safety import SignalSafeContext
+from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 log = logging.getLogger("hookscope")
 
@@ -261,7 +261,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         if not self._follows_gradients and INPUT not in self._kinds_of[call.layer.module]:
             return state
         try:
-            with torch._C.DisableTorchFunctionSubclass():  # a subclass must only see the model
+            with DisableTorchFunctionSubclass():  # a subclass must only see the model
                 self._record_input(call, state)
         except BaseException:
             self.abandon_call(call, state)
@@ -275,7 +275,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self._close(state)
         try:
             if self.sink.open:
-                with torch._C.DisableTorchFunctionSubclass():
+                with DisableTorchFunctionSubclass():
                     self._record_output(call, state)
         finally:
             self.abandon_call(call, state)

@@ -25,12 +25,13 @@ from torch.nn.modules.module import (
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_copies
-from hookscope.hooks.hooked_module import CALL_CODE, HookedModule
+from hookscope.hooks.hooked_module import HookedModule
 from hookscope.hooks.layers import Layer, modules_in
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
 from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
+from hookscope.tensors.torch_internals import CALL_CODE, DisableTorchFunctionSubclass
 
 # The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first
 # one. One thread at a time may change them.
@@ -145,7 +146,7 @@ class HookSet(SignalSafeContext["HookSet"]):
     def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
         """Call ``function`` with the gradient of ``tensor``; its result replaces the gradient."""
         # So a subclass does not notice, and a parameter that has no shape yet does not raise.
-        with _registering, torch._C.DisableTorchFunctionSubclass():
+        with _registering, DisableTorchFunctionSubclass():
             self._handles.append(tensor.register_hook(self._hook(function)))
             if len(self._handles) >= self._most_handles:
                 # Those of tensors that are gone, of which there may be any number in time.
@@ -154,7 +155,7 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def listeners_of(self, tensor: Tensor) -> list[Callable[..., Any]]:
         """Return the functions of ``listen`` at a tensor, also those of other sets of hooks."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             hooks = tensor._backward_hooks
         return [hook.function for hook in hooks.values() if type(hook) is Hook] if hooks else []
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from hookscope.errors import InputError
 from hookscope.sources.layouts import BATCH, LIST
 from hookscope.sources.loaded import LoadedModel
 from hookscope.tensors.nested import as_call, walk
+from hookscope.tensors.torch_internals import ConvNd
 
 log = logging.getLogger("hookscope")
 
@@ -49,7 +49,7 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
     first = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
     # A model with one channel may add that dimension itself.
     if (
-        isinstance(first, _ConvNd)
+        isinstance(first, ConvNd)
         and len(shape) == len(first.kernel_size) + 1
         and shape[0] == first.in_channels > 1
     ):
@@ -145,7 +145,7 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
         return ""
     if weight.is_floating_point() and not floats:
         return f"The layer takes floating-point numbers, but the input contains none. {_AS_FLOATS}"
-    if isinstance(layer, _ConvNd):
+    if isinstance(layer, ConvNd):
         rank = len(layer.kernel_size) + 2
         return _shape_hint(tuple(tensors[0].shape), rank, layer.in_channels)
     if isinstance(layer, nn.Linear):

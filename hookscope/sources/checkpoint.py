@@ -24,6 +24,7 @@ from hookscope.files import file_types
 from hookscope.files.pickle_scan import DAMAGED_ZIP
 from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
+from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 _SAVE_THUS = file_types.SAVE_WEIGHTS
@@ -64,7 +65,7 @@ class FileTensor(Tensor):
         if func not in _METADATA_QUERIES:
             args = _with_values(args)
             kwargs = {name: _with_values(value) for name, value in kwargs.items()}
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hookscope.errors import HookscopeError
 from hookscope.tensors.caches import cached_tensors, is_cache
+from hookscope.tensors.torch_internals import is_wrapped_by_functorch
 
 TensorPath = tuple[str, ...]
 
@@ -35,7 +36,7 @@ FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors cannot be stor
 
 def is_functorch_tensor(tensor: Tensor) -> bool:
     """Whether a tensor belongs to a transform of ``torch.func``; see ``FUNCTORCH_REASON``."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return is_wrapped_by_functorch(tensor)
 
 
 def unreadable_reason(tensor: Tensor) -> str:
@@ -45,7 +46,7 @@ def unreadable_reason(tensor: Tensor) -> str:
         >>> unreadable_reason(torch.ones(1)), unreadable_reason(torch.ones(1, device="meta"))
         ('', 'on the meta device, where tensors have no values')
     """
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_wrapped_by_functorch(tensor):
         return FUNCTORCH_REASON
     if tensor.is_meta:
         return "on the meta device, where tensors have no values"

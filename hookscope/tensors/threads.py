@@ -26,21 +26,20 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, TypeVar
 
-import torch
-from torch import nn
 from torch.nn.parallel import parallel_apply
 
 from hookscope.errors import RequestError
 from hookscope.tensors.signal_safety import interruptible, signal_safe_contextmanager
+from hookscope.tensors.torch_internals import CALL_CODE, OUTER_CALL_CODE, thread_object
 
 T = TypeVar("T")
 
 log = logging.getLogger("hookscope")
 
-_KEY = "hookscope"  # in PyTorch's thread-local state
+_scopes = thread_object("hookscope")
 _CALLS = {  # what runs while a module is being called
-    nn.Module._wrapped_call_impl.__code__,
-    nn.Module._call_impl.__code__,
+    CALL_CODE,
+    OUTER_CALL_CODE,
     parallel_apply.__code__,
 }
 
@@ -66,9 +65,7 @@ class ThreadScope:
 
 def _scope() -> ThreadScope | None:
     """The scope of the current thread; None if it has none yet."""
-    if not torch._C._is_key_in_tls(_KEY):
-        return None
-    scope: ThreadScope = torch._C._get_obj_in_tls(_KEY)
+    scope: ThreadScope | None = _scopes.get()
     return scope
 
 
@@ -76,7 +73,7 @@ def _own_scope() -> ThreadScope:
     scope = _scope()
     if scope is None:
         scope = ThreadScope()
-        torch._C._stash_obj_in_tls(_KEY, scope)
+        _scopes.set(scope)
     return scope
 
 
@@ -87,14 +84,10 @@ def _begin_use() -> ThreadScope:
 
 
 def _end_use(scope: ThreadScope) -> None:
-    """Remove an unused scope from this thread.
-
-    PyTorch frees its thread-local state after Python has deleted the thread, and needs Python to
-    free an object in it: a process that ends at that moment would abort.
-    """
+    """Remove an unused scope from this thread."""
     scope.uses -= 1
     if not scope.uses and _scope() is scope:
-        torch._C._remove_obj_from_tls(_KEY)
+        _scopes.remove()
 
 
 def fork_safe_lock() -> threading.RLock:
@@ -108,16 +101,16 @@ def fork_safe_lock() -> threading.RLock:
 
 def _run_in(scope: ThreadScope, function: Callable[..., T], *args: Any) -> T:
     before = _scope()
-    torch._C._stash_obj_in_tls(_KEY, scope)
+    _scopes.set(scope)
     scope.uses += 1
     try:
         return function(*args)
     finally:
         scope.uses -= 1
         if before is None:
-            torch._C._remove_obj_from_tls(_KEY)
+            _scopes.remove()
         else:
-            torch._C._stash_obj_in_tls(_KEY, before)
+            _scopes.set(before)
 
 
 def as_this_thread(function: Callable[..., T]) -> Callable[..., T]:

@@ -21,6 +21,7 @@ from hookscope.results.runs.run_info import RunEvent
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.watch_options import INF, NAN
+from hookscope.tensors.torch_internals import is_tracing, top_saved_tensors_hooks
 from hookscope.training.found_models import local_part
 from hookscope.training.layer_measures import Guard, TrainingHooks, inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters
@@ -59,11 +60,11 @@ class _Infinity(NamedTuple):
 
 def _saves_tensors_elsewhere() -> bool:
     """Whether what backward needs is not kept in memory, as with checkpoints."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return top_saved_tensors_hooks(True) is not None
 
 
 def _is_watched_now() -> bool:
-    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or inside_backward())
+    return not (torch.compiler.is_compiling() or is_tracing() or inside_backward())
 
 
 class BadValueStop:

@@ -20,6 +20,7 @@ from hookscope.results.runs.series import Series
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.nested import walk
 from hookscope.tensors.threads import EveryThread
+from hookscope.tensors.torch_internals import is_tracing
 from hookscope.training.pending_values import PendingValues
 from hookscope.training.tensor_measures import (
     count_nonzero,
@@ -160,7 +161,7 @@ class LayerHooks:
     def _after_call(
         self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        if self._measures is None or torch.compiler.is_compiling() or torch._C._is_tracing():
+        if self._measures is None or torch.compiler.is_compiling() or is_tracing():
             return
         if not (self._model.training or torch.is_grad_enabled()) and self._is_trained():
             self.was_evaluated = True

@@ -17,6 +17,7 @@ from hookscope.hooks.layers import Layer
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
 from hookscope.results.runs.series import Series
+from hookscope.tensors.torch_internals import foreach_div, foreach_norm, foreach_sub_
 from hookscope.training.found_models import dense_values, local_part
 from hookscope.training.pending_values import PendingValues
 from hookscope.training.tensor_measures import is_measurable, norm_of, unnoticed
@@ -195,7 +196,7 @@ class ParameterMeasures:
             norms = _norms([_values(parameters[n].grad) for n in measured])
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
             if isinstance(scale, Tensor) and norms:
-                norms = list(torch._foreach_div(norms, float(scale)))
+                norms = list(foreach_div(norms, float(scale)))
             self._clipped.add(measured, norms)
             copies = [self.named.copy(n) for n in own]
             self._before = dict(zip(own, copies, strict=True))
@@ -303,7 +304,7 @@ def _series(model: str, key: str) -> dict[str, Series]:
 
 def _norms(tensors: list[Tensor]) -> list[Tensor]:
     if tensors and all(tensor.dtype == torch.float32 for tensor in tensors):
-        return list(torch._foreach_norm(tensors))
+        return list(foreach_norm(tensors))
     return [norm_of(tensor) for tensor in tensors]
 
 
@@ -311,7 +312,7 @@ def _norms_of_differences(before: list[Tensor], after: list[Tensor]) -> list[Ten
     """Norms of ``before`` - ``after``; ``before`` is overwritten."""
     if all(tensor.is_cpu for tensor in before):  # each while it is in the cache
         return [norm_of(old.sub_(new)) for old, new in zip(before, after, strict=True)]
-    torch._foreach_sub_(before, after)
+    foreach_sub_(before, after)
     return _norms(before)
 
 

@@ -14,10 +14,14 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
 from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.torch_internals import (
+    DisableTorchFunction,
+    disable_current_modes,
+    len_dispatch_stack,
+)
 from hookscope.training.pending_values import PendingValues
 
 _NARROW = {torch.float16, torch.bfloat16}
@@ -27,15 +31,14 @@ SMALL = 2**14  # entries of a mask for which memory is at hand
 
 def unnoticed() -> AbstractContextManager[object]:
     """Compute without the modes that the script has enabled, which could count what is computed."""
-    if torch._C._len_torch_dispatch_stack():
+    if len_dispatch_stack():
         return _without_modes()
-    manager: AbstractContextManager[object] = torch._C.DisableTorchFunction()
-    return manager
+    return DisableTorchFunction()
 
 
 @contextmanager
 def _without_modes() -> Iterator[None]:
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with DisableTorchFunction(), disable_current_modes():
         yield
 
 

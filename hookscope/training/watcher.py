@@ -25,10 +25,10 @@ from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.runs.run_info import RunEvent, Status, place_of
 from hookscope.results.runs.run_writer import RunWriter
 from hookscope.results.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
-from hookscope.sources.torchscript.torchscript_source import script_compiler
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.tensors.signal_safety import uninterrupted
+from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
 from hookscope.training.model_hooks import ModelHooks
@@ -147,7 +147,7 @@ class Watcher:
                 return
             try:
                 # No mode of the script sees what is asked of its tensors.
-                with torch._C.DisableTorchFunction():
+                with DisableTorchFunction():
                     function(*args, **kwargs)
             except TrainingStopped as stopped:
                 self._stop(stopped.event)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as module_hooks
 
 from hookscope.analysis.sweep.call_effects import (
     ModuleState,
@@ -44,6 +43,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.stored_outputs import StoredOutputs
 from hookscope.specs.patterns import ROOT
+from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS
 
 
 @dataclass(frozen=True)
@@ -248,8 +248,7 @@ def resolve_reuse(
 
 def hooks_of_process() -> bool:
     """Whether hooks are registered that PyTorch calls for every module."""
-    hooks = (module_hooks._global_forward_hooks, module_hooks._global_forward_pre_hooks)
-    return any(hooks)
+    return any((GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS))
 
 
 def _nothing(reason: str) -> str:

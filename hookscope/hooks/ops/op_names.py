@@ -6,7 +6,8 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from torch import nn
-from torch._ops import OpOverload, OpOverloadPacket
+
+from hookscope.tensors.torch_internals import OpOverload, OpOverloadPacket
 
 # Python's names of operators that have another name in PyTorch.
 _DUNDER = {

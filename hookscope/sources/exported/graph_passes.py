@@ -117,7 +117,7 @@ _BLOCK = torch.ops.higher_order.wrap_with_set_grad_enabled
 def switch_autograd(enabled: bool) -> bool:
     """Switch autograd on or off; return the previous state."""
     before = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(enabled)
+    torch.set_grad_enabled(enabled)
     return before
 
 

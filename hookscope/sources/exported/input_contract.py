@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from hookscope.errors import InputError
+from hookscope.tensors.torch_internals import pytree
 
 _LETTERS = "NMKLPQRSTUVW"
 _REPAIR = "Give it that shape{0}, or export the model again with dynamic_shapes."
@@ -51,6 +51,7 @@ class InputContract:
         args_names, kwargs_names = pytree.tree_unflatten(self._names, self._in_spec)
         if kwargs.keys() == kwargs_names.keys():  # in the order of the export
             kwargs = {name: kwargs[name] for name in kwargs_names}
+        flat: list[Any]
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in_spec:
             actual = pytree.tree_map(_describe, (args, kwargs))

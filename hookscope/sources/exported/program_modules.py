@@ -16,16 +16,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.unflatten import UnflattenedModule
 from torch.fx.node import map_aggregate
-from torch.utils import _pytree as pytree
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.sources.exported.graph_passes import inline_grad_blocks, remove_alias_outputs
 from hookscope.sources.exported.input_contract import InputContract
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.torch_internals import pytree, remove_effect_tokens
 
 _CALL = re.compile(r"@\d+")
 
@@ -178,9 +177,7 @@ class _Unflattened(UnflattenedModule):
 def build_module(program: torch.export.ExportedProgram) -> nn.Module:
     """Return the program as a module; see ``exported_source.to_module``."""
     try:
-        flat = _Unflattened(
-            _remove_effect_tokens(remove_alias_outputs(inline_grad_blocks(program)))
-        )
+        flat = _Unflattened(remove_effect_tokens(remove_alias_outputs(inline_grad_blocks(program))))
     except Exception as exc:
         raise ModelError(
             f"The exported program cannot be split into its layers: {end_sentence(str(exc))}",

@@ -24,6 +24,7 @@ from torch.export.pt2_archive import PT2ArchiveReader
 from hookscope.errors import ModelError
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
 from hookscope.sources.torchscript.operators import REFUSED
+from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
@@ -180,13 +181,13 @@ def _call_targets(program: Any) -> Iterator[str]:
 
 
 def _is_operator(name: str) -> bool:
-    return isinstance(_resolved(name), torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+    return isinstance(_resolved(name), (OpOverload, HigherOrderOperator))
 
 
 def _schema_name(name: str) -> str:
     """The name of an operator in its schema, such as ``aten::relu``; of another one its text."""
     operator = _resolved(name)
-    if isinstance(operator, torch._ops.OpOverload):
+    if isinstance(operator, OpOverload):
         return str(operator._schema.name)
     return "::".join(name.split(".")[2:4])
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from hookscope.errors import EditError, InputError, RequestError
 from hookscope.sources.onnx.calls import GraphCall
@@ -25,6 +24,11 @@ from hookscope.sources.onnx.input_contract import InputContract
 from hookscope.sources.onnx.recorded_values import RecordedValues
 from hookscope.sources.onnx.session import GraphSession, NodeFailed
 from hookscope.sources.onnx.value_shapes import ValueShapes
+from hookscope.tensors.torch_internals import (
+    GLOBAL_FORWARD_HOOKS,
+    GLOBAL_FORWARD_PRE_HOOKS,
+    parse_to,
+)
 
 _GIVE_SOURCE = "Give the model that was exported: FILE.py:NAME."
 
@@ -171,7 +175,7 @@ class GraphModel(GraphPart):
         """Return itself, or raise RequestError for another dtype or device."""
         device: Any
         dtype: Any
-        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, _ = parse_to(*args, **kwargs)
         if dtype is not None or (device is not None and device.type != "cpu"):
             return self._apply(None)
         return self
@@ -206,7 +210,7 @@ def part_class(name: str, base: type[GraphPart] = GraphPart) -> type[GraphPart]:
 
 
 def _has_hooks(part: nn.Module) -> bool:
-    everywhere = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    everywhere = GLOBAL_FORWARD_HOOKS or GLOBAL_FORWARD_PRE_HOOKS
     return bool(part._forward_hooks or part._forward_pre_hooks or everywhere)
 
 

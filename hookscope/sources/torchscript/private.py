@@ -25,8 +25,8 @@ from hookscope.sources.torchscript.graph import (
     Type,
     Value,
 )
+from hookscope.tensors.torch_internals import torch_c as _C
 
-_C: Any = torch._C  # its stubs are incomplete
 ArchiveReader: Any = _C.PyTorchFileReader  # the reader that opens archives
 ScriptObject = Any  # _C.ScriptModule: hashable, equal if it is the same module
 

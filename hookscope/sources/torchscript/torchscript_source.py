@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -179,11 +178,3 @@ def _log_contents(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModul
             " used as layers, named by kind and order, such as conv2d_1",
             spec.path,
         )
-
-
-def script_compiler() -> tuple[ModuleType, str]:
-    """Return the module and the name of the function that compiles a module to TorchScript.
-
-    A hook on the module would be compiled too.
-    """
-    return torch.jit._recursive, "create_script_module"
