@@ -96,7 +96,7 @@ output = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer channels by target input output no-output",
+    main="layer channels by target input model-arg output no-output",
     notes=MEANINGS,
     topics="model-specs layers inputs weights losses",
 )

@@ -102,7 +102,7 @@ how = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="by target against baseline input output no-output",
+    main="by target against baseline input model-arg output no-output",
     topics="model-specs inputs weights",
 )
 def attribute(

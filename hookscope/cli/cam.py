@@ -176,7 +176,7 @@ output = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="by layer target input output no-output",
+    main="by layer target input model-arg output no-output",
     topics="cam-methods model-specs inputs weights",
 )
 def cam(

@@ -85,7 +85,7 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer what input shape weights edit output no-output",
+    main="layer what input model-arg shape weights edit output",
     topics="model-specs layers inputs weights edits hooks keys",
 )
 def capture(

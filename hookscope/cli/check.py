@@ -102,7 +102,7 @@ thresholds = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="only skip forward-only loss target input output",
+    main="only forward-only loss target input model-arg output",
     topics="checks model-specs inputs weights losses",
 )
 def check(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:

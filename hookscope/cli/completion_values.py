@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ast
     from pathlib import Path
 
     import click
@@ -28,8 +29,14 @@ def models(
 
     from hookscope.specs.catalog import bundled_models
 
-    source, colon, _ = incomplete.rpartition(":")
-    names = _models_of(source) if colon else (model.name for model in bundled_models())
+    from hookscope.specs.literal_arguments import split_call
+
+    called, call = split_call(f"{incomplete})")  # the call is not finished
+    source, colon, _ = called.rpartition(":") if call else incomplete.rpartition(":")
+    if call:
+        names = _arguments_of(source, called, incomplete)
+    else:
+        names = _models_of(source) if colon else [model.name for model in bundled_models()]
     matches = [name for name in names if name.startswith(incomplete)]
     return [CompletionItem(name) for name in matches] or [CompletionItem(incomplete, type="file")]
 
@@ -139,15 +146,35 @@ def _models_of(source: str) -> list[str]:
 
 def _names_in_file(path: str) -> list[str]:
     """Return the classes and functions that a Python file defines for others."""
+    return [name for name in _definitions(path) if not name.startswith("_")]
+
+
+def _definitions(path: str) -> dict[str, ast.ClassDef | ast.FunctionDef]:
+    """Return the classes and functions of a Python file by name. It is not run."""
     import ast
     from pathlib import Path
 
     try:
         nodes = ast.parse(Path(path).read_bytes()).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    definitions = (ast.ClassDef, ast.FunctionDef)
+    return {node.name: node for node in nodes if isinstance(node, definitions)}
+
+
+def _arguments_of(path: str, called: str, incomplete: str) -> list[str]:
+    """Return an unfinished call with the name of each further parameter, as in ``Net(width=``."""
+    import ast
+
+    node = _definitions(path).get(called.removeprefix(f"{path}:"))
+    if isinstance(node, ast.ClassDef):
+        methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
+        node = next((each for each in methods if each.name == "__init__"), None)
+    if not isinstance(node, ast.FunctionDef):
         return []
-    definitions = (node for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef)))
-    return [node.name for node in definitions if not node.name.startswith("_")]
+    begun = incomplete[: max(incomplete.rfind(mark) for mark in "(, ") + 1]
+    parameters = (one.arg for one in (*node.args.args, *node.args.kwonlyargs))
+    return [f"{begun}{name}=" for name in parameters if name != "self"]
 
 
 def _names_in_timm() -> list[str]:
@@ -218,8 +245,10 @@ def _cache_file(model: str) -> Path:
     from hashlib import sha256
 
     from hookscope.files.cache_folder import cache_folder
+    from hookscope.specs.literal_arguments import split_call
 
-    path, colon, name = model.rpartition(":")
-    if path.endswith(".py") or model.endswith(".py"):
-        model = f"{os.path.abspath(path or model)}{colon}{name if colon else ''}"
+    spec, call = split_call(model)
+    path, colon, name = spec.rpartition(":")
+    if path.endswith(".py") or spec.endswith(".py"):
+        model = f"{os.path.abspath(path or spec)}{colon}{name if colon else ''}{call}"
     return cache_folder() / "layers" / f"{sha256(os.fsencode(model)).hexdigest()[:32]}.txt"

@@ -135,7 +135,7 @@ models = combine(
         multiple=True,
         metavar="KEY=VALUE",
         callback=_read_each("parse_assignments"),
-        help="Constructor argument; a KEY given twice applies to A, then B. Repeatable.",
+        help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
     ),
     option(
         "--method",
@@ -210,10 +210,8 @@ runs = combine(
 
 @command(
     "diff",
-    click.argument(
-        "a", help="A capture, a run folder, weights, features, or a model as for 'capture'."
-    ),
-    click.argument("b", help="The capture, run, weights, features or model to compare with A."),
+    click.argument("a", help="A capture, run folder, weights, features or model."),
+    click.argument("b", help="What to compare with A, of the same kind."),
     matching,
     options.layers,
     what,
@@ -225,7 +223,7 @@ runs = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer map atol input weights",
+    main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",
 )
 def diff(ctx: click.Context, **values: Any) -> None:

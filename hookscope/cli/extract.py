@@ -196,7 +196,7 @@ output = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer input batch reduce store-dtype skip-bad resume output",
+    main="layer input model-arg batch reduce skip-bad resume output",
     topics="model-specs layers inputs weights reductions",
 )
 def extract(ctx: click.Context, **values: Any) -> None:

@@ -55,7 +55,7 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="channels by count scale weights output",
+    main="channels by count weights output model-arg",
     topics="model-specs weights",
 )
 def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:

@@ -76,7 +76,7 @@ precision = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="shape input atol rtol eps",
+    main="shape input model-arg atol rtol eps",
     topics="model-specs inputs weights",
 )
 def gradcheck(ctx: click.Context, **values: Any) -> None:

@@ -75,7 +75,7 @@ penalty = option(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="loss target layer input grad-edit output no-output",
+    main="loss target layer input model-arg grad-edit output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
 def grads(

@@ -67,7 +67,7 @@ how = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer target input output no-output",
+    main="layer target input model-arg output no-output",
     topics="model-specs layers inputs weights",
 )
 def lens(

@@ -137,7 +137,7 @@ model = combine(
         expose_value=False,
         callback=_store_model_argument,
         shell_complete=completion_values.models,
-        help="Model name, FILE.py:NAME, .pt, .pt2 or .onnx. Also package.module:NAME,"
+        help="Name, FILE.py:NAME or NAME(5), .pt, .pt2 or .onnx. Also package.module:NAME,"
         " timm:NAME and hf:FOLDER.",
     ),
     option(
@@ -158,7 +158,7 @@ model = combine(
         multiple=True,
         metavar="KEY=VALUE",
         callback=read_assignments,
-        help="Constructor argument, or configuration value of an hf: model. Repeatable.",
+        help="Constructor argument. Of an hf: model a configuration value. Repeatable.",
     ),
     option(
         "--method",

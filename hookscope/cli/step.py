@@ -74,7 +74,7 @@ optimizer = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="optimizer lr opt-arg loss target input output no-output",
+    main="optimizer lr opt-arg loss target input model-arg output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
 def step(

@@ -115,7 +115,7 @@ how = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer edit positions target against input output no-output",
+    main="layer edit positions target against input model-arg output no-output",
     notes=MEANINGS,
     topics="model-specs layers edits inputs weights losses",
 )

@@ -51,7 +51,7 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer leaves forward-only input shape chrome",
+    main="layer leaves forward-only input model-arg shape chrome",
     topics="model-specs layers inputs weights losses",
 )
 def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:

@@ -69,7 +69,7 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="layer type depth leaves shapes shape",
+    main="layer model-arg type depth leaves shapes shape",
     topics="model-specs layers weight-files",
 )
 def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: Any) -> None:

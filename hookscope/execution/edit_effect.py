@@ -30,6 +30,7 @@ from hookscope.results.metadata import (
 )
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.choices import VALUE_HOOKS
+from hookscope.specs.literal_arguments import split_call
 from hookscope.specs.model_spec import FILE, MODULE
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import walk
@@ -77,7 +78,7 @@ def describe_effect(
             if compared is not None and _lacks_class_names(prepared, output):
                 log.info(
                     "no top classes: %s defines no list 'categories' of their names",
-                    prepared.loaded.spec.rpartition(":")[0] or prepared.loaded.spec,
+                    split_call(prepared.loaded.spec)[0].rpartition(":")[0] or prepared.loaded.spec,
                 )
     if compared is not None:
         entries = drift(run.capture, compared)

@@ -7,7 +7,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 from hookscope.errors import RequestError
@@ -44,9 +44,10 @@ def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> 
     }
 
 
-def format_arguments(values: Mapping[str, Any]) -> str:
-    """Return arguments as in a call: ``width=8, act='relu'``."""
-    return ", ".join(f"{key}={value!r}" for key, value in values.items()) or "no arguments"
+def format_arguments(values: Mapping[str, Any], positional: Sequence[Any] = ()) -> str:
+    """Return arguments as in a call: ``5, width=8, act='relu'``."""
+    named = (f"{key}={value!r}" for key, value in values.items())
+    return ", ".join([*map(repr, positional), *named]) or "no arguments"
 
 
 def advise_on_commas(values: Mapping[str, Any]) -> str:

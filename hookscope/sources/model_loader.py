@@ -17,6 +17,7 @@ from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs import catalog
 from hookscope.specs.adapter_folder import NO_ADAPTER, check_adapter
+from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import (
     EXPORTED,
     FILE,
@@ -70,7 +71,7 @@ def load(
     Args:
         spec: the model's spec: a torchvision name; ``FILE.py:NAME`` or ``package.module:NAME``,
             where NAME is a subclass of ``nn.Module``, a function that returns a model, or a
-            model; ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
+            model, and may be followed by literal arguments, ``FILE.py:NAME(5, act="relu")``; ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
             transformers; a file made by ``torch.jit.save`` or ``torch.export.save``; or a spec
             with a prefix that another package has registered.
         weights: ``random`` (from the seed), ``default`` or another name of pretrained weights
@@ -108,6 +109,7 @@ def load(
     parsed = catalog.check_model_spec(spec)
     catalog.check_attn(parsed, attn)
     check_adapter(parsed, adapter)
+    keywords = join_arguments(spec, parsed.arguments, model_args)
     source = import_module(_SOURCES[parsed.source])
     options: dict[str, Any] = {}
     if parsed.source == TORCHSCRIPT:
@@ -120,7 +122,7 @@ def load(
     elif parsed.source == ONNX:
         options["optimize"] = onnx_optimize or "none"
     loaded = source.load(
-        parsed, weights=request, model_args=dict(model_args or {}), seed=seed, meta=meta, **options
+        parsed, weights=request, model_args=keywords, seed=seed, meta=meta, **options
     )
     loaded = replace(cast(LoadedModel, loaded), module=as_hookable(loaded.module))
     if method not in (None, FORWARD):

@@ -113,10 +113,10 @@ def _listing(path: str, models: list[str], offered: dict[str, str]) -> str:
 
 def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -> nn.Module:
     if isinstance(value, nn.Module):
-        if model_args:
+        if model_args or spec.arguments.positional:
             raise ModelError(
                 f"{name} in {spec.path!r} is an instance and takes no arguments.",
-                "Name its class or a function that builds it, or leave out --model-arg.",
+                "Name its class or a function that builds it, or leave out the arguments.",
             )
         if spec.source == FILE:  # the file is run anew each time
             return value
@@ -130,14 +130,15 @@ def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -
             f"{name} in {spec.path!r} is of type {type(value).__name__}, not a model.",
             "Name an nn.Module class, a function that returns one, or an instance.",
         )
+    positional = spec.arguments.positional
     keywords = arguments.convert_arguments(value, model_args)
-    _check_arguments(name, value, keywords)
+    _check_arguments(spec, name, value, keywords)
     try:
-        model = run_user_code(spec.path, partial(value, **keywords))
+        model = run_user_code(spec.path, partial(value, *positional, **keywords))
     except ModelError as error:
-        if keywords:
-            called = f"{name} was called with {arguments.format_arguments(keywords)}."
-            advice = arguments.advise_on_commas(keywords) or "Check --model-arg."
+        if keywords or positional:
+            called = f"{name} was called with {arguments.format_arguments(keywords, positional)}."
+            advice = arguments.advise_on_commas(keywords) or "Check the arguments."
             raise ModelError(error.message, f"{called} {advice} {error.hint}".strip()) from error
         raise
     if not isinstance(model, nn.Module):
@@ -150,19 +151,22 @@ def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -
     return model
 
 
-def _check_arguments(name: str, target: Callable[..., Any], keywords: dict[str, Any]) -> None:
+def _check_arguments(
+    spec: ModelSpec, name: str, target: Callable[..., Any], keywords: dict[str, Any]
+) -> None:
     """Raise ModelError, with the signature, if arguments are missing or unknown."""
     try:
         signature = inspect.signature(target)
     except ValueError:  # a callable written in C may have none
         return
     try:
-        signature.bind(**keywords)
+        signature.bind(*spec.arguments.positional, **keywords)
     except TypeError as exc:
+        written = arguments.format_arguments(keywords, spec.arguments.positional)
         raise ModelError(
-            f"{name} cannot be built with {arguments.format_arguments(keywords)}:"
-            f" {end_sentence(str(exc))}",
-            f"Its signature is {name}{signature}; give each argument as --model-arg KEY=VALUE.",
+            f"{name} cannot be built with {written}: {end_sentence(str(exc))}",
+            f"Its signature is {name}{signature}. Give each argument as --model-arg KEY=VALUE, or"
+            f" all of them as in {spec.path}:{name}(KEY=VALUE).",
         ) from None
 
 

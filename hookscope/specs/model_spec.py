@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from hookscope.files import file_types
 from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHIVE, describe_file
 from hookscope.files.shell_words import quote_word
 from hookscope.files.weight_files import WeightFiles, find_weight_files
+from hookscope.specs.literal_arguments import LiteralArguments, parse_arguments, split_call
 from hookscope.specs.near_files import near_files
 from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.suggestions import did_you_mean
@@ -67,12 +68,14 @@ class ModelSpec:
             follows ``hf:``; empty for a model of torchvision or timm.
         name: the model's name in its source; empty for the only model of a Python file; of a
             scripted, exported or ONNX file its stem, with characters that a file name may have.
+        arguments: those that follow the name, as in ``FILE.py:Net(5)``.
     """
 
     source: str
     text: str
     path: str
     name: str
+    arguments: LiteralArguments = LiteralArguments()
 
     @property
     def stem(self) -> str:
@@ -92,6 +95,14 @@ def parse_model(text: str) -> ModelSpec:
         >>> parse_model("resnet18").source
         'torchvision'
     """
+    called, call = split_call(text)
+    if call:
+        spec = replace(parse_model(called), text=text, arguments=parse_arguments(called, call))
+        if spec.arguments.positional and spec.source not in (FILE, MODULE):
+            raise ModelError(
+                f"{text!r} has an argument without a name.", f"Write it as in {called}(KEY=VALUE)."
+            )
+        return spec
     if text.isidentifier():  # even if a file or folder of that name exists
         return ModelSpec(TORCHVISION, text, "", text)
     if not text.strip():
@@ -102,7 +113,9 @@ def parse_model(text: str) -> ModelSpec:
         if not Path(path).is_file():
             raise ModelError(f"There is no file {path!r}.", near_files(path, MODEL_FORMS))
         if name is not None and not name.isidentifier():
-            raise ModelError(f"{name!r} is not a valid Python name.", f"Write {path}:NAME.")
+            raise ModelError(
+                f"{name!r} is not a valid Python name.", f"Write {path}:NAME or {path}:NAME(5)."
+            )
         return ModelSpec(FILE, text, path, name or "")
     if Path(text).is_file() and (source := _SOURCES.get(describe_file(text)[0])):
         name = re.sub(r"[^\w-]+", "_", Path(text).stem).strip("_-")

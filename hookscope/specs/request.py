@@ -38,6 +38,7 @@ from hookscope.specs.losses import (
     check_target,
     reject_loss_options,
 )
+from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
@@ -122,6 +123,7 @@ class ModelRequest:
         check_adapter(self.spec, self.adapter)
         if self.spec is not None:
             check_attn(self.spec, self.attn)
+            join_arguments(self.spec.text, self.spec.arguments, self.model_args)
             if self.source == ONNX:
                 check_onnx_model(
                     self.spec.text,

@@ -170,6 +170,23 @@ def test_keys_and_layers_of_a_training_run_are_completed(complete) -> None:
     ]
 
 
+def test_the_arguments_of_a_model_are_completed_from_its_source(tmp_path, monkeypatch) -> None:
+    source = "class Net:\n    def __init__(self, width=3, *, wide=1): ...\ndef make(depth): ...\n"
+    (tmp_path / "net.py").write_text(source + "raise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+
+    def offered(incomplete: str) -> list[str]:
+        return [item.value for item in completion_values.models(None, None, incomplete)]
+
+    assert offered("net.py:Net(") == ["net.py:Net(width=", "net.py:Net(wide="]
+    assert offered("net.py:Net(width=5, wid") == [
+        "net.py:Net(width=5, width=",
+        "net.py:Net(width=5, wide=",
+    ]
+    assert offered("net.py:make(d") == ["net.py:make(depth="]
+    assert offered("net.py:Other(") == ["net.py:Other("]  # files
+
+
 @pytest.mark.slow
 def test_layers_are_completed_once_a_command_has_seen_the_model(run, complete) -> None:
     assert run("tree", "alexnet", "-q", "--depth", "1").rc == 0
@@ -201,6 +218,7 @@ def test_what_is_remembered_of_a_model(tmp_path: Path, monkeypatch) -> None:
     completion_values.remember_layers("net.py:Net", [("d", "Z")], complete=True)
     assert completion_values._recall("net.py:Net") == [("d", "Z")]
     assert completion_values._recall("net.py:Other") == []
+    assert completion_values._recall("net.py:Net(5)") == []
     assert len([p for p in (tmp_path / "cache").rglob("*") if p.is_file()]) == 1
 
 

@@ -91,7 +91,7 @@ def test_several_arguments_of_a_model_in_one_option_are_parted(run, files, annot
     done = run("tree", "net.py:Net", "--model-arg", "num_classes=5,width=8")
     advice = "Repeat --model-arg for each argument: --model-arg num_classes=5 --model-arg width=8"
     assert done.rc == 2
-    assert advice in done.stderr and "Check --model-arg" not in done.stderr
+    assert advice in done.stderr and "Check the arguments" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_wrong_argument_of_a_model_is_named(run, files, annotation) -> None:
         assert "num_classes" in done.stderr.splitlines()[0]
     else:
         assert done.stderr.startswith("Error: net.py, line 7, raised TypeError: ")
-        hint = "Net was called with num_classes='ten'. Check --model-arg. HOOKSCOPE_DEBUG=1"
+        hint = "Net was called with num_classes='ten'. Check the arguments. HOOKSCOPE_DEBUG=1"
         assert done.stderr.splitlines()[1].startswith(hint)
 
 

@@ -153,3 +153,67 @@ def test_assignments_keep_their_text() -> None:
 def test_what_is_no_assignment_is_refused(pairs: list[str]) -> None:
     with pytest.raises(RequestError):
         parse_assignments(pairs)
+
+
+@pytest.mark.parametrize(
+    ("call", "positional", "keywords"),
+    [
+        ("(5)", (5,), {}),
+        ("()", (), {}),
+        ("( -1.5, [1, (2,)] )", (-1.5, [1, (2,)]), {}),
+        ("(width=16, act='relu')", (), {"width": 16, "act": "relu"}),
+        ("(3, {'a': {1, 2}}, deep=True, path='a/b:c(1)')", (3, {"a": {1, 2}}), None),
+        ("(None,)", (None,), {}),
+    ],
+)
+@pytest.mark.parametrize("place", ["net.py:Net", "a (copy)/net.py:Net", "beside:Net"])
+def test_the_name_of_a_model_may_have_literal_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place, call, positional, keywords
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a (copy)").mkdir()
+    for file in ("net.py", "beside.py", "a (copy)/net.py"):
+        Path(file).touch()
+    spec, bare = parse_model(place + call), parse_model(place)
+    assert (spec.source, spec.path, spec.name, spec.stem) == (
+        *(bare.source, bare.path, bare.name, bare.stem),
+    )
+    assert spec.text == place + call
+    assert spec.arguments.positional == positional
+    expected = {"deep": True, "path": "a/b:c(1)"} if keywords is None else keywords
+    assert dict(spec.arguments.keywords) == expected
+
+
+def test_a_model_of_a_source_takes_arguments_by_name() -> None:
+    assert parse_model("resnet18(num_classes=3)").arguments.keywords == (("num_classes", 3),)
+    assert parse_model("timm:resnet18.a1(in_chans=1)").name == "resnet18.a1"
+    with pytest.raises(ModelError, match="argument without a name") as caught:
+        parse_model("resnet18(3)")
+    assert "resnet18(KEY=VALUE)" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "hint"),
+    [
+        ("(relu)", "The argument relu in", "are literals"),
+        ("(act=relu)", "It is not evaluated", "write quotes or --model-arg act=relu"),
+        ("(print(1))", r"The argument print\(1\) in", "name a function that builds"),
+        ("(2 ** 9)", r"The argument 2 \*\* 9 in", "are literals"),
+        ("(*[1])", r"The argument \*\[1\] in", "are literals"),
+        ("(**{'a': 1})", r"contain a dict with \*\*", "by its name"),
+        ("(a=1, a=2)", "contain a twice", "once"),
+        ("(5)(6)", "cannot be read", "in quotes for the shell"),
+        ("(5,,)", "cannot be read", "in quotes for the shell"),
+        ("(" + "[" * 999 + ")", "cannot be read", "in quotes for the shell"),
+        ("(5", r"'Net\(5' is not a valid Python name", r"net.py:NAME\(5\)"),
+    ],
+)
+def test_arguments_that_are_no_literals_are_refused_and_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, call, message, hint
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").touch()
+    with pytest.raises(ModelError, match=message) as caught:
+        parse_model(f"net.py:Net{call}")
+    assert hint.replace("\\", "") in caught.value.hint
+    assert capsys.readouterr().out == ""

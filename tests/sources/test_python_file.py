@@ -40,6 +40,31 @@ def test_a_class_a_factory_and_an_instance_all_do(write) -> None:
     assert not loaded.module.training
 
 
+def test_arguments_in_the_spec_join_those_of_the_option(write) -> None:
+    path = write(
+        "class Net(nn.Linear):\n"
+        "    def __init__(self, width, out=2, act='x'):\n"
+        "        super().__init__(width, out)\n"
+        "        self.act = act\n"
+        "model = Net(7)\n"
+    )
+    loaded = load(f"{path}:Net(5, act='8')", model_args={"out": CommandLineText("3")})
+    assert (loaded.module.in_features, loaded.module.out_features) == (5, 3)
+    assert loaded.module.act == "8"  # a quoted value stays text
+    assert (loaded.spec, loaded.name) == (f"{path}:Net(5, act='8')", "Net")
+    assert load(f"{path}:model()").module.in_features == 7
+    with pytest.raises(RequestError, match="'act' is given in .* and with --model-arg"):
+        load(f"{path}:Net(5, act='8')", model_args={"act": "y"})
+    with pytest.raises(ModelError, match="multiple values for argument 'width'") as caught:
+        load(f"{path}:Net(5)", model_args={"width": 6})
+    assert "Net cannot be built with 5, width=6" in caught.value.message
+    with pytest.raises(ModelError, match="is an instance"):
+        load(f"{path}:model(1)")
+    with pytest.raises(ModelError, match="raised TypeError") as caught:
+        load(f"{path}:Net('a')")
+    assert "Net was called with 'a'. Check the arguments." in caught.value.hint
+
+
 def test_the_only_model_of_a_file_needs_no_name(write) -> None:
     loaded = load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n"))
     assert loaded.name == "Net"

@@ -34,6 +34,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import submodule
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
+from hookscope.specs.literal_arguments import split_call
 from hookscope.specs.model_spec import FILE, LIVE
 from hookscope.tensors.grad_mode import grad_mode
 
@@ -136,7 +137,8 @@ def _fix_layer(
     loaded, is_live = prepared.loaded, prepared.loaded.source == LIVE
     if loaded.weights.file_hash is not None:  # they would no longer fit
         return ""
-    file = loaded.spec if loaded.spec.endswith(".py") else loaded.spec.rpartition(":")[0]
+    spec, _ = split_call(loaded.spec)
+    file = spec if spec.endswith(".py") else spec.rpartition(":")[0]
     definition = find_definition(
         prepared.module, failed.layer, file if loaded.source == FILE else ""
     )
