@@ -28,7 +28,6 @@ def models(
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.catalog import bundled_models
-
     from hookscope.specs.literal_arguments import split_call
 
     called, call = split_call(f"{incomplete})")  # the call is not finished

@@ -76,6 +76,7 @@ def _model_specs() -> TopicText:
                     "a class, a function that returns a model, or an instance in a Python file;"
                     " NAME is optional if the file defines one model",
                 ),
+                ('FILE.py:NAME(5, act="relu")', "the same with literal arguments"),
                 (
                     "package.module:NAME",
                     "the same in a module that can be imported; needed if it uses relative imports",

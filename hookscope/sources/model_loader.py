@@ -71,7 +71,8 @@ def load(
     Args:
         spec: the model's spec: a torchvision name; ``FILE.py:NAME`` or ``package.module:NAME``,
             where NAME is a subclass of ``nn.Module``, a function that returns a model, or a
-            model, and may be followed by literal arguments, ``FILE.py:NAME(5, act="relu")``; ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
+            model, and may be followed by literal arguments, ``FILE.py:NAME(5, act="relu")``;
+            ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
             transformers; a file made by ``torch.jit.save`` or ``torch.export.save``; or a spec
             with a prefix that another package has registered.
         weights: ``random`` (from the seed), ``default`` or another name of pretrained weights

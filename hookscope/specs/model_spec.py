@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class ModelSpec:
     text: str
     path: str
     name: str
-    arguments: LiteralArguments = LiteralArguments()
+    arguments: LiteralArguments = field(default_factory=LiteralArguments)
 
     @property
     def stem(self) -> str:

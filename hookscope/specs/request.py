@@ -30,6 +30,7 @@ from hookscope.specs.input_spec import (
     reject_image_options,
 )
 from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.losses import (
     FORMULAS,
     check_custom_loss_options,
@@ -38,7 +39,6 @@ from hookscope.specs.losses import (
     check_target,
     reject_loss_options,
 )
-from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
