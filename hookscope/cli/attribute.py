@@ -92,7 +92,7 @@ how = combine(
 
 @command(
     "attribute",
-    options.model,
+    options.text_model,
     how,
     input_options.inputs,
     input_options.texts,

@@ -58,12 +58,20 @@ EXAMPLES = (
     ),
 )
 
+# What records the tensors of these names, for a suggestion.
+OTHER_COMMANDS = {
+    **dict.fromkeys(("attention", "attn"), "--attention"),
+    **dict.fromkeys(("ops", "operations"), "--ops"),
+    **dict.fromkeys(("grad", "gradient", "gradients", "output.grad"), "'hookscope grads'"),
+    **dict.fromkeys(("weight", "weights", "param", "parameters"), "'hookscope show FILE'"),
+}
+
 
 @command(
     "capture",
     options.model,
     options.layers,
-    options.what("output", "output", "input"),
+    options.what("output", "output", "input", aliases=OTHER_COMMANDS),
     options.ops,
     options.attention,
     input_options.inputs,

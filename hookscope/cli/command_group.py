@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
 from hookscope.cli.commands import Command, Example, explain_unknown_option
 from hookscope.cli.help_layout import Context, short_help, short_help_option
+from hookscope.cli.other_words import command_for
+from hookscope.specs.suggestions import did_you_mean
+
+
+def suggest_command(word: str, names: Iterable[str]) -> str:
+    """Return ``Did you mean ...?`` for an unknown command, or an empty string.
+
+    Args:
+        word: what was typed.
+        names: the commands, and whatever else it may stand for.
+    """
+    line = command_for(word)
+    return f"Did you mean 'hookscope {line}'?" if line else did_you_mean(word, names)
 
 
 class Commands(Mapping[str, Command]):
@@ -85,6 +98,17 @@ class Group(click.Group):
             raise
         except click.NoSuchOption as error:
             raise explain_unknown_option(error, ctx) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the error about an unknown one suggests what may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            word = error.command_name
+            message = f"{error.message} {suggest_command(word, self.commands)}"
+            raise click.UsageError(message.strip(), ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help."""

@@ -25,6 +25,7 @@ from hookscope.cli.help_layout import (
     short_help,
     short_help_option,
 )
+from hookscope.cli.other_words import option_for
 from hookscope.errors import HookscopeError
 from hookscope.files.escapes import visible
 from hookscope.specs.suggestions import near
@@ -251,7 +252,9 @@ def explain_unknown_option(error: click.NoSuchOption, ctx: click.Context) -> cli
     assert isinstance(group, click.Group)
     owners = [name for name, other in group.commands.items() if word in _flags(other).values()]
     message = f"No such option {word!r}."
-    if owners:
+    if meant := option_for(word, _flags(ctx.command).values()):
+        message += f" Did you mean {meant}?"
+    elif owners:
         message += f" {word} is an option of {_either(owners)}"
         message += f", not of {ctx.command.name}." if ctx.parent else ": put it after the command."
     elif here:

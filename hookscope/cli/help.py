@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from hookscope.cli import completion_values
+from hookscope.cli.command_group import suggest_command
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_topics import TOPICS, topic_text
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.cli.other_words import command_for
 
 EXAMPLES = (
     Example("hookscope help", "All commands and topics."),
@@ -53,6 +54,8 @@ def _text_of(root: click.Context, name: str | None) -> str:
         return topic_text(name, root)
     explained = group.get_command(root, name)
     if explained is None:
-        near = did_you_mean(name, [*group.list_commands(root), *TOPICS])
-        raise click.UsageError(f"There is no command or topic {name!r}. {near}".strip(), root)
+        near = suggest_command(name, [*group.list_commands(root), *TOPICS])
+        line = command_for(name)
+        more = f" It is explained by: hookscope help {line.split()[0]}" if line else ""
+        raise click.UsageError(f"There is no command or topic {name!r}. {near}{more}".strip(), root)
     return explained.get_help(explained.context_class(explained, info_name=name, parent=root))

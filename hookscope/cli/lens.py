@@ -56,7 +56,7 @@ how = combine(
 
 @command(
     "lens",
-    options.model,
+    options.text_model,
     how,
     options.layers,
     input_options.inputs,

@@ -15,6 +15,7 @@ from hookscope.cli.param_types import Choice
 EXAMPLES = (
     Example("hookscope models", "All models."),
     Example('hookscope models "resnet*"', "Models whose name matches."),
+    Example("hookscope models vit", "Models whose name contains a word."),
     Example(
         'hookscope models "timm:*vit_tiny*"', "Models of timm, with the tags of their weights."
     ),
@@ -30,7 +31,7 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
         metavar="[GLOB]",
         default="*",
         shell_complete=completion_values.models,
-        help="Pattern of names, such as 'resnet*'. Default: all.",
+        help="Pattern of names, such as 'resnet*', or a part of a name. Default: all.",
     ),
     option("--task", section="Options", type=Choice(TASKS), help="Models for this task only."),
     global_options,

@@ -6,7 +6,7 @@ passes its values on unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from hookscope.cli.param_types import (
     ParsedValue,
     read_byte_count,
 )
+from hookscope.errors import RequestError
 from hookscope.specs.choices import (
     DEFAULT_MODEL,
     DEVICE_ALIASES,
@@ -42,10 +43,16 @@ def _store_model_argument(ctx: click.Context, param: click.Parameter, value: str
         ctx.meta[_MODEL_ARGUMENT] = value
 
 
-def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str:
+def _choose_model(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     argument: str | None = ctx.meta.get(_MODEL_ARGUMENT)
     if argument is None:
-        return value
+        if value is None and not ctx.resilient_parsing:
+            raise RequestError(
+                f"{ctx.info_name} needs a model that reads text, and no model is given.",
+                f"Name one: hookscope {ctx.info_name} hf:FOLDER --input"
+                ' "text:the capital of Peru is"',
+            )
+        return value or ""
     on_line = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
     if on_line and argument != value:
         raise click.UsageError(f"Two models are given: {argument!r} and {value!r} (-m).", ctx)
@@ -128,29 +135,34 @@ trust_weights = flag(
     help="Build a pickled model, which runs its code.",
 )
 
-model = combine(
-    click.argument(
-        "model_spec",
-        metavar="[MODEL]",
-        required=False,
-        is_eager=True,
-        expose_value=False,
-        callback=_store_model_argument,
-        shell_complete=completion_values.models,
-        help="Name, FILE.py:NAME or NAME(5), .pt, .pt2 or .onnx. Also package.module:NAME,"
-        " timm:NAME and hf:FOLDER.",
-    ),
-    option(
+_typed_model = click.argument(
+    "model_spec",
+    metavar="[MODEL]",
+    required=False,
+    is_eager=True,
+    expose_value=False,
+    callback=_store_model_argument,
+    shell_complete=completion_values.models,
+    help="Name, FILE.py:NAME or NAME(5), .pt, .pt2 or .onnx. Also package.module:NAME,"
+    " timm:NAME and hf:FOLDER.",
+)
+
+
+def _model_option(default: str | None) -> Callable[[Any], Any]:
+    return option(
         "--model",
         "-m",
         section="Model",
         shared_env="HOOKSCOPE_MODEL",
-        default=DEFAULT_MODEL,
+        default=default,
         metavar="MODEL",
         callback=_choose_model,
         shell_complete=completion_values.models,
         help="The model, if the argument MODEL is not given.",
-    ),
+    )
+
+
+_loading = combine(
     option(
         "--model-arg",
         "model_args",
@@ -186,6 +198,10 @@ model = combine(
         help="Folder of a peft adapter for an hf: model.",
     ),
 )
+
+model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
+# Of commands for language models; the default model is one of images.
+text_model = combine(_typed_model, _model_option(None), _loading)
 
 
 def note_model_source(ctx: click.Context) -> None:
@@ -343,13 +359,15 @@ checks = combine(
 )
 
 
-def what(default: str, *choices: str) -> Callable[[Any], Any]:
+def what(
+    default: str, *choices: str, aliases: Mapping[str, str] | None = None
+) -> Callable[[Any], Any]:
     """Return the option that selects the tensors to record."""
     return option(
         "--what",
         section="Layers",
         default=default,
-        type=CommaList(*choices),
+        type=CommaList(*choices, aliases=aliases),
         help="Tensors to record of each layer. Separate several with commas.",
     )
 

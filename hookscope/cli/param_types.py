@@ -69,18 +69,29 @@ class InputName(FileName):
 
 
 class CommaList(ParsedValue):
-    """One or more of several choices, separated by commas: ``output,input``."""
+    """One or more of several choices, separated by commas: ``output,input``.
 
-    def __init__(self, *choices: str) -> None:
+    Args:
+        choices: the values.
+        aliases: what is suggested for other words; see ``did_you_mean``.
+    """
+
+    def __init__(self, *choices: str, aliases: Mapping[str, str] | None = None) -> None:
         super().__init__("list", self._split)
         self.choices = choices
+        self.aliases = aliases
 
     def _split(self, value: Any) -> tuple[str, ...]:
         words = [str(word).strip() for word in _items(value)]
         for word in words:
             if word not in self.choices:
+                from hookscope.specs.suggestions import did_you_mean
+
                 known = ", ".join(self.choices)
-                raise ValueError(f"{word!r} is not one of {known}. Separate several with commas.")
+                near = did_you_mean(word, self.choices, self.aliases)
+                raise ValueError(
+                    f"{word!r} is not one of {known}. Separate several with commas. {near}".strip()
+                )
         return tuple(dict.fromkeys(words))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:

@@ -17,7 +17,7 @@ from hookscope.cli.run_context import reading
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, join_words, quote_word
-from hookscope.specs.near_files import near_files
+from hookscope.specs.near_files import RESULT_FILES, near_files
 from hookscope.specs.output_path import is_run_folder, names_folder
 
 if TYPE_CHECKING:
@@ -285,7 +285,9 @@ def _refuse_misfits(
         raise RequestError(
             f"There is no file or folder {file!r}.",
             near_files(
-                file, "Write one with 'hookscope capture' or 'hookscope run', or check the name."
+                file,
+                "Write one with 'hookscope capture' or 'hookscope run', or check the name.",
+                RESULT_FILES,
             ),
         )
     if draws and json:

@@ -30,7 +30,7 @@ from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
-from hookscope.specs.near_files import near_files
+from hookscope.specs.near_files import RESULT_FILES, near_files
 from hookscope.specs.output_path import MARK, header_of, holds_features
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, Index
@@ -125,7 +125,8 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         )
     if not os.path.lexists(path):
         return ResultsFileError(
-            f"Cannot read {path}: there is no such file or folder.", near_files(path, _RESULTS)
+            f"Cannot read {path}: there is no such file or folder.",
+            near_files(path, _RESULTS, RESULT_FILES),
         )
     kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):

@@ -7,6 +7,7 @@ torchvision is installed, the list is taken from torchvision itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -93,8 +94,8 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     """Return the models of torchvision or timm whose name matches ``pattern``.
 
     Args:
-        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``; after ``timm:`` one over
-            the names of timm, which is then imported.
+        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``, or a part of a name;
+            after ``timm:`` one over the names of timm, which is then imported.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``; None for any.
 
@@ -106,8 +107,11 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
         >>> [m.name for m in hookscope.models("resnet{18,34}")]
         ['resnet18', 'resnet34']
     """
-    matches = compile_pattern(pattern)
-    every = known_models(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
+    prefix = f"{TIMM}:" if pattern.startswith(f"{TIMM}:") else ""
+    every = known_models(TIMM if prefix else TORCHVISION)
+    is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}
+    part = pattern.removeprefix(prefix).lower()
+    matches = compile_pattern(f"{prefix}*{part}*" if is_part else pattern)
     matching = [m for m in every if matches(m.name) and task in (None, m.task)]
     if not matching:
         tasks = ", ".join(sorted({m.task for m in every}))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
-from hookscope.specs.near_files import near_files
+from hookscope.specs.near_files import INPUT_FILES, near_files
 
 log = logging.getLogger("hookscope")
 
@@ -124,7 +124,7 @@ def _check(file: str, hint: str, usable: bool) -> str:
             "" if path.parent.is_dir() else f"There is no folder {str(path.parent)!r} either."
         )
         otherwise = hint or no_folder or "Check the name and the folder."
-        raise InputError(f"There is no file {file!r}.", near_files(file, otherwise))
+        raise InputError(f"There is no file {file!r}.", near_files(file, otherwise, INPUT_FILES))
     if not usable:
         return file
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read

@@ -19,7 +19,7 @@ from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHI
 from hookscope.files.shell_words import quote_word
 from hookscope.files.weight_files import WeightFiles, find_weight_files
 from hookscope.specs.literal_arguments import LiteralArguments, parse_arguments, split_call
-from hookscope.specs.near_files import near_files
+from hookscope.specs.near_files import MODEL_FILES, MODEL_FOLDERS, PYTHON_FILES, near_files
 from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.suggestions import did_you_mean
 
@@ -111,7 +111,8 @@ def parse_model(text: str) -> ModelSpec:
     if python:
         path, name = python["path"], python["name"]
         if not Path(path).is_file():
-            raise ModelError(f"There is no file {path!r}.", near_files(path, MODEL_FORMS))
+            near = near_files(path, MODEL_FORMS, PYTHON_FILES)
+            raise ModelError(f"There is no file {path!r}.", near)
         if name is not None and not name.isidentifier():
             raise ModelError(
                 f"{name!r} is not a valid Python name.", f"Write {path}:NAME or {path}:NAME(5)."
@@ -131,7 +132,8 @@ def parse_model(text: str) -> ModelSpec:
         return _of_plugin(text, prefix["source"], prefix["rest"])
     if "/" in text or "\\" in text or _MODEL_FILE.fullmatch(text):
         noun = "file" if Path(text).suffix else "file or folder"
-        raise ModelError(f"There is no {noun} {text!r}.", near_files(text, MODEL_FORMS))
+        near = near_files(text, MODEL_FORMS, MODEL_FILES)
+        raise ModelError(f"There is no {noun} {text!r}.", near)
     return ModelSpec(TORCHVISION, text, "", text)
 
 
@@ -178,7 +180,8 @@ def _of_transformers(text: str, place: str) -> ModelSpec:
             "Name a folder that save_pretrained wrote, or a configuration: hf:FOLDER/config.json.",
         )
     if not place.strip() or (not path.exists() and _NO_HUB_NAME.match(place)):
-        near = near_files(place, "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME.")
+        forms = "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME."
+        near = near_files(place, forms, MODEL_FOLDERS)
         raise ModelError(f"There is no folder or file {place!r}.", near)
     folder = path.resolve().parent if path.is_file() else path.resolve()
     return ModelSpec(TRANSFORMERS, text, place, re.sub(r"[^\w.-]+", "_", folder.name) or "hf")
@@ -262,7 +265,7 @@ def parse_function(text: str) -> FunctionSpec:
             f"{text!r} does not name a function.", f"Write {form}, or package.module:FUNCTION."
         )
     if in_file and not Path(home).is_file():
-        near = near_files(home, "Check the name and the folder.")
+        near = near_files(home, "Check the name and the folder.", PYTHON_FILES)
         raise RequestError(f"There is no file {home!r}.", near)
     return FunctionSpec(text, home, name)
 

@@ -11,6 +11,22 @@ from hookscope.specs.suggestions import did_you_mean
 _LISTED = 5
 
 
+def _without(*suffixes: str) -> re.Pattern[str]:
+    """A pattern of every name that has none of the suffixes, such as that of a folder."""
+    return re.compile(rf"(?!.*\.({'|'.join(suffixes)})$).+", re.DOTALL | re.IGNORECASE)
+
+
+# Which names are suggested. A file may have another suffix than the usual one, so only names of
+# files that are certainly something else are left out.
+_DOCUMENTS = ("md", "rst", "html", "pdf", "svg", "toml", "log", "sh", "ipynb")
+_IMAGES = ("png", "jpe?g", "webp", "gif", "bmp", "tiff?")
+PYTHON_FILES = re.compile(r".+\.py", re.DOTALL)
+MODEL_FILES = _without(*_DOCUMENTS, *_IMAGES, "npy", "npz", "csv", "tsv", "txt", "json")
+MODEL_FOLDERS = _without(*_DOCUMENTS, *_IMAGES, "py", "npy", "npz", "csv", "tsv", "txt", "onnx")
+INPUT_FILES = _without(*_DOCUMENTS, "py", "onnx", "pt2", "ckpt", "gguf")
+RESULT_FILES = _without(*_DOCUMENTS, *_IMAGES, "py", "onnx", "pt2", "txt")
+
+
 def near_files(
     path: str | os.PathLike[str], otherwise: str, pattern: re.Pattern[str] | None = None
 ) -> str:

@@ -167,7 +167,7 @@ def test_narrow_help_is_the_same_in_either_order(run) -> None:
 
 
 def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(run) -> None:
-    for word, near in [("captrue", "'capture'"), ("mod", "'models'")]:
+    for word, near in [("captrue", "capture"), ("mod", "models")]:
         done = run(word)
         assert (done.rc, done.stdout) == (2, "")
         assert done.stderr.startswith("Error:")

@@ -35,6 +35,36 @@ def test_a_missing_path_is_answered_with_names_that_exist(runs, path: str, hint:
     assert near_files(path, "Otherwise.") == hint
 
 
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["capture", "phots.py:Net"], "photos.py"),
+        (["capture", "phots.pt"], "photos.py"),
+        (["capture", "resnet18", "--input", "phots.png"], "photos.jpg"),
+        (["capture", "resnet18", "--input", "phots.npy"], "photos.jpg"),
+        (["grads", "resnet18", "--loss", "phots.py:loss"], "photos.py"),
+        (["show", "phots.safetensors"], "photos.capture.safetensors"),
+        (["plot", "phots.safetensors"], "photos.capture.safetensors"),
+        (["tree", "hf:./phots"], ""),
+    ],
+)
+def test_a_suggested_file_is_of_the_kind_that_the_option_takes(
+    run, tmp_path: Path, arguments: list[str], near: str
+) -> None:
+    for name in (
+        "photos.py",
+        "photos.jpg",
+        "photos.md",
+        "photos.svg",
+        "photos.capture.safetensors",
+    ):
+        (tmp_path / name).touch()
+    done = run(*arguments, cwd=tmp_path)
+    assert (done.rc, done.stdout) == (2, "")
+    suggested = re.search(r"Did you mean (.*?)\?", done.stderr)
+    assert (suggested[1] if suggested else "") == near
+
+
 @pytest.mark.parametrize("words", [("check",), ("show",), ("report",), ("diff", "runs/train-1")])
 def test_every_command_that_reads_runs_says_which_there_are(run, runs, tmp_path, words) -> None:
     done = run(*words, "runs/nosuch", cwd=tmp_path)
