@@ -14,7 +14,7 @@ from hookscope.cli.next_command import edit_command
 from hookscope.cli.param_types import Choice, FileName
 from hookscope.cli.recording_command import note_written_file, resolve_output_path, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option, top_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS
 
 EXAMPLES = (
@@ -91,8 +91,7 @@ output = combine(
     input_options.texts,
     options.run,
     output,
-    top_option,
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -65,7 +65,7 @@ def model_output(command: str, name: str = "output") -> Any:
         command: the command, for the default in help.
         name: the parameter of ``--output``, for a function that writes the file itself.
     """
-    endings = ".json, .html, or a picture (.png, .jpg, .svg, .pdf)"
+    endings = ".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"
     return combine(
         resolution,
         _output_option(f"{endings}. Default: MODEL.{command}.json.", name),

@@ -14,7 +14,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.attribution_options import INTEGRATED, METHOD_ALIASES, METHODS, STEPS, ZERO
 
 EXAMPLES = (
@@ -98,7 +98,7 @@ how = combine(
     input_options.texts,
     options.run,
     model_output("attribute"),
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

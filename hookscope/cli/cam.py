@@ -14,7 +14,7 @@ from hookscope.cli.next_command import grads_command
 from hookscope.cli.param_types import Choice, FileName
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.specs.cam_methods import (
     BASELINES,
@@ -172,7 +172,7 @@ output = combine(
     options.run,
     appearance,
     output,
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

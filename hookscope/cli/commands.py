@@ -197,6 +197,8 @@ class Command(click.Command):
         from hookscope.cli.settings import check_refused
 
         check_refused(ctx)
+        if ctx.obj.csv and ctx.obj.json:
+            raise click.UsageError("--csv and --json cannot be combined.", ctx)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:

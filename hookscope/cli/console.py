@@ -17,12 +17,14 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from hookscope.cli.windows_console import enable_escape_sequences
+from hookscope.errors import RequestError
 from hookscope.files.escapes import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
+    from hookscope.views.text.csv_table import CollectedTables
     from hookscope.views.text.text_table import TextOptions
 
 RED, YELLOW, DIM = "1;31", "33", "2"
@@ -54,17 +56,20 @@ class Console:
         self.sort: str | None = None
         self.top: int | None = None
         self.precision: int | None = None
+        self.csv = False
         self.interrupt_message = "Interrupted."
         self.failed = 1
         self._started = time.perf_counter()
         self._shows_status = False
         self._held: list[str] | None = None
         self._shows_bar = False
+        self._tables: CollectedTables | None = None  # with --csv
+        self._csv_columns: tuple[str, ...] | None = None  # of the table that was printed
 
     # Results
 
     def show(self, result: object, file: str | None = None) -> None:
-        """Print a result: as text, or with ``--json`` as a document.
+        """Print a result: as text, with ``--csv`` its table, or with ``--json`` as a document.
 
         Args:
             result: of a type that ``views.display`` knows.
@@ -78,8 +83,13 @@ class Console:
             self.result(display.text(result, self.text_options))
 
     def result(self, lines: Iterable[Text]) -> None:
-        """Print lines that a view has laid out for :attr:`text_options`."""
+        """Print lines that a view has laid out for :attr:`text_options`, or with ``--csv`` its
+        table.
+        """
         self._wipe()
+        if self.csv:
+            self._print_csv(lines)
+            return
         if not self._colored(sys.stdout):
             sys.stdout.writelines(f"{line.plain}\n" for line in lines)
             return
@@ -101,6 +111,23 @@ class Console:
                 console.print(line, soft_wrap=True)
             sys.stdout.write(captured.get())
 
+    def _print_csv(self, lines: Iterable[Text]) -> None:
+        """Print the table of a result, below that of an earlier one if it has the same columns."""
+        from hookscope.views.text.csv_table import csv_text
+
+        for _ in lines:  # a view collects its tables while it makes the other lines
+            pass
+        table = None if self._tables is None else self._tables.take()
+        if table is None:
+            if self._csv_columns is None:
+                raise RequestError("This result has no table.", "Leave out --csv, or add --json.")
+            return
+        columns = tuple(column.title for column in table.pipe_columns)
+        if self._csv_columns in (None, columns):
+            header = self._csv_columns is None
+            sys.stdout.write(csv_text(table, self.precision, header=header))
+            self._csv_columns = columns
+
     def text(self, text: str) -> None:
         """Print a result that is plain text."""
         self._wipe()
@@ -121,15 +148,19 @@ class Console:
     @property
     def text_options(self) -> TextOptions:
         """How views lay out their text for standard output."""
+        from hookscope.views.text.csv_table import CollectedTables
         from hookscope.views.text.text_table import TextOptions
 
+        if self.csv and self._tables is None:
+            self._tables = CollectedTables()
         return TextOptions(
-            self.width,
+            None if self.csv else self.width,
             self.ascii,
             self.verbose > 0,
             precision=self.precision,
             sort=self.sort,
             top=self.top,
+            tables=self._tables,
         )
 
     @property
@@ -148,7 +179,8 @@ class Console:
 
     def separate(self) -> None:
         """Print an empty line between two results."""
-        self.text("")
+        if not self.csv:
+            self.text("")
 
     @property
     def ascii(self) -> bool:

@@ -13,7 +13,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, read_byte_count
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
@@ -192,7 +192,7 @@ output = combine(
     options.device_map,
     dataset,
     output,
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -12,7 +12,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import ParsedValue, read_shape
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 
 DIFFERS = 1
 
@@ -72,7 +72,7 @@ precision = combine(
     options.weights,
     options.seed,
     precision,
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

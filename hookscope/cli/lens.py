@@ -13,7 +13,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 
 EXAMPLES = (
     Example(
@@ -63,7 +63,7 @@ how = combine(
     input_options.texts,
     options.run,
     model_output("lens"),
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -11,6 +11,7 @@ from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
+from hookscope.cli.table_options import row_options
 
 EXAMPLES = (
     Example("hookscope models", "All models."),
@@ -34,6 +35,7 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
         help="Pattern of names, such as 'resnet*', or a part of a name. Default: all.",
     ),
     option("--task", section="Options", type=Choice(TASKS), help="Models for this task only."),
+    row_options,
     global_options,
     click.pass_obj,
     examples=EXAMPLES,

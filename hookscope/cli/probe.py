@@ -18,7 +18,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
 from hookscope.cli.run_context import show_logs
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.probe_options import PROBES
 
 EXAMPLES = (
@@ -100,8 +100,8 @@ how = combine(
     folder_argument(),
     how,
     layers,
-    features_output(".json, or a picture (.png, .jpg, .svg, .pdf)"),
-    precision_option,
+    features_output(".json, .csv, or a picture (.png, .jpg, .svg, .pdf)"),
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -18,7 +18,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
 from hookscope.cli.run_context import show_logs
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.similarity_options import CKA, CORRELATIONS, DISTANCES, MEASURES, PEARSON
 
 EXAMPLES = (
@@ -89,7 +89,7 @@ how = combine(
     how,
     layers,
     features_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
@@ -116,7 +116,7 @@ def similar(
     from hookscope.specs.similarity_options import SimilarityOptions
 
     SimilarityOptions(**values)  # for its checks, before a file is read
-    file = resolve_features_file(output, force, (*ANALYSES, ".csv", PAGE), (a, b))
+    file = resolve_features_file(output, force, (*ANALYSES, PAGE), (a, b))
     console.interrupt_message = "Interrupted; nothing was written."
     show_logs(console)
     with console.bar("Reading rows") as advance:

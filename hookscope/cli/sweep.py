@@ -14,7 +14,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import precision_option, top_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import SWEEP_METRICS
 
 EXAMPLES = (
@@ -110,8 +110,7 @@ how = combine(
     input_options.inputs,
     options.run,
     model_output("sweep", "file"),
-    top_option,
-    precision_option,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -1,4 +1,4 @@
-"""The options of tables: the order and the number of rows, and the digits of values.
+"""The options of tables: the order and the number of rows, the digits of values, and CSV.
 
 They belong to the text of a result, and the document of ``--json`` is the same with and without
 them.
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import combine, option
+from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.console import Console
 from hookscope.errors import RequestError
 
@@ -37,14 +37,12 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
     _present(ctx, param, value)
 
 
-top_option = option(
-    "--top",
+csv_option = flag(
+    "csv",
     section=SECTION,
-    type=click.IntRange(min=1),
-    metavar="N",
     expose_value=False,
     callback=_present,
-    help="Print only the first N rows.",
+    help="Print the table as CSV, with all columns.",
 )
 
 row_options = combine(
@@ -56,17 +54,26 @@ row_options = combine(
         callback=_present_sort,
         help="Sort rows: numbers from the largest, text from A to Z; -COLUMN reverses.",
     ),
-    top_option,
+    option(
+        "--top",
+        section=SECTION,
+        type=click.IntRange(min=1),
+        metavar="N",
+        expose_value=False,
+        callback=_present,
+        help="Print only the first N rows.",
+    ),
+    csv_option,
 )
 
-precision_option = option(
+_precision_option = option(
     "--precision",
     section=SECTION,
     type=click.IntRange(min=1, max=MAX_DIGITS),
     metavar="N",
     expose_value=False,
     callback=_present,
-    help="Significant digits of values. Default: 6 in a pipe, 4 on a terminal.",
+    help="Significant digits of values. Default: 6 in a pipe, 9 as CSV, 4 on a terminal.",
 )
 
-table_options = combine(row_options, precision_option)
+table_options = combine(row_options, _precision_option)

@@ -18,7 +18,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
 from hookscope.cli.run_context import show_logs
-from hookscope.cli.table_options import precision_option
+from hookscope.cli.table_options import table_options
 from hookscope.specs.top_options import MAX, POSITION_REDUCTIONS
 
 EXAMPLES = (
@@ -84,8 +84,8 @@ which = combine(
     "top",
     folder_argument(),
     which,
-    features_output(".json, or a sheet of images or texts (.png, .jpg, .svg, .pdf)"),
-    precision_option,
+    features_output(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)"),
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

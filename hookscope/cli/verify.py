@@ -8,6 +8,7 @@ from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.export import features
 from hookscope.cli.global_options import global_options
+from hookscope.cli.table_options import csv_option
 
 DAMAGED = 1
 
@@ -20,6 +21,7 @@ EXAMPLES = (
 @command(
     "verify",
     features,
+    csv_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -36,7 +36,7 @@ PICTURE_MARKS = {
 JPEG_OPTIONS = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
 TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
-ANALYSES = (".json", *PICTURE_SUFFIXES)  # the formats of an analysis of features
+ANALYSES = (".json", ".csv", *PICTURE_SUFFIXES)  # the formats of an analysis of features
 RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
 _MARKLESS = (NPY, *RUN_TABLES)  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
@@ -45,6 +45,7 @@ REPORT_MARKS = {
     ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
     ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
 }
+_ADD_CSV = " To write the table as CSV, leave out --output and add: --csv > FILE.csv"
 RUN_FILE = "run.json"  # in the folder of a training run
 FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
 _RANK_FOLDER = re.compile(r"rank(\d+)")
@@ -196,7 +197,7 @@ def known_ending(path: Path, endings: Sequence[str]) -> str:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
         raise RequestError(
             f"The output {path} has the suffix of an unsupported format.",
-            f"Use {listed}.",
+            f"Use {listed}.{_ADD_CSV if ending == '.csv' else ''}",
         )
     return ending
 

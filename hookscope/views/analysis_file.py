@@ -9,6 +9,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hookscope.files.atomic_files import write_text
 from hookscope.results.attribution import Attribution
 from hookscope.results.lens import Lens
 from hookscope.results.probes.layer_probes import LayerProbes
@@ -45,7 +46,21 @@ def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
         return _write_page(result, path)
     if suffix in PICTURE_MARKS:
         return _draw(result, dpi).save(path, dpi)
+    if suffix == ".csv" and not isinstance(result, LayerSimilarity):  # it has a matrix of its own
+        return _write_table(result, path)
     return result.save(path)
+
+
+def _write_table(result: Analysis, path: Path) -> int:
+    """Write the table that ``--csv`` prints."""
+    from hookscope.views.display import text
+    from hookscope.views.text.csv_table import CollectedTables, csv_text
+    from hookscope.views.text.text_table import TextOptions
+
+    collected = CollectedTables()
+    text(result, TextOptions(tables=collected))
+    table = collected.take()
+    return write_text(path, csv_text(table).removesuffix("\n") if table is not None else "")
 
 
 @singledispatch

@@ -129,16 +129,27 @@ def result_columns(command: str) -> tuple[Column, ...]:
         from hookscope.views.text.weight_tree import COLUMNS
 
         return (*tree_columns(ran=True, sources=True), *COLUMNS, NOTE)
-    if command not in ("capture", "diff", "grads", "step", "trace"):
+    if command in ("ablate", "sweep"):
+        from hookscope.views.text.sweep import possible_columns
+
+        return (*possible_columns(), NOTE)
+    if command == "extract":
+        from hookscope.views.text.extract import EXTRACTION_COLUMNS, STATISTICS_COLUMNS
+
+        return (*EXTRACTION_COLUMNS, *STATISTICS_COLUMNS, NOTE)
+    others = ("attribute", "cam", "gradcheck", "lens", "models")
+    if command not in ("capture", "diff", "grads", "step", "trace", *others):
         return ()
-    columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{command}").COLUMNS
+    file = "attribution" if command == "attribute" else command
+    columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{file}").COLUMNS
     if command == "diff":  # its other tables
-        others = (
+        kinds = (
             import_module(f"hookscope.views.text.{kind}_diff")
             for kind in ("run", "weight", "features")
         )
-        columns = (*columns, *(column for other in others for column in other.COLUMNS))
-    return columns if command == "trace" else (*columns, NOTE)  # calls have no notes
+        columns = (*columns, *(column for kind in kinds for column in kind.COLUMNS))
+    without_notes = ("attribute", "lens", "models", "trace")
+    return columns if command in without_notes else (*columns, NOTE)
 
 
 @text.register(Ablation)

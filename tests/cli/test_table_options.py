@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -48,9 +49,15 @@ def test_an_unknown_column_is_a_usage_error_before_the_model_is_read(run: Run) -
     assert run("show", FIVE, "--sort", "norm").rc == 2
 
 
-@pytest.mark.parametrize("name", ["capture", "diff", "grads", "show", "step", "trace", "tree"])
+SORTED = [
+    *("ablate", "attribute", "cam", "capture", "diff", "extract", "gradcheck", "grads", "lens"),
+    *("models", "show", "step", "sweep", "trace", "tree"),
+]
+
+
+@pytest.mark.parametrize("name", SORTED)
 def test_every_column_of_a_pipe_can_be_sorted_by(parse: Parse, repo: Path, name: str) -> None:
-    files = [FIVE] * {"show": 1, "diff": 2}.get(name, 0)
+    files = [FIVE] * {"show": 1, "diff": 2, "lens": 1, "attribute": 1}.get(name, 0)
     for column in result_columns(name) or (NOTE,):
         assert parse(name, *files, "--sort", column.title).obj.sort == column.title
 
@@ -90,6 +97,80 @@ def test_tables_of_every_command_are_sorted(run: Run, words, column: str) -> Non
     assert values == sorted(values, reverse=words[2][0] != "-")
     rest = lines[start + 4 :]
     assert not any(line.startswith(("conv", "relu", "fc ")) for line in rest)
+
+
+CAPITALS = f"hf:{REPO}/sample_models/capitals"
+PERU = ("--input", "text:the capital of Peru is", "--no-output")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "column"),
+    [
+        (("ablate", DIGITS, "--no-output"), "output"),
+        (("sweep", DIGITS, "--no-output"), "kl"),
+        (("sweep", CAPITALS, *PERU, "--layer", "model.layers.*", "--positions", "all"), "output"),
+        (("lens", CAPITALS, *PERU), "kl"),
+        (("attribute", CAPITALS, *PERU), "attribution"),
+        (("models",), "parameters"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value,
+)
+def test_any_table_is_csv_sorted_and_cut(run: Run, words, column: str) -> None:
+    whole = run(*words, "--csv", "-q")
+    assert whole.rc == 0, whole.stderr
+    rows = list(csv.DictReader(whole.stdout.splitlines()))
+    assert len(rows) > 3 and None not in rows[0] and None not in rows[0].values()
+    cut = run(*words, "--csv", "-q", "--sort", f"-{column}", "--top", "3")
+    assert cut.rc == 0, cut.stderr
+    lines = cut.stdout.splitlines()
+    assert lines[0] == whole.stdout.splitlines()[0]
+    values = sorted(float(row[column]) for row in rows)
+    assert [float(row[column]) for row in csv.DictReader(lines)] == values[:3]
+    # On a terminal and in a pipe, the same rows in the same order.
+    table = run(*words, "-q", "--sort", f"-{column}", "--top", "3").stdout
+    found = [line.split()[0] for line in table.splitlines() if line.split()]
+    first = [next(iter(row.values())) for row in csv.DictReader(lines)]
+    start = found.index(next(iter(rows[0])))
+    assert found[start + 1 : start + 4] == first
+
+
+@pytest.mark.slow
+def test_the_numbers_of_csv_are_those_of_the_document(run: Run) -> None:
+    text = run("capture", DIGITS, "--no-output", "-q", "--csv").stdout
+    rows = list(csv.DictReader(text.splitlines()))
+    document = json.loads(run("capture", DIGITS, "--no-output", "-q", "--json").stdout)
+    records = document["recording"]["records"]
+    assert [row["layer"] for row in rows[:-1]] == [record["module"] for record in records[:-1]]
+    for row, record in zip(rows, records, strict=True):
+        for name in ("mean", "std", "min", "max"):
+            assert float(row[name]) == pytest.approx(record["stats"][name], rel=1e-8)
+
+
+def test_csv_has_all_tensors_of_a_key_below_one_header(run: Run) -> None:
+    done = run("show", FIVE, "conv1", "relu1", "--csv")
+    assert done.rc == 0, done.stderr
+    header, *rows = csv.reader(done.stdout.splitlines())
+    assert header[0] == "tensor"
+    assert [row[0] for row in rows] == ["conv1/output", "relu1/output"]
+
+
+def test_csv_and_json_are_not_printed_together(run: Run) -> None:
+    done = run("models", "--csv", "--json")
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: --csv and --json cannot be combined.\n")
+
+
+@pytest.mark.slow
+def test_the_file_of_an_analysis_may_be_the_table(run: Run, tmp_path: Path) -> None:
+    words = ("lens", CAPITALS, "--input", "text:the capital of Peru is", "-q")
+    printed = run(*words, "--no-output", "--csv")
+    done = run(*words, "-o", "lens.csv")
+    assert (done.rc, printed.rc) == (0, 0), done.stderr
+    assert (tmp_path / "work" / "lens.csv").read_text(encoding="utf-8") == printed.stdout
+    refused = run("capture", DIGITS, "-o", "a.csv")
+    assert (refused.rc, refused.stdout) == (2, "")
+    assert "add: --csv > FILE.csv" in refused.stderr
 
 
 @pytest.mark.slow

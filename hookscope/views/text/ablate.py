@@ -7,7 +7,7 @@ import math
 from rich.text import Text
 
 from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
-from hookscope.views.text.formats import count_text, layer_text, number_text, plural
+from hookscope.views.text.formats import layer_text, number_text, plural
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -25,8 +25,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 MAX_ROWS = 30  # rows on a terminal; a pipe gets all
@@ -45,10 +45,8 @@ def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     figures = _figures(result)
-    rows = options.top or (None if options.width is None else MAX_ROWS)
-    shown = result.ablations[:rows]
     head = sentence(_title(result), options, "bold")
-    table = [*ablation_table(result, shown, options), *_more(result, len(shown), options)]
+    table = ablation_table(result, options)
     meaning = [
         line for text in _meanings(result.clean, figures) for line in sentence(text, options)
     ]
@@ -60,14 +58,12 @@ def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
     return join_blocks(head, table, meaning, notes, options=options)
 
 
-def ablation_table(
-    result: Ablation, shown: tuple[LayerAblation, ...], options: TextOptions
-) -> list[Text]:
-    """Return one row for each ablation in ``shown``, in their order."""
-    if not shown:
+def ablation_table(result: Ablation, options: TextOptions) -> list[Text]:
+    """Return one row for each ablation, in their order."""
+    if not result.ablations:
         return []
     figures = _figures(result)
-    channels = any(ablation.channel is not None for ablation in shown)
+    channels = any(ablation.channel is not None for ablation in result.ablations)
     columns = (
         Column("layer"),
         Column("type"),
@@ -81,8 +77,8 @@ def ablation_table(
         *(("drop", name) for name in reversed(figures[1:])),
         ("drop", "note"),
     )
-    rows = tuple(_row(ablation, figures, channels) for ablation in shown)
-    return table_lines(Table(columns, rows, squeeze), options)
+    rows = tuple(_row(ablation, figures, channels) for ablation in result.ablations)
+    return result_table(Table(columns, rows, squeeze), options, MAX_ROWS)
 
 
 def _figures(result: Ablation) -> list[str]:
@@ -121,14 +117,6 @@ def _title(result: Ablation) -> str:
     channels = any(ablation.channel is not None for ablation in result.ablations)
     what = plural(result.total, "channel" if channels else "layer")
     return f"{what} ablated one at a time ({METHOD_TEXT[result.by]}), ranked by {result.rank}."
-
-
-def _more(result: Ablation, shown: int, options: TextOptions) -> list[Text]:
-    left = len(result.ablations) - shown
-    if not left or options.width is None:
-        return []
-    text = f"... and {count_text(left)} more; --top N shows more."
-    return sentence(text, options, "dim")
 
 
 def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:

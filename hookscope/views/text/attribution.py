@@ -23,6 +23,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -30,6 +31,14 @@ from hookscope.views.text.text_table import (
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 MAX_TOKENS = 24  # of the table of a text, on a terminal
 _BAR = 16  # cells of the longest bar
+COLUMNS = (  # of the table of all tokens of all texts
+    *(Column("token"), Column("text", right=True), Column("position", "at", right=True)),
+    *(Column("attribution", "attr.", right=True), Column("target")),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in ("attribution", "position")),
+    *(("drop", title) for title in ("target", "text")),
+)
 
 
 def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
@@ -41,9 +50,9 @@ def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
     """
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     sums = [sum_sentence(result, number) for number in range(len(result.rows))]
-    if options.width is None:
+    if options.lists_rows:
         lines = [line for text in sums for line in sentence(text, options)]
-        return [*_pipe_table(result, options), *lines, *notes]
+        return join_blocks(_all_tokens(result, options), [*lines, *notes], options=options)
     blocks = []
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
         blocks.append(sentence(title_of(result, number, options.ascii), options, "bold"))
@@ -152,15 +161,12 @@ def _bar(score: float, bound: float) -> str:
     return ("+" if score > 0 else "-") * round(_BAR * abs(score) / bound)
 
 
-def _pipe_table(result: Attribution, options: TextOptions) -> list[Text]:
-    columns = (
-        *(Column("token"), Column("text", right=True), Column("position", right=True)),
-        *(Column("attribution", right=True), Column("target")),
-    )
-    return table_lines(Table(columns, tuple(_pipe_rows(result, options)), note=""), options)
+def _all_tokens(result: Attribution, options: TextOptions) -> list[Text]:
+    rows = tuple(_token_rows(result, options))
+    return result_table(Table(COLUMNS, rows, SQUEEZE, note=""), options)
 
 
-def _pipe_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
+def _token_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
     for number, one in result.cells():
         target = token_text(result.rows[number].target.text, options.ascii)
         text = token_text(one.token.text, options.ascii)

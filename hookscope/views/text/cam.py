@@ -25,8 +25,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 COLUMNS = (
@@ -62,7 +62,7 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     for text in (_layer_text(cam), _rollout_text(cam), _guided_text(cam), _integrated_text(cam)):
         lines += sentence(text, options) if text else []
     rows = tuple(_row(entry) for entry in cam["images"])
-    table = table_lines(Table(COLUMNS, rows, SQUEEZE), options)
+    table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
     if any(entry["index"] is not None for entry in cam["images"]):
         table += untrained_lines(capture.metadata, options)
     return join_blocks(lines, table, options=options)

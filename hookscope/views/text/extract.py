@@ -102,7 +102,7 @@ def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
         )
         for key in keys
     )
-    lines = table_lines(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), options)
+    lines = result_table(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), options)
     total = f"{plural(manifest['rows'], 'row')} of {plural(len(keys), 'tensor')}."
     if manifest["stopped_after"]:
         total += f" Each forward pass stopped after {manifest['stopped_after']}."

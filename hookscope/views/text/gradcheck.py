@@ -15,8 +15,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 COLUMNS = (
@@ -49,7 +49,7 @@ def gradcheck_lines(result: GradCheck, options: TextOptions) -> list[Text]:
         for comparison in result.comparisons
         for i, derivative in enumerate(comparison.farthest)
     ]
-    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
     verdict = _verdict(result, options)
     if result.unvaried:
         text = f"Not varied, therefore not checked: {result.unvaried}."

@@ -19,6 +19,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -26,6 +27,16 @@ from hookscope.views.text.text_table import (
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 TOKEN_WIDTH = 9  # cells of a column of the heat map
 SHOWN = 3  # candidates in the table of the last position
+COLUMNS = (  # of the table of all positions
+    *(Column("layer"), Column("text", right=True), Column("position", "at", right=True)),
+    *(Column("after"), Column("predicted"), Column("probability", "prob.", right=True)),
+    *(Column("target"), Column("rank", right=True)),
+    *(Column("target_probability", "target", right=True), Column("kl", right=True)),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in ("target_probability", "probability", "position")),
+    *(("drop", title) for title in ("text", "after", "probability", "kl", "target")),
+)
 
 
 def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
@@ -36,8 +47,8 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
-    if options.width is None:
-        return [*_pipe_table(result, options), *notes]
+    if options.lists_rows:
+        return join_blocks(_cell_table(result, options), notes, options=options)
     norm = f"after {result.norm} and" if result.norm else "by"
     title = f"What {plural(len(result.layers), 'layer')} predict {norm} {result.head}"
     blocks = [sentence(f"{title}: the most probable next token at each position.", options, "bold")]
@@ -123,18 +134,12 @@ def _figures(cell: LensCell, options: TextOptions) -> tuple[Cell, ...]:
     )
 
 
-def _pipe_table(result: Lens, options: TextOptions) -> list[Text]:
-    columns = (
-        *(Column("layer"), Column("text", right=True), Column("position", right=True)),
-        *(Column("after"), Column("predicted"), Column("probability", right=True)),
-        *(Column("target"), Column("rank", right=True), Column("target_probability", right=True)),
-        Column("kl", right=True),
-    )
-    rows = tuple(_pipe_row(result, cell, options) for cell in result.cells)
-    return table_lines(Table(columns, rows, note=""), options)
+def _cell_table(result: Lens, options: TextOptions) -> list[Text]:
+    rows = tuple(_cell_row(result, cell, options) for cell in result.cells)
+    return result_table(Table(COLUMNS, rows, SQUEEZE, note=""), options)
 
 
-def _pipe_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
+def _cell_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
     tokens = result.rows[cell.row].tokens
     best = cell.top[0]
     return Row(

@@ -15,8 +15,8 @@ from hookscope.views.text.text_table import (
     Squeeze,
     Table,
     TextOptions,
+    result_table,
     sentence,
-    table_lines,
 )
 
 COLUMNS = (
@@ -54,7 +54,7 @@ def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text
         )
         for model in models
     )
-    lines = table_lines(Table(COLUMNS, rows, SQUEEZE, note=""), options)
+    lines = result_table(Table(COLUMNS, rows, SQUEEZE, note=""), options)
     return [*lines, *sentence(f"{plural(len(models), 'model')}.", options, "bold")]
 
 

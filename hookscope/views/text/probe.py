@@ -15,8 +15,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 _BAR = 20  # cells of a score of 1
@@ -55,7 +55,7 @@ def probe_lines(result: LayerProbes, options: TextOptions) -> list[Text]:
     ]
     shown = columns if bars else columns[:-1]
     cut = [row if bars else Row(row.cells[:-1]) for row in rows]
-    table = table_lines(Table(shown, tuple(cut), squeeze, note=""), options)
+    table = result_table(Table(shown, tuple(cut), squeeze, note=""), options)
     lines = [line for text in (probe_title(result),) for line in sentence(text, options)]
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     return join_blocks(table, [*lines, *notes], options=options)

@@ -21,6 +21,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -37,8 +38,8 @@ def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text
         options: where the lines are printed.
     """
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
-    if options.width is None or options.html:
-        return [*_pair_table(result, options), *notes]
+    if options.lists_rows or options.html or options.width is None:
+        return join_blocks(_pair_table(result, options), notes, options=options)
     return join_blocks(
         sentence(similarity_title(result), options, "bold"),
         _matrix(result, options, options.width),
@@ -88,7 +89,7 @@ def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
         for j, value in enumerate(values)
         if result.b is not None or i < j or len(names) == 1
     ]
-    return table_lines(Table(columns, tuple(rows), note=""), options)
+    return result_table(Table(columns, tuple(rows), note=""), options)
 
 
 def _matrix(result: LayerSimilarity, options: TextOptions, width: int) -> list[Text]:

@@ -7,6 +7,7 @@ import math
 from rich.text import Text
 
 from hookscope.results.sweep import Sweep, SweepCell
+from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.views.images.sweep_values import cell_text, cell_value, sweep_scale, sweep_values
 from hookscope.views.text.formats import layer_text, number_text, plural, token_text
 from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
@@ -26,8 +27,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 CELL_WIDTH = 8  # of a column of the heat map
@@ -46,7 +47,7 @@ def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     head = sentence(title_text(result), options, "bold")
-    is_map = bool(result.axis) and options.width is not None and not options.html
+    is_map = bool(result.axis) and not options.lists_rows and not options.html
     block = _heat_map(result, options) if is_map else _table(result, options)
     shown = meanings(result)[: 1 if is_map else None]
     meaning = [line for text in shown for line in sentence(text, options)]
@@ -57,6 +58,12 @@ def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
         *sentence(result.reuse, options, "dim"),
     ]
     return join_blocks(head, block, meaning, notes, options=options)
+
+
+def possible_columns() -> tuple[Column, ...]:
+    """Return the columns that the table of some sweep or ablation has, for a check of a name."""
+    places = ("position", "token", "head", "expert", "channel")
+    return tuple(map(Column, ("layer", "type", *places, *SWEEP_METRICS, "flipped")))
 
 
 def title_text(result: Sweep) -> str:
@@ -159,13 +166,8 @@ def _table(result: Sweep, options: TextOptions) -> list[Text]:
         *(("drop", name) for name in reversed(metrics[1:])),
         ("drop", "note"),
     )
-    cells = result.cells if options.top is None else result.cells[: options.top]
-    rows = tuple(_row(result, cell, metrics, options) for cell in cells)
-    lines = table_lines(Table(columns, rows, squeeze), options)
-    if len(cells) < len(result.cells) and options.width is not None:
-        left = plural(len(result.cells) - len(cells), "more row")
-        lines += sentence(f"... and {left}; --top N shows more.", options, "dim")
-    return lines
+    rows = tuple(_row(result, cell, metrics, options) for cell in result.cells)
+    return result_table(Table(columns, rows, squeeze), options)
 
 
 def _row(result: Sweep, cell: SweepCell, metrics: tuple[str, ...], options: TextOptions) -> Row:

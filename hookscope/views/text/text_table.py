@@ -10,22 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len
 from rich.text import Span, Text
 
 from hookscope.views.text.formats import (
     PIPE_DIGITS,
-    count_text,
     fold,
     full_text,
     number_text,
+    plural,
     visible,
     wrap,
 )
 from hookscope.views.text.html_table import html_sentence, html_table
 from hookscope.views.text.row_order import order_rows
+
+if TYPE_CHECKING:
+    from hookscope.views.text.csv_table import CollectedTables
 
 MAX_PADDED_WIDTH = 100  # in a pipe, a wider cell moves its own line only, not all other lines
 GAP = "  "
@@ -48,6 +51,7 @@ class TextOptions:
             ``-COLUMN`` for the smallest first. None for the order of the result.
         top: how many rows of a result's table are printed; None for all.
         html: the lines are HTML for a notebook.
+        tables: where tables are collected instead of being laid out.
     """
 
     width: int | None = None
@@ -57,6 +61,12 @@ class TextOptions:
     sort: str | None = None
     top: int | None = None
     html: bool = False
+    tables: CollectedTables | None = None
+
+    @property
+    def lists_rows(self) -> bool:
+        """Whether every value of a result is a row of its table, and none is in a map."""
+        return self.width is None or (not self.html and (self.sort or self.top) is not None)
 
 
 PIPE = TextOptions()
@@ -138,23 +148,29 @@ class Table:
         return (*row.cells, row.note) if self.note else row.cells
 
 
-def result_table(table: Table, options: TextOptions) -> list[Text]:
+def result_table(table: Table, options: TextOptions, shown: int | None = None) -> list[Text]:
     """Return the table of a result as lines, sorted and cut as ``options`` say.
 
     Args:
         table: the table.
         options: where the lines are printed, and which rows.
+        shown: how many rows a terminal gets if ``options`` do not say it; None for all.
 
     Raises:
         RequestError: the table has no such column to sort by.
     """
     ordered = order_rows(table, options.sort) if options.sort else table
-    lines = table_lines(replace(ordered, rows=ordered.rows[: options.top]), options)
-    left = len(table.rows) - len(ordered.rows[: options.top])
+    top = options.top or (None if options.width is None else shown)
+    cut = replace(ordered, rows=ordered.rows[:top])
+    if options.tables is not None:
+        options.tables.main.append(cut)
+        return []
+    lines = table_lines(cut, options)
+    left = len(table.rows) - len(cut.rows)
     if not left or options.width is None:
         return lines
-    rows = f"{count_text(left)} more {'row' if left == 1 else 'rows'}"
-    return [*lines, *sentence(f"... and {rows}.", options, "dim")]
+    more = "" if options.top else " --top N shows more."
+    return [*lines, *sentence(f"... and {plural(left, 'more row')}.{more}", options, "dim")]
 
 
 def table_lines(table: Table, options: TextOptions) -> list[Text]:
@@ -162,6 +178,9 @@ def table_lines(table: Table, options: TextOptions) -> list[Text]:
 
     All texts of the table are printed literally, never as markup.
     """
+    if options.tables is not None:
+        options.tables.others.append(table)
+        return []
     if options.precision is not None:
         table = replace(table, rows=tuple(_rounded(row, options.precision) for row in table.rows))
     if options.html:

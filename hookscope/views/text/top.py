@@ -34,6 +34,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -50,10 +51,10 @@ def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
-    terminal = options.width is not None
+    cut = options.html or not options.lists_rows
     units = [*_unit_table(result, options)]
-    inputs = _input_table(result, options, _SHOWN if terminal else None)
-    if terminal and any(len(unit.most) > _SHOWN for unit in result.units):
+    inputs = _input_table(result, options, _SHOWN if cut else None)
+    if cut and any(len(unit.most) > _SHOWN for unit in result.units):
         text = f"The first {_SHOWN} of each end are shown; a pipe and a file (-o) have all."
         inputs += sentence(text, options, "dim")
     return join_blocks(
@@ -140,7 +141,7 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
     table = Table(columns, rows, squeeze, note="")
     if result.texts:
         table = _with_texts(table, [ranked for _, _, ranked in entries], options)
-    return table_lines(table, options)
+    return result_table(table, options)
 
 
 def _with_texts(table: Table, inputs: Sequence[RankedInput], options: TextOptions) -> Table:
