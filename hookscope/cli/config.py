@@ -82,8 +82,18 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
         console.warning(f"{path} sets values that are refused{hint}")
 
 
+def _of_all_commands(rows: list[EffectiveSetting]) -> list[EffectiveSetting]:
+    """Return one row for a value that several commands take, without a command."""
+    found: dict[tuple[str, str], list[EffectiveSetting]] = {}
+    for row in rows:
+        found.setdefault((row.option, _text(row.value)), []).append(row)
+    return [same[0] if len(same) == 1 else same[0]._replace(command="") for same in found.values()]
+
+
 def _show_rows(console: Console, rows: list[EffectiveSetting]) -> None:
-    cells = [(f"{row.command}.{row.option}", _text(row.value), _from(row)) for row in rows]
+    cells = [
+        (f"{row.command}.{row.option}".lstrip("."), _text(row.value), _from(row)) for row in rows
+    ]
     widths = [max((len(cell[i]) for cell in cells), default=0) for i in range(2)]
     if cells:
         console.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))
@@ -149,9 +159,8 @@ def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
         console.document({"schema": 1, "command": "config", "project": project, "code": names})
         return
     source = "allowed" if allow else "refused"
-    _show_rows(
-        console, [EffectiveSetting(c, key, value, source, str(file.path)) for c, key, value in code]
-    )
+    rows = [EffectiveSetting(c, key, value, source, str(file.path)) for c, key, value in code]
+    _show_rows(console, _of_all_commands(rows))
     if allow:
         console.note(f"{file.path} may name Python code until its content changes")
     else:

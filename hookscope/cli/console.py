@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +37,8 @@ _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
 }
 _ERASE_LINE = "\r\x1b[K"
 _LEAST_BAR = 5  # columns
+# What is not broken: a quoted command, one after a colon up to the end, a word.
+_PARTS = re.compile(r"'hookscope [^']*'\S*|\S+: hookscope .*|\S+")
 _PLAIN = str.maketrans(
     {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
 )
@@ -310,6 +313,9 @@ class Console:
     def _say(self, text: str, style: str = "", label: str = "") -> None:
         self._wipe()
         text = visible(text)
+        if _is_terminal(sys.stderr):
+            width = columns(sys.__stderr__) - 1  # some terminals wrap a line that fills the row
+            text = _wrapped(f"{label}{text}", width).removeprefix(label)
         if style and self._colored(sys.stderr):
             # If there is a label, only the label is colored.
             body = text if label else f"\x1b[{style}m{text}\x1b[0m"
@@ -355,6 +361,23 @@ def _shortened(text: str, more: str, room: int) -> str:
     while parts and len(text) + 1 + len(", ".join(parts)) > room:
         parts.pop()
     return f"{text} {', '.join(parts)}".strip()[: max(room, 0)]
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break a message at spaces into lines of at most ``width`` characters.
+
+    A command that is to be copied stays in one piece: it would not run with a line end in it.
+    """
+    if len(text) <= width:
+        return text
+    lines, line = [], ""
+    for part in _PARTS.findall(text):
+        joined = f"{line} {part}" if line else part
+        if line.strip() and len(joined) > width:
+            lines.append(line)
+            joined = f"  {part}"
+        line = joined
+    return "\n".join([*lines, line])
 
 
 def columns(stream: TextIO | None = None) -> int:

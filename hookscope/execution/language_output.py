@@ -92,7 +92,8 @@ def _row(
     real = prompt.real(row)
     if not real:
         return []
-    shares = logits[row, real[-1]].detach().double().softmax(0)
+    scores = logits[row, real[-1]].detach().double()
+    shares = scores.softmax(0)
     best = shares.topk(min(TOP, len(shares)))
     vocabulary = _vocabulary(prepared)
     return [
@@ -100,6 +101,7 @@ def _row(
             "id": token,
             "token": None if vocabulary is None else vocabulary.text(token),
             "probability": round(share, 6),
+            "logit": round(scores[token].item(), 6),
         }
         for share, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
@@ -119,18 +121,32 @@ def generated_texts(prepared: Prepared, output: Any) -> list[GeneratedText]:
     if not prompts or len(prompts[-1].ids) != len(ids):
         return []
     vocabulary, prompt = _vocabulary(prepared), prompts[-1]
+    ends = _end_tokens(prepared)
     return [
-        _generated(vocabulary, list(start), row)
+        _generated(vocabulary, list(start), row, ends)
         for start, row in zip(prompt.ids, ids.tolist(), strict=True)
     ]
 
 
-def _generated(vocabulary: Vocabulary | None, start: list[int], row: list[int]) -> GeneratedText:
+def _end_tokens(prepared: Prepared) -> set[int]:
+    """The ids after which the model generates no more."""
+    ends = getattr(getattr(prepared.module, "generation_config", None), "eos_token_id", None)
+    return {ends} if isinstance(ends, int) else set(ends or ())
+
+
+def _generated(
+    vocabulary: Vocabulary | None, start: list[int], row: list[int], ends: set[int]
+) -> GeneratedText:
     new = row[len(start) :] if row[: len(start)] == start else row
     if vocabulary is None:
-        return {"ids": new, "tokens": None, "text": None}
+        return {
+            "ids": new,
+            "tokens": None,
+            "text": None,
+            "ended": bool(ends.intersection(new[-1:])),
+        }
     # A padding token is also the end of a text in some vocabularies: the first one belongs to it.
-    fill = {vocabulary.padding, *vocabulary.special}
+    fill = {vocabulary.padding, *vocabulary.special, *ends}
     while len(new) > 1 and new[-1] == vocabulary.padding and new[-2] in fill:
         new = new[:-1]
     before, plain = (
@@ -144,4 +160,5 @@ def _generated(vocabulary: Vocabulary | None, start: list[int], row: list[int]) 
         if joined
         else vocabulary.decode([token for token in new if token not in vocabulary.special])
     )
-    return {"ids": new, "tokens": list(vocabulary.texts(new)), "text": text}
+    tokens = list(vocabulary.texts(new))
+    return {"ids": new, "tokens": tokens, "text": text, "ended": bool(ends.intersection(new[-1:]))}

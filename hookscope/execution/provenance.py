@@ -102,12 +102,20 @@ def top_classes(prepared: Prepared, output: Any) -> list[list[ClassProbability]]
     logits = next((t for _, t in walk(output)), None)
     if logits is None or logits.ndim != 2 or not names or logits.shape[1] != len(names):
         return []
-    shares = logits.detach().double().softmax(dim=1)
+    scores = logits.detach().double()
+    shares = scores.softmax(dim=1)
     best = shares.topk(min(TOP, len(names)), dim=1)
     return [
         [
-            {"index": i, "label": names[i], "probability": round(p, 6)}
+            {
+                "index": i,
+                "label": names[i],
+                "probability": round(p, 6),
+                "logit": round(row[i].item(), 6),
+            }
             for p, i in zip(values, indices, strict=True)
         ]
-        for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        for row, values, indices in zip(
+            scores, best.values.tolist(), best.indices.tolist(), strict=True
+        )
     ]

@@ -72,7 +72,13 @@ class StoredPositions(TypedDict):
     rows: list[list[int]]
 
 
-class ClassProbability(TypedDict):
+class _Logit(TypedDict, total=False):
+    """The score from which a probability is computed; older files do not have it."""
+
+    logit: Number | None
+
+
+class ClassProbability(_Logit):
     """One of a classifier's most likely classes."""
 
     index: int
@@ -80,7 +86,7 @@ class ClassProbability(TypedDict):
     probability: Number | None
 
 
-class TokenProbability(TypedDict):
+class TokenProbability(_Logit):
     """One of the most likely next tokens; ``token`` is its text, None without a vocabulary."""
 
     id: int
@@ -88,7 +94,13 @@ class TokenProbability(TypedDict):
     probability: Number | None
 
 
-class GeneratedText(TypedDict):
+class _Ended(TypedDict, total=False):
+    """Whether the last token is an end-of-text token; older files do not say it."""
+
+    ended: bool
+
+
+class GeneratedText(_Ended):
     """The tokens that were generated after one row; texts are None without a vocabulary."""
 
     ids: list[int]

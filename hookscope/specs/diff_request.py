@@ -6,6 +6,7 @@ for A and B.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ _INPUT = ("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "c
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (TORCHSCRIPT, EXPORTED, ONNX)
+log = logging.getLogger("hookscope")
+
 SIDES = ("A", "B")
 
 
@@ -191,12 +194,20 @@ def check_run_diff_options(chosen: Iterable[str], what: str = "training runs") -
 
 @contextmanager
 def label_errors(side: int) -> Iterator[None]:
-    """Prefix an error from the block with the side that it concerns."""
+    """Add the side that it concerns to an error and to the notes on weights from the block."""
+
+    def label(record: logging.LogRecord) -> bool:
+        record.msg = str(record.msg).replace("weights:", f"weights of {SIDES[side]}:", 1)
+        return True
+
+    log.addFilter(label)
     try:
         yield
     except HookscopeError as error:
         error.message = f"{SIDES[side]}: {error.message}"
         raise
+    finally:
+        log.removeFilter(label)
 
 
 def are_runs(a: object, b: object) -> bool:

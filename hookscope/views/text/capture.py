@@ -13,12 +13,15 @@ from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import ATTENTION, COLUMN
 from hookscope.views.text.formats import count_text, layer_text, number_text
 from hookscope.views.text.shared_parts import (
+    CHANGE_COLUMNS,
+    CHANGE_SQUEEZE,
     NOTICE_STYLE,
     ORIGIN_COLUMNS,
     count_cell,
     coverage_lines,
     device_notes,
     label_cell,
+    logit_cell,
     missing_rows,
     nonfinite_note,
     note_cell,
@@ -236,16 +239,8 @@ def top_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
         for n, image in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
         for before, after in zip(*image, strict=True)
     ]
-    columns = (
-        Column("unedited"),
-        Column("p unedited", right=True),
-        Column("edited"),
-        Column("p edited", right=True),
-        Column("image", right=True, optional=True),
-    )
-    squeeze: tuple[Squeeze, ...] = tuple(
-        ("drop", title) for title in ("image", "p unedited", "p edited")
-    )
+    columns = (*CHANGE_COLUMNS, Column("image", right=True, optional=True))
+    squeeze: tuple[Squeeze, ...] = (("drop", "image"), *CHANGE_SQUEEZE)
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options)
 
@@ -287,5 +282,5 @@ def _drift_row(record: Record, entry: RecordChange, metadata: dict[str, Any]) ->
     )
 
 
-def _class_cells(entry: ClassProbability) -> tuple[Cell, Cell]:
-    return label_cell(entry), probability_cell(entry)
+def _class_cells(entry: ClassProbability) -> tuple[Cell, Cell, Cell]:
+    return label_cell(entry), probability_cell(entry), logit_cell(entry)

@@ -19,6 +19,7 @@ from hookscope.views.text.formats import count_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    cosine_cell,
     number_cell,
     share_cell,
 )
@@ -81,7 +82,8 @@ def _row(pair: TensorComparison, first: bool) -> Row:
         Cell(_both(*map(shape_text, pair.shapes))),
         Cell(_both(*pair.dtypes)),
         Cell(pair.by),
-        *map(number_cell, (figures.max_abs, figures.max_rel, figures.cosine, figures.snr)),
+        *map(number_cell, (figures.max_abs, figures.max_rel)),
+        *(cosine_cell(figures.cosine), number_cell(figures.snr)),
         beyond,
         Cell(pair.verdict, style=style),
     )

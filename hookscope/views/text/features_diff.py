@@ -10,6 +10,7 @@ from hookscope.views.text.formats import count_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    cosine_cell,
     count_cell,
     join_names,
     number_cell,
@@ -78,7 +79,7 @@ def _row(change: FeatureChange) -> Row:
         notes = [f"NaN only in {side}: {count_text(count)}" for side, count in nan if count]
     cells = (
         *(Cell(change.key), Cell(", ".join(shapes)), Cell(", ".join(dict.fromkeys(change.dtypes)))),
-        *map(number_cell, numbers),
+        *(number_cell(numbers[0]), cosine_cell(numbers[1]), number_cell(numbers[2])),
         Cell("-") if change.rows_beyond is None else count_cell(change.rows_beyond),
         Cell("-") if change.first_row is None else count_cell(change.first_row),
         Cell(change.verdict, style=style),

@@ -38,6 +38,18 @@ def number_text(value: float | int | None, digits: int = DIGITS) -> str:
     return f"{value:#.{digits}g}".rstrip(".")
 
 
+def cosine_text(value: float | None, digits: int = DIGITS) -> str:
+    """Return a cosine to ``digits`` digits; one below 1 is never shown as 1.
+
+    Example:
+        >>> cosine_text(0.99989, 3), cosine_text(1 - 1e-6), cosine_text(1.0), cosine_text(0.5)
+        ('0.999', '0.9999', '1.000', '0.5000')
+    """
+    text = number_text(value, digits)
+    below = value is not None and value < 1 - 1e-9  # nearer to 1 is rounding in float64
+    return f"0.{'9' * digits}" if below and text.startswith("1.") else text
+
+
 def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:
     """Return an integer exactly, and another number to ``digits`` significant digits.
 

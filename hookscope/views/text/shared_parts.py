@@ -19,6 +19,7 @@ from hookscope.results.records import Absent, Coverage, Record, Recording, Unexe
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.views.text.formats import (
     DIGITS,
+    cosine_text,
     count_text,
     layer_text,
     number_text,
@@ -26,7 +27,7 @@ from hookscope.views.text.formats import (
     plural,
     shape_text,
 )
-from hookscope.views.text.text_table import Cell, Column, Row, TextOptions, sentence
+from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, TextOptions, sentence
 
 if TYPE_CHECKING:
     from hookscope.results.stats import Stats
@@ -41,6 +42,19 @@ ORIGIN_COLUMNS = (
     Column("call", right=True, optional=True),
     Column("shape"),
     Column("dtype", optional=True),
+)
+CHANGE_COLUMNS = (  # of the most probable classes or tokens, without edits and with them
+    *(Column("unedited"), Column("p unedited", "p", right=True)),
+    *(Column("logit unedited", "logit", right=True), Column("edited")),
+    *(Column("p edited", "p", right=True), Column("logit edited", "logit", right=True)),
+)
+CHANGE_SQUEEZE: tuple[Squeeze, ...] = (
+    *(
+        ("shorten", f"{name} {which}")
+        for which in ("unedited", "edited")
+        for name in ("p", "logit")
+    ),
+    *(("drop", f"{name} {which}") for name in ("p", "logit") for which in ("unedited", "edited")),
 )
 _PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_LIMITS.vanishing
 GRADIENT_LEGEND = (
@@ -67,6 +81,19 @@ def number_cell(value: float | None) -> Cell:
     """Return a number with four digits, three on a narrow terminal, and six in a pipe."""
     short = number_text(value, DIGITS - 1)
     return Cell(number_text(value), short, value=value, rounded=True)
+
+
+def cosine_cell(value: float | None) -> Cell:
+    """Return a cosine; one below 1 is never shown as 1."""
+    near_one = value is not None and 0.99 <= value < 1  # --precision would round it to 1
+    short = cosine_text(value, DIGITS - 1)
+    return Cell(cosine_text(value), short, value=value, rounded=not near_one)
+
+
+def logit_cell(entry: ClassProbability | TokenProbability) -> Cell:
+    """Return the logit of a class or token; empty for older files, which do not have it."""
+    value = parse_number(entry.get("logit"))
+    return Cell() if value is None else number_cell(value)
 
 
 def count_cell(number: int) -> Cell:

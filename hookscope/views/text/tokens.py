@@ -11,7 +11,14 @@ from hookscope.results.metadata import TokenProbability
 from hookscope.results.records import Recording
 from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of
 from hookscope.views.text.formats import plural, visible
-from hookscope.views.text.shared_parts import count_cell, probability_cell, untrained_lines
+from hookscope.views.text.shared_parts import (
+    CHANGE_COLUMNS,
+    CHANGE_SQUEEZE,
+    count_cell,
+    logit_cell,
+    probability_cell,
+    untrained_lines,
+)
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -90,21 +97,15 @@ def next_token_change_lines(metadata: dict[str, Any], options: TextOptions) -> l
     rows = [
         Row(
             (
-                *(_token_cell(before), probability_cell(before)),
-                *(_token_cell(after), probability_cell(after), count_cell(n)),
+                *(_token_cell(before), probability_cell(before), logit_cell(before)),
+                *(_token_cell(after), probability_cell(after), logit_cell(after), count_cell(n)),
             )
         )
         for n, pair in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
         for before, after in zip(*pair, strict=True)
     ]
-    columns = (
-        Column("unedited"),
-        Column("p unedited", right=True),
-        Column("edited"),
-        Column("p edited", right=True),
-        Column("row", right=True, optional=True),
-    )
-    squeeze: tuple[Squeeze, ...] = (("drop", "row"), ("drop", "p unedited"), ("drop", "p edited"))
+    columns = (*CHANGE_COLUMNS, Column("row", right=True, optional=True))
+    squeeze: tuple[Squeeze, ...] = (("drop", "row"), *CHANGE_SQUEEZE)
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options, "next tokens mean")
 
@@ -135,6 +136,8 @@ def generated_lines(metadata: Mapping[str, Any], options: TextOptions) -> list[T
         which = f" {n}" if len(rows) > 1 else ""
         text = ", ".join(map(str, entry["ids"])) if entry["text"] is None else repr(entry["text"])
         count = plural(len(entry["ids"]), "token")
+        if entry.get("ended"):
+            count += "; ended at the end-of-text token"
         lines += sentence(f"Generated{which}: {text} ({count})", options)
     return lines
 

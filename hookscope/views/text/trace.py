@@ -79,7 +79,8 @@ def _row(event: TraceEvent) -> Row:
 
 
 def _milliseconds_cell(value: float) -> Cell:
-    return Cell(f"{value:.3f}", short=number_text(value, 2), value=round(value, 6))
+    short = f"{value:.0f}" if value >= 99.5 else number_text(value, 2)  # never 2.9e+02
+    return Cell(f"{value:.3f}", short=short, value=round(value, 6))
 
 
 def _totals(trace: Trace) -> str:

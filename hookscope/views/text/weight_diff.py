@@ -13,6 +13,7 @@ from hookscope.results.weights.weight_diff import WeightChange, WeightDiff, Weig
 from hookscope.results.weights.weight_set import WeightTensor
 from hookscope.views.text.formats import (
     bytes_text,
+    cosine_text,
     count_text,
     number_text,
     percent_text,
@@ -23,6 +24,7 @@ from hookscope.views.text.formats import (
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    cosine_cell,
     join_names,
     number_cell,
     share_cell,
@@ -91,7 +93,8 @@ def _row(row: WeightChange) -> Row:
         Cell(row.name),
         Cell(_both(*map(shape_text, row.shapes))),
         Cell(_both(*row.dtypes)),
-        *map(number_cell, numbers),
+        *map(number_cell, numbers[:2]),
+        *(cosine_cell(numbers[2]), number_cell(numbers[3])),
         Cell("-") if row.share is None else share_cell(row.share, style),
         Cell(row.verdict, style=style),
     )
@@ -143,8 +146,10 @@ def _verdict(result: WeightDiff) -> list[tuple[str, str]]:
         share = percent_text(total.changed / result.numel)
         entries = "entry" if result.numel == 1 else "entries"
         text = f"{count_text(total.changed)} of {count_text(result.numel)} {entries} changed"
-        numbers = map(number_text, (total.distance, total.norm_change, total.cosine))
-        measures = "distance {}, norm change {}, cosine {}".format(*numbers)
+        measures = (
+            f"distance {number_text(total.distance)}, norm change {number_text(total.norm_change)},"
+            f" cosine {cosine_text(total.cosine)}"
+        )
         sentences.append((f"{text} ({share}). In total: {measures}.", ""))
     dtypes = Counter(row.dtypes for row in result.rows if row.dtypes[0] != row.dtypes[1])
     if dtypes:
