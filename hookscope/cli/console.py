@@ -367,6 +367,12 @@ def _wrapped(text: str, width: int) -> str:
     """Break a message at spaces into lines of at most ``width`` characters.
 
     A command that is to be copied stays in one piece: it would not run with a line end in it.
+
+    >>> print(_wrapped("Error: no such layer. See 'hookscope tree net.py:Net --depth 1'.", 30))
+    Error: no such layer. See
+      'hookscope tree net.py:Net --depth 1'.
+    >>> print(_wrapped("next: hookscope grads resnet18 --loss kl", 20))
+    next: hookscope grads resnet18 --loss kl
     """
     if len(text) <= width:
         return text

@@ -64,6 +64,7 @@ from hookscope.views.text import documents
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from hookscope.results.capture_file import CaptureFile
     from hookscope.views.text.text_table import Column, TextOptions
 
 
@@ -98,7 +99,8 @@ def document(result: object, file: str | None = None) -> dict[str, Any]:
 def html(result: object) -> str:
     """Return a result as HTML for a notebook: the tables and sentences of ``text``, escaped.
 
-    A table has at most 200 rows.
+    A table has at most 200 rows, of which the first 20 are unfolded. A result of ``cam`` begins
+    with its picture.
 
     Args:
         result: of one of the types that ``text`` takes.
@@ -109,10 +111,29 @@ def html(result: object) -> str:
     from hookscope.views.text.text_table import NOTEBOOK
 
     view: Callable[..., list[Text]] = text
+    pictures: list[str] = []
     if isinstance(result, Recording) and result.metadata.get("command") == "cam":
+        from hookscope.results.capture_arrays import InMemory
+        from hookscope.results.capture_file import CaptureFile
         from hookscope.views.text.cam import cam_lines as view
+
+        source = result.reader() if isinstance(result, InMemory) else result
+        pictures = [_cam_picture(source)] if isinstance(source, CaptureFile) else []
     lines = (line.plain for line in view(result, NOTEBOOK))
-    return "\n".join(["<div>", *lines, "</div>"])
+    return "\n".join(["<div>", *pictures, *lines, "</div>"])
+
+
+def _cam_picture(result: CaptureFile) -> str:
+    """The picture of a result of ``cam``, which is part of the HTML."""
+    import io
+    from base64 import b64encode
+
+    from hookscope.views.images.cam_sheet import OverlayStyle, paint, sheet_of
+
+    stream = io.BytesIO()
+    paint(sheet_of(result, OverlayStyle())).save(stream, "PNG")
+    data = b64encode(stream.getvalue()).decode()
+    return f'<img alt="cam" style="max-width:100%" src="data:image/png;base64,{data}">'
 
 
 def result_columns(command: str) -> tuple[Column, ...]:

@@ -77,6 +77,7 @@ def test_every_option_was_judged() -> None:
             "adapter",
             "allow",
             "correlation",
+            "csv",
             "direction",
             "distance",
             "l2",
@@ -360,7 +361,8 @@ def test_config_shows_allows_and_revokes(run, tmp_path: Path) -> None:
     done = run("config", "--allow")
     assert (done.rc, done.stderr) == (0, f"{file} may name Python code until its content changes\n")
     shown = [line.split() for line in done.stdout.splitlines()]
-    assert ["capture.model", "evil.py:Net\\x1b[31m", "allowed", str(file)] in shown
+    # One line for a value of all commands.
+    assert shown == [["model", "evil.py:Net\\x1b[31m", "allowed", str(file)]]
     project = json.loads(run("config", "--json").stdout)["project"]
     assert (project["file"], project["names_code"], project["allowed"]) == (str(file), True, True)
     after = run("config")

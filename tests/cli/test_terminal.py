@@ -110,3 +110,9 @@ def test_the_bar_is_as_wide_as_its_terminal_where_the_result_goes_to_a_file(seen
     assert bars and all(BAR.fullmatch(line) and len(line) == 119 for line in bars)
     assert "203 rows of 1 tensor" in result.read_text()
     assert "\x1b" not in result.read_text()
+
+
+def test_notes_are_broken_between_words(seen, tmp_path: Path) -> None:
+    lines = seen(40, "config", stdout=tmp_path / "settings.txt")[-1]
+    assert lines[0] == "the user's settings file:"
+    assert lines[-1].endswith("(does not exist)") and lines[1].startswith("  /")

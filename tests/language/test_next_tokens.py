@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,18 @@ from tests.conftest import Run
 PROMPT, SHORT = "text:The capital of France is", "text:Paris"
 
 
-def expected(spec: str, text: str) -> list[tuple[int, float]]:
-    """The five most probable next tokens after a text alone, by hand."""
+def logits_after(spec: str, text: str) -> torch.Tensor:
+    """The logits after a text alone, by hand."""
     loaded = load(spec, weights="default")
     assert loaded.own_text is not None
     with torch.no_grad():
-        logits = loaded.module(**loaded.own_text.run([text])).logits[0, -1]
+        logits: torch.Tensor = loaded.module(**loaded.own_text.run([text])).logits[0, -1]
+    return logits
+
+
+def expected(spec: str, text: str) -> list[tuple[int, float]]:
+    """The five most probable next tokens after a text alone, by hand."""
+    logits = logits_after(spec, text)
     shares = torch.exp(logits.double() - torch.logsumexp(logits.double(), 0))
     best = shares.argsort(descending=True)[:5].tolist()
     return [(token, float(shares[token])) for token in best]
@@ -42,6 +49,10 @@ def test_next_tokens_are_the_softmax_after_the_last_real_position(
             [share for _, share in by_hand], abs=1e-5
         )
         assert [entry["token"] for entry in row] == [vocabulary.text(e["id"]) for e in row]
+        scores = logits_after(spec, text)
+        assert [e["logit"] for e in row] == pytest.approx(
+            [float(scores[e["id"]]) for e in row], abs=1e-4
+        )
 
 
 def test_an_encoder_decoder_predicts_after_its_decoders_tokens(t5: str) -> None:
@@ -124,6 +135,29 @@ def test_generated_text_is_greedy_decoding(gpt2: str, run: Run) -> None:
     assert json.loads(run("capture", gpt2, *words, "--json").stdout)["generated"] == [entry]
 
 
+def test_an_end_of_text_token_that_ended_the_text_is_said(
+    tmp_path: Path, gpt2: str, run: Run
+) -> None:
+    ids = greedy(gpt2, PROMPT[5:], 4)
+    folder = tmp_path / "ends"
+    shutil.copytree(gpt2.removeprefix("hf:"), folder)
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**settings, "eos_token_id": ids[0], "pad_token_id": 0}))
+    words = ("--input", PROMPT, "--layer", "lm_head", "--generate", "4", "--no-output")
+    ended = run("capture", f"hf:{folder}", *words)
+    assert ended.rc == 0, ended.stderr
+    line = ended.stdout.splitlines()[-1]
+    assert line.endswith("(1 token; ended at the end-of-text token)")
+    shot = hookscope.capture(f"hf:{folder}", input=PROMPT, layers="lm_head", generate=4)
+    [entry] = shot.metadata["generated"]
+    assert (entry["ids"], entry["ended"]) == (ids[:1], True)
+    [whole] = hookscope.capture(gpt2, input=PROMPT, layers="lm_head", generate=1).metadata[
+        "generated"
+    ]
+    assert not whole["ended"]
+
+
 def test_each_row_of_a_batch_has_its_text(left_padded: str) -> None:
     shot = hookscope.capture(left_padded, input=[PROMPT, SHORT], layers="lm_head", generate=3)
     texts = [entry["ids"] for entry in shot.metadata["generated"]]
@@ -168,5 +202,5 @@ def test_padding_after_the_end_is_left_out(new: list[int], ids: list[int], text:
         special=frozenset({0, 1}),
         padding=1,
     )
-    entry = _generated(vocabulary, [3, 4], [3, 4, *new])
-    assert (entry["ids"], entry["text"]) == (ids, text)
+    entry = _generated(vocabulary, [3, 4], [3, 4, *new], {0})
+    assert (entry["ids"], entry["text"], entry["ended"]) == (ids, text, True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import hookscope
+from hookscope.analysis.cams.overlay import draw_overlay
 from hookscope.views.text.text_table import NOTEBOOK_ROWS
 from tests.views.test_display import RESULTS
 
@@ -52,7 +57,9 @@ def cells(result: Any) -> list[list[str]]:
 def test_every_result_is_html_with_its_table_and_a_short_text(command: str) -> None:
     result = RESULTS[command][0]()
     page = Page(result._repr_html_())
-    assert set(page.tags) <= {"div", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert set(page.tags) <= {
+        *("div", "table", "thead", "tbody", "tr", "th", "td", "p", "details", "summary")
+    }
     assert page.attributes <= {"style"}
     assert "p" in page.tags or "table" in page.tags
     assert len({len(row) for row in page.rows}) == 1 or page.tags.count("table") != 1
@@ -78,8 +85,25 @@ def test_a_long_table_is_cut() -> None:
     capture = hookscope.Capture()
     for i in range(NOTEBOOK_ROWS + 1):
         capture.put(torch.ones(1), module=f"m{i}", type="X", call=1, what="output", kind="output")
-    assert len(cells(capture)) == 1 + NOTEBOOK_ROWS
-    assert "... and 1 more row." in capture._repr_html_()
+    html = capture._repr_html_()
+    shown, summary, folded = html.partition("<details><summary>180 more rows</summary>")
+    assert summary and folded.count("</details>") == 1
+    assert (shown.count("<tr>"), folded.count("<tr>")) == (1 + 20, 1 + NOTEBOOK_ROWS - 20)
+    assert shown.count("<th ") == folded.count("<th ") > 3
+    assert "... and 1 more row." in html
+
+
+def test_a_class_activation_map_is_a_picture(repo: Path, tmp_path: Path) -> None:
+    shot = hookscope.cam(f"{repo}/{DIGITS}")
+    html = shot._repr_html_()
+    data = re.fullmatch(r'.*<img alt="cam" [^>]*base64,([^"]+)">.*', html, re.DOTALL)
+    assert data is not None and html.index("<img") < html.index("<table")
+    with Image.open(io.BytesIO(base64.b64decode(data[1]))) as picture:
+        drawn = draw_overlay(shot)
+        assert (picture.format, picture.size) == ("PNG", drawn.size)
+        assert picture.convert("RGB").tobytes() == drawn.convert("RGB").tobytes()
+    shot.save(tmp_path / "cam.safetensors")
+    assert "<img" in hookscope.load(tmp_path / "cam.safetensors")._repr_html_()
 
 
 def test_numbers_and_names_are_those_of_the_terminal(repo: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from hookscope.views.text.formats import visible
+from hookscope.views.text.formats import plural, visible
 
 if TYPE_CHECKING:
     from hookscope.views.text.text_table import Cell, Row, Table
@@ -27,8 +27,13 @@ _STYLES = {
 }
 
 
+SHOWN_ROWS = 20  # the other rows of a table are folded
+
+
 def html_table(table: Table) -> str:
     """Return a table as HTML, without the columns that are empty in every row.
+
+    The rows after the first 20 are in a part that the reader opens.
 
     Example:
         >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
@@ -50,9 +55,14 @@ def html_table(table: Table) -> str:
     titles += [_element("th", table.note)] * noted
     # The lines of a tree meet only if every character has the same width.
     name_css = ["font-family:monospace"] * any(row.guide for row in table.rows)
-    rows = (_html_row(row, shown, table, noted, name_css) for row in table.rows)
+    rows = [_html_row(row, shown, table, noted, name_css) for row in table.rows]
     head = f"<table>\n<thead><tr>{''.join(titles)}</tr></thead>"
-    return "\n".join([head, "<tbody>", *rows, "</tbody>", "</table>"])
+    ends = "</tbody>", "</table>"
+    lines = [head, "<tbody>", *rows[:SHOWN_ROWS], *ends]
+    if folded := rows[SHOWN_ROWS:]:
+        summary = f"<details><summary>{plural(len(folded), 'more row')}</summary>"
+        lines += [summary, head, "<tbody>", *folded, *ends, "</details>"]
+    return "\n".join(lines)
 
 
 def html_sentence(text: str, style: str = "") -> str:

@@ -448,3 +448,22 @@ def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
     entry = shot.metadata["effect"]["top"]
     assert sorted(entry) == ["edited", "unedited"]
     assert entry["unedited"] == top and entry["edited"] == shot.metadata["top"] != top
+    for row, classes in zip(shot["fc/output"], entry["edited"], strict=True):
+        for one in classes:
+            assert one["logit"] == pytest.approx(float(row[one["index"]]), abs=1e-6)
+
+
+def test_an_effect_on_a_prediction_that_stays_certain_shows_in_its_logit() -> None:
+    from hookscope.views.text.capture import top_change_lines
+    from hookscope.views.text.text_table import TextOptions
+
+    shot = hookscope.capture("sample_models/digits.py:trained", layers="fc", edits="fc=scale:0.9")
+    before, after = (shot.metadata["effect"]["top"][name][0][0] for name in ("unedited", "edited"))
+    lines = [line.plain for line in top_change_lines(shot.metadata, TextOptions(80))]
+    titles = "unedited p unedited logit unedited edited p edited logit edited image"
+    assert lines[0].split() == titles.split()
+    first = lines[1].split()
+    assert first[1] == first[4] == "100.0%"
+    assert float(first[2]) == pytest.approx(before["logit"], abs=5e-3)
+    assert float(first[5]) == pytest.approx(after["logit"], abs=5e-3)
+    assert after["logit"] == pytest.approx(0.9 * before["logit"], rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from hookscope.hooks.capture import Capture
 from hookscope.results.gradient_flow import gradient_marks
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
+from hookscope.results.trace_events import Trace, TraceEvent
 from hookscope.views.text.capture import capture_lines, capture_table, effect_lines, top_lines
 from hookscope.views.text.grads import grads_lines, loss_lines
-from hookscope.views.text.shared_parts import coverage_lines
+from hookscope.views.text.shared_parts import cosine_cell, coverage_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
+from hookscope.views.text.trace import trace_lines
 from tests.views.text import samples
 
 NAN = float("nan")
@@ -274,3 +277,15 @@ def test_records_of_several_devices_say_where_they_were_computed(width: int | No
         assert "on cpu" in joined(lines)
         assert "on meta" in joined(lines)
     assert "on cpu" not in joined(capture_lines(samples.outputs(), TextOptions(width)))
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, None])
+def test_times_of_a_trace_have_no_exponent_and_cosines_below_one_are_not_one(
+    width: int | None,
+) -> None:
+    event = TraceEvent("forward", "a", "Linear", 1, 0, ((1, 2),), ((1, 2),), 8, 0.0, 290.4, 99.7)
+    text = joined(trace_lines(Trace((event,), Coverage(), {}), TextOptions(width)))
+    assert "e+" not in text
+    assert re.search(r"\b290(\.4(00)?)?\b", text)
+    cell = cosine_cell(0.99989)
+    assert (cell.text, cell.short, cell.value) == ("0.9999", "0.999", 0.99989)
