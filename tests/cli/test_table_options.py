@@ -136,7 +136,7 @@ def test_the_numbers_of_csv_are_those_of_the_document(run: Run) -> None:
     text = run("capture", DIGITS, "--no-output", "-q", "--csv").stdout
     rows = list(csv.DictReader(text.splitlines()))
     document = json.loads(run("capture", DIGITS, "--no-output", "-q", "--json").stdout)
-    records = document["recording"]["records"]
+    records = document["records"]
     assert [row["layer"] for row in rows[:-1]] == [record["module"] for record in records[:-1]]
     for row, record in zip(rows, records, strict=True):
         for name in ("mean", "std", "min", "max"):
