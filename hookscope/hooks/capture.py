@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from hookscope.hooks.padding import summarize_real
 from hookscope.hooks.record_key import RecordKey, TensorOrigin
 from hookscope.results.capture_arrays import CaptureArrays
 from hookscope.results.key_lookup import find_key
-from hookscope.results.records import Record, Recording, key_of
+from hookscope.results.records import Record, Recording, free_name
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims
 from hookscope.specs.output_path import SUFFIX, recording_ending
@@ -64,6 +64,8 @@ class Capture(Recording, Mapping[str, Tensor]):
     def __init__(self, file: RecordingFile | None = None) -> None:
         self._added: deque[tuple[RecordKey, Tensor]] = deque()  # those without a record
         self._stored: dict[str, Tensor] = {}
+        self._prefixes: dict[str, str] = {}  # of the keys of each layer's first call
+        self._taken: set[str] = set()
         super().__init__()
         self._file = file  # has some of the tensors already
         self.output: Any = None
@@ -172,11 +174,8 @@ class Capture(Recording, Mapping[str, Tensor]):
         held: bool = True,
         summary: partial[Stats] | None = None,
     ) -> Record:
-        records, prefix = self._named, key_of(origin["module"], origin["call"], "")
-        key = first = prefix + encodable(origin["what"])
-        again = 2
-        while key in records:  # as for the dict keys 1 and "1"
-            key, again = f"{first}~{again}", again + 1
+        records, prefix = self._named, self._prefix(origin["module"], origin["call"]) + "/"
+        key = free_name(prefix + encodable(origin["what"]), records)
         if summary is None:
             summary = partial(summarize, tensor)
             summary = summary if held else partial(Stats, **summary().to_json())
@@ -194,6 +193,21 @@ class Capture(Recording, Mapping[str, Tensor]):
             self._stored[key] = tensor
         records[key] = record
         return record
+
+    def name_layers(self, names: Iterable[str]) -> None:
+        """Fix how the keys of these layers begin, before any of them runs.
+
+        So all values and gradients of a call have one beginning, in whatever order they arrive,
+        although the second call of ``d`` is named like a layer ``d:2``.
+        """
+        for name in names:
+            if name not in self._prefixes:
+                prefix = self._prefixes[name] = free_name(encodable(name), self._taken)
+                self._taken.add(prefix)
+
+    def _prefix(self, module: str, call: int) -> str:
+        prefix = self._prefixes.get(module) or encodable(module)
+        return prefix if call == 1 else free_name(f"{prefix}:{call}", self._taken)
 
     def add(self, key: RecordKey, tensor: Tensor) -> None:
         """Store ``tensor`` itself as ``put`` does, and make its record when the run has ended.

@@ -26,6 +26,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry, HookSet
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
+from hookscope.results.records import free_name
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import (
     INPUT,
@@ -115,6 +116,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             hooks.on_registration(self._add_module, self._add_parameter)
             wanted = self._wanted()
             self._kinds_of = {layer.module: kinds for layer, kinds in wanted.items()}
+            self.capture.name_layers(layer.name for layer in wanted)
             self.calls.subscribe(self, wanted)
             self.sink.open = True
         return self.capture
@@ -213,7 +215,9 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             if inner.module in hooked:
                 continue
             full = f"{prefix}{name}" + ("" if inner.name == ROOT else f".{inner.name}")
-            layer = Layer(full, inner.module)
+            # One that takes another's place is a layer of its own, with gradients of its own.
+            layer = Layer(free_name(full, {x.name for x in self.layers}), inner.module)
+            self.capture.name_layers([layer.name])
             log.info("added: %s (%s) was created during the run", layer.name, layer.type)
             self.layers += (layer,)
             self._kinds_of[layer.module] = self.kinds

@@ -6,7 +6,7 @@ a module's first call has no number, so that it does not change if there is a se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
@@ -27,6 +27,18 @@ def key_of(module: str, call: int, what: str) -> str:
     """
     prefix = module if call == 1 else f"{module}:{call}"
     return encodable(f"{prefix}/{what}")
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, marked ``~2`` or with the next number if it is taken.
+
+    >>> free_name("a/output", ()), free_name("a/output", ("a/output", "a/output~2"))
+    ('a/output', 'a/output~3')
+    """
+    free, again = name, 2
+    while free in taken:
+        free, again = f"{name}~{again}", again + 1
+    return free
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def _walk(
         for inside, tensor in cached_tensors(value):
             yield (*path, *inside), tensor
     else:
-        for name, item in _items(value):
+        for name, item in _items(value, above):
             yield from _walk(item, (*path, name), (*above, id(value)), whole, caches)
 
 
@@ -173,7 +173,7 @@ def _mapped(  # not a nested function: one that calls itself would keep tensors 
         return replaced[id(item)]
     if type(item) in _LEAVES or id(item) in above:
         return item
-    old = list(_items(item))
+    old = list(_items(item, above))
     inside = (*above, id(item))
     new = [_mapped(part, change, (*path, name), inside, replaced) for name, part in old]
     if all(a is b for (_, a), b in zip(old, new, strict=True)):
@@ -249,11 +249,13 @@ def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (value,), {}
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """The named parts of a container; nothing for anything else."""
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield str(key), item
+        names = [str(key) for key in value]
+        if len(set(names)) < len(names) or any("." in name for name in names):
+            names = _distinct_names(names, list(value.values()), (*above, id(value)))
+        yield from zip(names, value.values(), strict=True)
     elif isinstance(value, tuple | list):
         names = getattr(value, "_fields", None) or range(len(value))
         for name, item in zip(names, value, strict=False):
@@ -262,6 +264,30 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         for field in fields(value):
             if hasattr(value, field.name):
                 yield field.name, getattr(value, field.name)
+
+
+def _distinct_names(names: list[str], items: list[Any], above: tuple[int, ...]) -> list[str]:
+    """The names, marked ``~2`` where a tensor's path, joined by dots, would be that of another.
+
+    That is so for the keys ``1`` and ``"1"``, and for ``"a.b"`` beside ``"b"`` in ``"a"``. A path
+    that ends in ``.grad`` must not be that of another tensor's gradient either. The names do not
+    depend on which of the tensors are recorded.
+    """
+    taken: set[str] = set()
+    distinct = []
+    for name, item in zip(names, items, strict=True):
+        inside = [path for path, _ in _walk(item, (), above, whole=False, caches=True)]
+        unique, again = name, 2
+        while not taken.isdisjoint(paths := _with_gradients(unique, inside)):
+            unique, again = f"{name}~{again}", again + 1
+        taken |= paths
+        distinct.append(unique)
+    return distinct
+
+
+def _with_gradients(name: str, inside: list[TensorPath]) -> set[str]:
+    joined = [".".join((name, *path)) for path in inside]
+    return {*joined, *(f"{path}.grad" for path in joined)}
 
 
 def _is_dataclass(value: Any) -> bool:

@@ -1,0 +1,154 @@
+"""Keys that would coincide are numbered alike for values and for gradients.
+
+A model runs forwards and its gradients arrive backwards. ``KEY.grad`` is the gradient of ``KEY``
+all the same, which ``torch.autograd.grad`` checks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.selection import select
+from hookscope.tensors.nested import walk
+from tests.hooks.test_values import Module
+from tests.oracle.by_hand import same_bits
+
+X = torch.tensor([[1.0, 2.0]])
+
+# What a layer returns for its input, and the keys of the outputs in their order.
+STRUCTURES: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
+    "int and str": (lambda x: {1: x * 2, "1": x * 3}, ["1", "1~2"]),
+    "dot before": (lambda x: {"a.b": x * 2, "a": {"b": x * 3}}, ["a.b", "a~2.b"]),
+    "dot after": (lambda x: {"a": {"b": x * 2}, "a.b": x * 3}, ["a.b", "a.b~2"]),
+    "dot in both": (lambda x: {"a.b": {"c": x * 2}, "a": {"b.c": x * 3}}, ["a.b.c", "a~2.b.c"]),
+    "mark taken": (
+        lambda x: {1: x * 2, "1~2": x * 3, "1": x * 4},
+        ["1", "1~2", "1~3"],
+    ),
+    "named as a gradient": (lambda x: {"a": x * 2, "a.grad": x * 3}, ["a", "a.grad~2"]),
+    "gradient first": (lambda x: {"a.grad": x * 2, "a": x * 3}, ["a.grad", "a~2"]),
+    "no collision": (lambda x: {"a.b": x * 2, "a": x * 3, "c.d": x}, ["a.b", "a", "c.d"]),
+    "in a list": (lambda x: [{1: x * 2, "1": [x * 3]}, x], ["0.1", "0.1.0", "1"]),
+}
+
+
+def leaves(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value
+    return [tensor for part in parts for tensor in leaves(part)]
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_tensors_of_one_call(name: str) -> None:
+    make, keys = STRUCTURES[name]
+    kept: list[Tensor] = []
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        kept[:] = leaves(self.inner(self.first(x)))
+        total: Tensor = torch.stack([(i + 1) * one.sum() for i, one in enumerate(kept)]).sum()
+        return total
+
+    torch.manual_seed(0)
+    net = Module(forward, first=nn.Linear(2, 2), inner=Module(lambda self, x: make(x)))
+    with hookscope.record(net, layers=["inner"], grads=True) as capture:
+        loss = net(X)
+        loss.backward(retain_graph=True)
+    assert [r.what for r in capture.records if r.kind == "output"] == [f"output.{k}" for k in keys]
+    for key, tensor, grad in zip(keys, kept, torch.autograd.grad(loss, kept), strict=True):
+        same_bits(capture[f"inner/output.{key}"], tensor)
+        same_bits(capture[f"inner/output.{key}.grad"], grad)
+    with Recorder(net, select(net, ["inner"]), ["output.grad"]) as alone:
+        net(X).backward()
+    grads = [record.key for record in capture.records if record.kind == "output.grad"]
+    assert list(alone) == grads  # the same keys without the values
+    for key in grads:
+        same_bits(alone[key], capture[key])
+
+
+def test_an_edit_reads_the_tensor_of_its_own_key(tmp_path: Any) -> None:
+    net = Module(
+        lambda self, x: sum(leaves(self.inner(x))),
+        inner=Module(lambda self, x: {"a.b": x * 2, "a": {"b": x * 3}}),
+    )
+    clean = hookscope.capture(net, input=X, layers="inner")
+    clean.save(tmp_path / "clean.safetensors")
+    edit = f"inner=patch:{tmp_path}/clean.safetensors"
+    patched = hookscope.capture(net, input=X * 10, layers="inner", edits=edit)
+    for key in ("inner/output.a.b", "inner/output.a~2.b"):
+        same_bits(patched[key], clean[key])
+
+
+def test_dicts_that_contain_each_other() -> None:
+    first: dict[Any, Any] = {"a.b": X}
+    first["a"] = {"b": {"c.d": X * 2, "back": first}}
+    made = list(walk(first))
+    assert [(path, tensor.sum().item()) for path, tensor in made] == [
+        (("a.b",), 3),
+        (("a", "b", "c.d"), 6),
+    ]
+
+
+def test_a_layer_named_like_a_second_call() -> None:
+    kept: list[Tensor] = []
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        kept.append(self.get_submodule("d:2")(x))
+        kept.append(self.d(kept[0]) * 1)
+        kept.append(self.d(kept[1] * 5))
+        return (kept[2] * 7).sum()
+
+    net = Module(forward, **{"d": nn.Hardtanh(-9, 9), "d:2": nn.Tanh()})
+    with hookscope.record(net, grads=True) as capture:
+        loss = net(X.clone().requires_grad_())
+        loss.backward(retain_graph=True)
+    grads = torch.autograd.grad(loss, kept)
+    for key, at in (("d:2/output", 0), ("d/output", 1), ("d:2~2/output", 2)):
+        same_bits(capture[key], kept[at])
+        same_bits(capture[f"{key}.grad"], grads[at])
+    calls = {record.key: (record.module, record.call) for record in capture.records}
+    assert calls["d:2/output"] == ("d:2", 1) and calls["d:2~2/output"] == ("d", 2)
+
+
+def test_layers_whose_names_are_written_alike() -> None:
+    net = nn.Sequential()
+    net.add_module("lone\udc80", nn.Tanh())
+    net.add_module(r"lone\udc80", nn.Hardtanh(-9, 9))  # which looks the same
+    with hookscope.record(net, grads=True) as capture:
+        (net(X.clone().requires_grad_()) * 3).sum().backward()
+    assert capture[r"lone\udc80/output.grad"].unique().item() == 3
+    assert capture[r"lone\udc80~2/output.grad"].unique().item() == 3
+    same_bits(capture[r"lone\udc80/output"], X.tanh())
+
+
+def test_a_layer_that_forward_replaces() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.a(x)
+        self.a = nn.Linear(2, 2)
+        return (self.a(y) * 3).sum()
+
+    torch.manual_seed(0)
+    net = Module(forward, a=nn.Linear(2, 2))
+    first = net.a
+    with hookscope.record(net, grads=True) as capture:
+        net(X).backward()
+    second = net.a
+    same_bits(capture["a/output"], first(X))
+    same_bits(capture["a~2/output"], second(first(X)))
+    three = torch.full((1, 2), 3.0)
+    same_bits(capture["a~2/output.grad"], three)
+    same_bits(capture["a/output.grad"], three @ second.weight)
+    for key, layer in (("a", first), ("a~2", second)):
+        same_bits(capture[f"{key}/weight.grad"], layer.weight.grad)
+    assert [(m.module, m.calls) for m in capture.coverage.executed] == [
+        (".", 1),
+        ("a", 1),
+        ("a~2", 1),
+    ]
