@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +49,8 @@ def add_shapes(
 
     The pass is on the meta device, or with values if the model cannot run there. FLOPs are those
     of ``torch.utils.flop_counter``: matrix products, convolutions and attention, two for each
-    multiply-add. Elementwise operations are not counted.
+    multiply-add. Elementwise operations are not counted. None are, if the model runs but PyTorch
+    cannot count its operations, such as those on nested tensors.
 
     Args:
         tree: the tree of the model ``loaded``.
@@ -81,18 +84,25 @@ def add_shapes(
     ):
         try:
             run = _with_runs(tree, module, prepared.value)
-        except _Stopped as stopped:
-            failed = forward_error(module, value, stopped.reason)
-            failed.tree = stopped.tree
-            raise failed from meta_error
+        except _Stopped:
+            try:  # the counter fails where the model does not
+                run = _with_runs(tree, module, prepared.value, count=False)
+            except _Stopped as stopped:
+                failed = forward_error(module, value, stopped.reason)
+                failed.tree = stopped.tree
+                raise failed from meta_error
+            log.info("FLOPs: not counted (PyTorch cannot count the operations of %s)", loaded.spec)
     log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.spec)
     return run
 
 
 @signal_safe_contextmanager
 def _counting_flops() -> Iterator[FlopCounterMode]:
-    """Count the FLOPs of the block."""
-    counter = FlopCounterMode(display=False)
+    """Count the FLOPs of the block, in which attention is not one operation of transformers."""
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # unknown to PyTorch's
+    counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     depth = len_dispatch_stack()
     counter.__enter__()
     mode = counter.mode
@@ -106,6 +116,14 @@ def _counting_flops() -> Iterator[FlopCounterMode]:
             pop_dispatch_mode()
         push_dispatch_mode(mode)
         counter.__exit__(None, None, None)
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **others: Any
+) -> int:
+    """The FLOPs of the products of queries with keys, and of these with values, by their shapes."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 class _Stopped(Exception):
@@ -121,7 +139,7 @@ def _to_device(value: Any, device: torch.device | str | None) -> Any:
     return map_tensors(value, lambda path, tensor: tensor.to(device))
 
 
-def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
+def _with_runs(tree: ModuleTree, model: nn.Module, value: Any, *, count: bool = True) -> ModuleTree:
     layers = layers_of(model)
     recorder = Recorder(model, layers, [OUTPUT], sink=ShapeSink())
     failure: Exception | None = None
@@ -130,7 +148,7 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
         # requires grad.
         frozen(model.parameters()),
         grad_mode(False),
-        _counting_flops() as counter,
+        _counting_flops() if count else nullcontext() as counter,
         recorder as capture,
     ):
         try:
@@ -141,18 +159,21 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     if len(recorder.layers) > len(layers):  # ``forward`` added layers
         tree, layers = describe_model(model, tree.model), layers_of(model)
     calls = {executed.module: executed.calls for executed in capture.coverage.executed}
-    shapes: dict[str, list[str]] = defaultdict(list)
+    shapes: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in capture.records:
-        if record.call == 1:
-            shapes[record.module].append("x".join(map(str, record.shape)) or "scalar")
-    flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+        shape = "x".join(map(str, record.shape)) or "scalar"
+        shapes[record.module][record.call].append(shape)
+    counts = {} if counter is None else counter.get_flop_counts()
+    flops = {name: sum(each.values()) for name, each in counts.items()}
     root = type(model).__name__
-    is_counted = not getattr(model, "_hookscope_keeps_dtypes", False)  # a graph of onnxruntime
+    # onnxruntime runs the graph of an ONNX file.
+    is_counted = counter is not None and not getattr(model, "_hookscope_keeps_dtypes", False)
     runs = {
         x.name: LayerRun(
             calls.get(x.name, 0),
-            tuple(shapes[x.name]),
+            tuple(shapes[x.name][1]),
             _flops_of(x, root, flops) if is_counted else None,
+            _other_outputs(shapes[x.name]),
         )
         for x in layers
     }
@@ -162,6 +183,12 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     if failure is not None:
         raise _Stopped(failure, known) from failure
     return known
+
+
+def _other_outputs(shapes: Mapping[int, list[str]]) -> tuple[str, ...]:
+    """The shapes of the calls that differ from the first one, each once."""
+    texts = dict.fromkeys(",".join(shapes[call]) for call in sorted(shapes))
+    return tuple(text for text in texts if text != ",".join(shapes[1]))
 
 
 def _flops_of(layer: Layer, root: str, flops: Mapping[str, int]) -> int:

@@ -103,7 +103,8 @@ def tree(
         depth: the maximum number of parts of a name; 0 is the model itself.
         leaves: leaf modules only; of weights, tensors only.
         shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a real
-            run if the model cannot run there.
+            run if the model cannot run there. The shapes are those of the first call; a note names
+            those of later calls that differ.
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
         method: the method to run instead of ``forward``, of a model given by its spec.

@@ -15,12 +15,14 @@ class LayerRun:
 
     ``outputs`` has one text per output tensor of the first call (``1x64x112x112``). ``flops``
     includes all calls and all modules inside the module; it is None where none are counted, as in
-    an ONNX file. A module that did not run has 0 calls.
+    an ONNX file. A module that did not run has 0 calls. ``other_outputs`` has one text for each set
+    of shapes that later calls returned and the first one did not.
     """
 
     calls: int
     outputs: tuple[str, ...]
     flops: int | None
+    other_outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

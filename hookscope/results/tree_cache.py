@@ -124,7 +124,8 @@ def write_tree(key: str, stored: StoredTree) -> None:
 def _node(values: dict[str, Any]) -> ModuleNode:
     run = values["run"]
     if run is not None:
-        run = LayerRun(run["calls"], tuple(run["outputs"]), run["flops"])
+        others = tuple(run["other_outputs"])
+        run = LayerRun(run["calls"], tuple(run["outputs"]), run["flops"], others)
     return ModuleNode(**{**values, "aliases": tuple(values["aliases"]), "run": run})
 
 

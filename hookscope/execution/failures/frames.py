@@ -147,7 +147,7 @@ def variables_at(frame: FrameType, line: int) -> tuple[TensorInfo, ...]:
             continue
         if isinstance(value, Tensor):
             tensors.setdefault(name, value)
-    return tuple(_describe(name, tensor) for name, tensor in tensors.items())
+    return describe_each(tensors)
 
 
 def _names_in(file: str, line: int) -> tuple[str, ...]:

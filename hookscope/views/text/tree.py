@@ -28,6 +28,7 @@ from hookscope.views.text.text_table import (
     sentence,
 )
 
+MAX_OTHER_SHAPES = 2
 MAX_TYPE_LENGTH = (
     20  # characters of a type without arguments; a long type then takes no room from columns
 )
@@ -175,7 +176,15 @@ def _note(node: ModuleNode, failed: str | None) -> Cell:
         return Cell("never ran", style=NOTICE_STYLE)
     if node.note:
         return Cell(node.note, style=NOTICE_STYLE)
+    if node.run is not None and node.run.other_outputs:
+        return Cell(f"later calls: {_some(node.run.other_outputs)}", style=NOTICE_STYLE)
     return Cell("= " + ", ".join(node.aliases), style="magenta") if node.aliases else Cell()
+
+
+def _some(texts: tuple[str, ...]) -> str:
+    more = len(texts) - MAX_OTHER_SHAPES
+    shown = ", ".join(texts[:MAX_OTHER_SHAPES])
+    return f"{shown} and {plural(more, 'other shape')}" if more > 0 else shown
 
 
 def _totals(tree: ModuleTree, failed: bool) -> str:

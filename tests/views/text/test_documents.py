@@ -80,7 +80,12 @@ def test_tree_document_has_every_field_of_every_module() -> None:
     assert (data["command"], data["model"]) == ("tree", "small.py:make")
     first = next(m for m in data["modules"] if m["name"] == "block.first")
     assert first["aliases"] == ["head"]
-    assert first["run"] == {"calls": 2, "outputs": ["1x8", "8x1x2"], "flops": 236_027_904}
+    assert first["run"] == {
+        "calls": 2,
+        "outputs": ["1x8", "8x1x2"],
+        "flops": 236_027_904,
+        "other_outputs": [],
+    }
     assert data["total"]["parameters"] == 600
     assert strict(tree_document(samples.small_tree()))["modules"][0]["run"] is None
 
