@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from hookscope.errors import ForwardError
+from hookscope.execution.prepare import select_layers
 from hookscope.hooks.layers import check_not_lazy, describe_model
-from hookscope.hooks.selection import select
 from hookscope.results.module_tree import ModuleTree
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.sources import model_loader
@@ -31,17 +31,9 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
         LayerError: a pattern matches nothing.
         ForwardError: the pass failed; its ``tree`` has the modules that ran before.
     """
-    chosen = request.layers
     load_again = _loader(request.model)
     loaded = _load(request.model, meta=True)
-    selected = select(
-        loaded.module,
-        chosen.layers,
-        types=chosen.types,
-        depth=chosen.depth,
-        leaves=chosen.leaves,
-        spec=loaded.spec,
-    )
+    selected = select_layers(request.layers, loaded.module, loaded.spec)
     whole = describe_model(loaded.module, loaded.spec)
     known = {node.name for node in whole.nodes}
     names = {layer.name for layer in selected}

@@ -17,7 +17,7 @@ from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
-from hookscope.hooks.layers import Layer, check_not_lazy, modules_in
+from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in
 from hookscope.hooks.selection import select
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
@@ -136,9 +136,8 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     check_not_lazy(loaded.module)
     if run.generate is not None:
         check_generation(loaded.module, loaded.spec, run.generate, request.model.method)
-    layers = select_layers(
-        request.layers, loaded.module, loaded.spec
-    )  # errors come before the slow part
+    # Errors come before the slow part.
+    layers, positions = _selected(request, loaded.module, loaded.spec)
     batch = _build_input(request.input, loaded, run.seed)
     dtype: torch.dtype | None = getattr(torch, run.dtype) if run.dtype is not None else None
     if run.device_map is None:
@@ -151,7 +150,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
         device = dispatch(module, run.device_map, run.max_memory)
     if module is not loaded.module:
-        layers = select_layers(request.layers, module, loaded.spec)
+        layers, positions = _selected(request, module, loaded.spec)
     dtype = dtype or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
     cast = None if getattr(module, "_hookscope_keeps_dtypes", False) else dtype
     value = map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, cast))
@@ -173,26 +172,43 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         ),
         recipe=batch.recipe,
         generate=run.generate,
-        positions=_positions_of(request.layers, module, loaded.spec),
+        positions=positions,
     )
 
 
-def _positions_of(selection: LayerSelection, module: nn.Module, spec: str) -> dict[str, Positions]:
-    """The positions of each layer that is selected with positions only."""
+def _selected(
+    request: Request, module: nn.Module, spec: str
+) -> tuple[tuple[Layer, ...], dict[str, Positions]]:
+    """The selected layers, and the positions of those that are selected with positions only."""
+    stores = request.command == "capture"
+    parsed = request.layers.parsed_in(names_in(module), positions=stores)
+    layers = _select(request.layers, [name for name, _ in parsed], module, spec)
     chosen: dict[str, Positions | None] = {}
-    for pattern, positions in selection.parsed if selection.has_positions else ():
+    for pattern, positions in parsed if any(at for _, at in parsed) else ():
         for layer in () if pattern.startswith("!") else select(module, [pattern], spec=spec):
             before = chosen.get(layer.name, positions)
             both = positions and before and before.union(positions)
             chosen[layer.name] = positions if before is positions else both
-    return {name: positions for name, positions in chosen.items() if positions is not None}
+    return layers, {name: at for name, at in chosen.items() if at is not None}
 
 
 def select_layers(selection: LayerSelection, module: nn.Module, spec: str) -> tuple[Layer, ...]:
-    """Return the selected layers of ``module``, which errors call ``spec``."""
+    """Return the selected layers of ``module``, which errors call ``spec``.
+
+    Raises:
+        LayerError: a pattern matches nothing.
+        RequestError: single positions are selected.
+    """
+    parsed = selection.parsed_in(names_in(module), positions=False)
+    return _select(selection, [name for name, _ in parsed], module, spec)
+
+
+def _select(
+    selection: LayerSelection, patterns: list[str], module: nn.Module, spec: str
+) -> tuple[Layer, ...]:
     return select(
         module,
-        selection.patterns,
+        patterns,
         types=selection.types,
         depth=selection.depth,
         leaves=selection.leaves,

@@ -94,6 +94,11 @@ def layers_of(model: nn.Module) -> list[Layer]:
     return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
 
 
+def names_in(model: nn.Module) -> set[str]:
+    """Return every name of every module of ``model``."""
+    return {name for layer in layers_of(model) for name in (layer.name, *layer.aliases)}
+
+
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module but the wrappers, under every name of it."""
     waiting = [("", model)]

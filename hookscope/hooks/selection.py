@@ -70,6 +70,9 @@ def select(
 
 def _matched(every: Sequence[Layer], pattern: str, spec: str) -> set[Layer]:
     """The layers that one positive pattern names, by their first name or an alias."""
+    name = patterns.root_named(pattern)
+    if exact := {layer for layer in every if name in (layer.name, *layer.aliases)}:
+        return exact
     test: Callable[[str], bool] = patterns.compile_pattern(pattern)
     matches = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
     if not matches:

@@ -271,7 +271,8 @@ def choose_parts(
     keys = [record.key for record in recording.records]
     found: dict[tuple[str, str], tuple[str, Index]] = {}
     for selector in selectors:
-        name, positions = (selector, None) if selector in keys else split_positions(selector)
+        is_name = selector in keys or any(selector == record.module for record in recording.records)
+        name, positions = (selector, None) if is_name else split_positions(selector)
         chosen = choose_keys([name], keys, path, listing)
         if positions is not None:
             chosen = [

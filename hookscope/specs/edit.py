@@ -18,13 +18,15 @@ from hookscope.files.shell_words import quote_word
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.output_path import holds_features
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.positions import Positions, cut_quoted, split_positions
+from hookscope.specs.positions import Positions, cut_quoted, find_positions, split_positions
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.specs.suggestions import did_you_mean
 
 # The part before the equals sign: a glob, a call, and channels. A last bracket that holds only
 # numbers means channels; to match one character of a set of digits, write {1,2}.
 _TARGET = re.compile(r"(.+?)(?::(\d+))?(?:\[([\d,\s-]*)\])?", re.DOTALL)
+_SPECIAL = re.compile(r"[@:*?\[\]{}]")
+_AFTER_NAME = re.compile(r"(:\d+)?(@|\[[\d,\s-]*\]=|=)")
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 _MOST = 1 << 20  # channels that one range may name
 
@@ -112,6 +114,30 @@ def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]
         )
 
 
+def read_again(edit: Edit, names: Iterable[str]) -> Edit:
+    """Return an edit, whose pattern is one of the ``names`` if its text begins with that name.
+
+    Characters in the name then mean nothing else: not a call, positions, channels or a glob.
+
+    Example:
+        >>> [edit] = parse_edits("block[0]=zero")
+        >>> edit.pattern, edit.channels
+        ('block', (0,))
+        >>> edit = read_again(edit, ["block[0]"])
+        >>> edit.pattern, edit.channels
+        ('block[0]', None)
+    """
+    side, text = "", edit.text
+    if edit.kind == INPUT:
+        side, text = text[: len("input:")], text.removeprefix("input:")
+    for name in sorted(filter(_SPECIAL.search, names), key=len, reverse=True):
+        rest = text.removeprefix(name)
+        if rest != text and _AFTER_NAME.match(rest):
+            again = _read(f"{side}_{rest}", edit.kind == OUTPUT_GRAD)
+            return again._replace(text=edit.text, pattern=name)
+    return edit
+
+
 def _read(spec: str, gradients: bool) -> Edit:
     flag = "--grad-edit" if gradients else "--edit"
     target, equals, what = _split(str(spec))
@@ -158,7 +184,7 @@ def _split(spec: str) -> tuple[str, str, str]:
 
 def _cut_positions(target: str) -> tuple[str, Positions | None]:
     """The target without its positions, which are before the channels."""
-    at = target.find("@")
+    at = find_positions(target)
     if at < 0:
         return target, None
     opening = cut_quoted(target).find("[", at)

@@ -2,7 +2,8 @@
 
 ``*`` matches any run of characters, dots included, ``?`` one character, ``[ab]`` and ``[!ab]`` one
 of a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` excludes. The
-model itself is named ``.``, or ``(model)`` as in tables. Matching is case-sensitive.
+model itself is named ``.``, or ``(model)`` as in tables. Matching is case-sensitive. A pattern also
+matches the name that is written exactly like it, whatever characters that has.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     texts = [root_named(text) for text in expand_braces(pattern)]
     names = {text for text in texts if not set("*?[") & set(text)}
     globs = [translate(text) for text in texts if text not in names]
+    names.add(root_named(pattern))
     if not globs:  # thousands of names are compared with as many patterns that are plain names
         return names.__contains__
     glob = re.compile("|".join(globs))

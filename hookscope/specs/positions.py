@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from hookscope.errors import RequestError
 
 _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
+_BRACKETS = re.compile(r"\[[^]]*\]")
 _ENTRY = re.compile(
     r"(?P<row>\d{1,6})x(?P<column>\d{1,6})"
     r"|(?P<first>-?\d{1,9})(?:-(?P<last>-?\d{1,9}))?"
     r"|(?P<cls>cls)"
     r"|\"(?P<double>[^\"]+)\"|'(?P<single>[^']+)'"
 )
-_FORMS = 'Write numbers, ranges or tokens in quotes: @3, @-1, @2-5, @" Paris", @0,-1.'
+_FORMS = (
+    'Write numbers, ranges or tokens in quotes: @3, @-1, @2-5, @" Paris", @0,-1. For an @ in the'
+    " name of a layer, write ?."
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Positions:
 
 
 def split_positions(target: str) -> tuple[str, Positions | None]:
-    """Split a layer from its positions, which follow the first ``@``.
+    """Split a layer from its positions, which follow the first ``@`` that is not in brackets.
 
     Raises:
         RequestError: the positions cannot be parsed.
@@ -83,12 +87,22 @@ def split_positions(target: str) -> tuple[str, Positions | None]:
         >>> split_positions("fc")
         ('fc', None)
     """
-    name, at, text = target.partition("@")
-    if not at:
+    start = find_positions(target)
+    if start < 0:
         return target, None
+    name, text = target[:start], target[start + 1 :]
     if not name or not text:
         raise RequestError(f"{target!r} has no {'positions' if name else 'layer'}.", _FORMS)
     return name, Positions(text, _entries(text, target))
+
+
+def find_positions(target: str) -> int:
+    """Return where the ``@`` of the positions is; -1 if there are none.
+
+    >>> find_positions("h.1@3"), find_positions("h[@]1"), find_positions("fc")
+    (3, -1, -1)
+    """
+    return _BRACKETS.sub(lambda match: "_" * len(match[0]), target).find("@")
 
 
 def parse_positions(text: str) -> Positions:

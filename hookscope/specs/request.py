@@ -9,7 +9,7 @@ the defaults.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,7 @@ from hookscope.specs.losses import (
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
-from hookscope.specs.positions import Positions, split_positions
+from hookscope.specs.positions import Positions, find_positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
 
 Text = str | os.PathLike[str]
@@ -192,31 +192,37 @@ class LayerSelection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_texts(self.layers))
         object.__setattr__(self, "types", as_texts(self.types))
-        check_patterns(name for name, _ in self.parsed)
+        check_patterns(
+            text[: find_positions(text)] if "@" in text else text for text in self.layers
+        )
 
-    @cached_property
-    def parsed(self) -> tuple[tuple[str, Positions | None], ...]:
-        """Each pattern without its positions, and the positions if it has some.
+    def parsed_in(
+        self, names: Container[str], *, positions: bool
+    ) -> tuple[tuple[str, Positions | None], ...]:
+        """Return each pattern without its positions, and the positions if it has some.
+
+        Args:
+            names: of the model's layers. What is one of them is a name and has no positions.
+            positions: whether there may be any.
 
         Raises:
-            RequestError: the positions cannot be parsed, or follow an excluded layer.
+            RequestError: the positions cannot be parsed or follow an excluded layer; or there are
+                some, and ``positions`` is False.
         """
-        parsed = tuple(map(split_positions, self.layers))
+        parsed = tuple(
+            (text, None) if text.removeprefix("!") in names else split_positions(text)
+            for text in self.layers
+        )
         if excluded := next((name for name, at in parsed if at and name.startswith("!")), None):
             raise RequestError(
                 f"{excluded!r} is excluded, so it has no positions.", "Leave them out."
             )
+        if not positions and any(at for _, at in parsed):
+            raise RequestError(
+                "Only capture stores single positions of a layer.",
+                "Leave out the part of --layer after the @.",
+            )
         return parsed
-
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """The patterns without positions."""
-        return tuple(name for name, _ in self.parsed)
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether only some positions are selected of some layers."""
-        return any(positions for _, positions in self.parsed)
 
     @property
     def everything(self) -> bool:
@@ -371,11 +377,6 @@ class Request:
 
     def __post_init__(self) -> None:
         run, interventions = self.run, self.interventions
-        if self.layers.has_positions and self.command != "capture":
-            raise RequestError(
-                "Only capture stores single positions of a layer.",
-                "Leave out the part of --layer after the @.",
-            )
         if self.model.source == ONNX:
             has_loss = self.loss is not None and not self.loss.is_default
             check_onnx_run(self.command, run, interventions, has_loss=has_loss)

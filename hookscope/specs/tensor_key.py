@@ -66,8 +66,10 @@ def choose_keys(
         [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
     """
     found: dict[tuple[str, str], tuple[str, Index]] = {}
+    held = {name for key in keys for name in holders(key)}
     for selector in selectors:
-        pattern, index = (selector, WHOLE) if selector in keys else split_slice(selector)
+        is_name = selector in keys or selector in held
+        pattern, index = (selector, WHOLE) if is_name else split_slice(selector)
         chosen = [pattern] if pattern in keys else _matching(pattern, keys, holders)
         if not chosen and index != WHOLE:  # conv[12] may be a glob
             chosen, index = _matching(selector, keys, holders), WHOLE
@@ -111,7 +113,8 @@ def _matching(
     pattern: str, keys: Iterable[str], holders: Callable[[str], Iterator[str]]
 ) -> list[str]:
     test = compile_pattern(pattern)
-    return [key for key in keys if test(key) or any(map(test, holders(key)))]
+    exact = [key for key in keys if pattern in holders(key)]
+    return exact or [key for key in keys if test(key) or any(map(test, holders(key)))]
 
 
 def _entry(text: str, whole: str) -> int | slice | EllipsisType:

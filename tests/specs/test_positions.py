@@ -7,7 +7,7 @@ import pytest
 from hookscope.errors import RequestError
 from hookscope.specs.edit import parse_edits
 from hookscope.specs.positions import ClassToken, IndexRange, Patch, TokenText, split_positions
-from hookscope.specs.request import LayerSelection, ModelRequest, Request
+from hookscope.specs.request import LayerSelection
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,16 @@ def test_an_edit_has_call_positions_and_channels() -> None:
 
 def test_a_selection_separates_positions() -> None:
     selection = LayerSelection(["h.*@-1", "fc"])
-    assert (selection.patterns, selection.has_positions) == (("h.*", "fc"), True)
+    (pattern, positions), whole = selection.parsed_in((), positions=True)
+    assert (pattern, positions.text, whole) == ("h.*", "-1", ("fc", None))
     with pytest.raises(RequestError, match="excluded"):
-        LayerSelection(["!h.*@-1"])
+        LayerSelection(["!h.*@-1"]).parsed_in((), positions=True)
 
 
-def test_only_capture_stores_positions() -> None:
+def test_a_name_of_a_layer_has_no_positions() -> None:
+    names = {"h@1", "h", "!h"}
+    selection = LayerSelection(["h@1", "h[@]1", "h"])
+    found = selection.parsed_in(names, positions=False)
+    assert found == (("h@1", None), ("h[@]1", None), ("h", None))
     with pytest.raises(RequestError, match="Only capture stores single positions"):
-        Request("grads", ModelRequest("resnet18"), LayerSelection(["fc@1"]))
+        LayerSelection(["h@2"]).parsed_in(names, positions=False)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from hookscope.errors import EditError, HookscopeError
 from hookscope.hooks.edits.edit_tensors import check_key, fit_operand, operand, read_source
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, names_in
 from hookscope.hooks.position_sink import put_positions, take_positions
 from hookscope.hooks.selection import select
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.positions import LocatedPositions
-from hookscope.specs.edit import Edit, TensorSource
+from hookscope.specs.edit import Edit, TensorSource, read_again
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ def bind_edits(
         EditError: a file does not contain the key of an ``add``.
     """
     files: dict[str, Mapping[str, Tensor]] = {}
+    names = names_in(model) if edits else ()
     return tuple(
         BoundEdit(edit, position, layer, read_source(edit, files), place or {})
-        for position, edit in enumerate(edits)
+        for position, edit in enumerate(read_again(edit, names) for edit in edits)
         for layer in select(model, [edit.pattern], spec=spec)
     )
 
