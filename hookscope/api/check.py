@@ -121,6 +121,7 @@ def check(
         ResultsFileError: a file of a run is damaged.
         WeightsFileError: a file of weights is damaged.
         CheckFailed: hooks change the output of the model.
+        ForwardError: the model raised SystemExit. Another error of the model is a finding.
 
     Example:
         >>> import torch, hookscope

@@ -28,7 +28,7 @@ from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_co
 from hookscope.hooks.hooked_module import HookedModule
 from hookscope.hooks.layers import Layer, modules_in
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
+from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER, inside_backward, is_compiled
 from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 from hookscope.tensors.torch_internals import CALL_CODE, DisableTorchFunctionSubclass
@@ -71,6 +71,7 @@ class HookSet(SignalSafeContext["HookSet"]):
             self.stands_in_for_compiled = any(map(is_compiled, modules_in(self.model)))
         if self.stands_in_for_compiled:
             EAGER.acquire()
+        DEEPER_CALLS.acquire()
         self.threads.open()
         return self
 
@@ -81,6 +82,7 @@ class HookSet(SignalSafeContext["HookSet"]):
             while self._left_out:
                 keep_in_copies(*self._left_out.popitem()[1])
         self.threads.close()
+        DEEPER_CALLS.release()
         if self.stands_in_for_compiled:
             EAGER.release()
             self.stands_in_for_compiled = False

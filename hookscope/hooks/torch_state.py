@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from traceback import walk_tb
 from types import GeneratorType, TracebackType
 
@@ -28,6 +30,23 @@ _REMOVED_FOR_A_CALL = inspect.unwrap(pop_function_mode_temporarily).__code__
 
 # The stance of the compiler is a setting of the whole process.
 EAGER = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
+
+
+@contextmanager
+def _deeper_calls() -> Iterator[None]:
+    """Allow twice as many nested calls: PyTorch calls a module with hooks through a frame more."""
+    limit = sys.getrecursionlimit()
+    deeper = min(2 * limit, 1 << 30)
+    sys.setrecursionlimit(deeper)
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == deeper:  # the model may have set another one
+            sys.setrecursionlimit(limit)
+
+
+# Also a setting of the whole process.
+DEEPER_CALLS = SharedSetting(_deeper_calls)
 
 
 @signal_safe_contextmanager

@@ -350,6 +350,7 @@ VALUE_OPERATIONS = _table(
     EditOperation("zero", "zero", "zero", "0", _nothing),
     EditOperation("scale", "scale:A", "scale:0.5", "A x", _number()),
     EditOperation("clamp", "clamp:LOW,HIGH", "clamp:-1,1", "min(max(x, LOW), HIGH)", _bounds),
+    EditOperation("clip", "clip:V", "clip:1.0", "min(max(x, -V), V), as clamp:-V,V", _number(0)),
     EditOperation(
         "noise",
         "noise:S[std]",
@@ -406,7 +407,8 @@ VALUE_OPERATIONS = _table(
 )
 
 GRADIENT_OPERATIONS = _table(
-    EditOperation("clip", "clip:V", "clip:1.0", "min(max(g, -V), V)", _number(0)),
+    EditOperation("clip", "clip:V", "clip:1.0", "min(max(g, -V), V), as clamp:-V,V", _number(0)),
+    EditOperation("clamp", "clamp:LOW,HIGH", "clamp:-1,1", "min(max(g, LOW), HIGH)", _bounds),
     EditOperation("norm", "norm:V", "norm:1.0", "g min(1, V / (||g|| + 1e-6))", _number(0)),
     EditOperation("scale", "scale:A", "scale:0.5", "A g", _number()),
     EditOperation("zero", "zero", "zero", "0", _nothing),

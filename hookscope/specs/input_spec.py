@@ -169,13 +169,16 @@ def check_file_type(spec: InputSpec) -> None:
 
 
 def reject_image_options(choices: Mapping[str, Any], why: str) -> None:
-    """Raise InputError if options for images are given without an image.
+    """Raise InputError if options for images are given without an image, other than ``none``.
 
     Args:
         choices: the options ``preprocess``, ``size``, ``mean`` and ``std``; other keys are ignored.
         why: why there is no image.
     """
-    unused = [f"--{name}" for name in IMAGE_OPTIONS if choices.get(name) is not None]
+    chosen = {name: choices.get(name) for name in IMAGE_OPTIONS}
+    if chosen["preprocess"] == "none":  # which is what happens without an image
+        chosen["preprocess"] = None
+    unused = [f"--{name}" for name, value in chosen.items() if value is not None]
     if unused:
         are, them = ("is", "it") if len(unused) == 1 else ("are", "them")
         raise InputError(

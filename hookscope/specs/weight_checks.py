@@ -43,7 +43,7 @@ WEIGHT_CHECKS: dict[str, Check] = {
             "small entries that float16 would lose",
             "{} of the non-zero entries",
         ),
-        Check(UNREAD, "tensors whose values cannot be read", "{} tensor|{} tensors"),
+        Check(UNREAD, "tensors without values that can be read", "{} tensor|{} tensors"),
     )
 }
 # The options of ``check`` that apply to weights.

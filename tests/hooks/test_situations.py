@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,3 +131,34 @@ def test_a_model_can_be_pickled_after_a_recording() -> None:
         model(x).sum().backward()
     again = pickle.loads(pickle.dumps(model))
     assert same_bits(again(x), model(x))
+
+
+@pytest.mark.parametrize("run", [hookscope.capture, hookscope.grads, hookscope.tree])
+def test_modules_that_are_nested_deeply_run_with_hooks_as_without(run: Callable[..., Any]) -> None:
+    net: nn.Module = nn.Linear(3, 3)
+    for _ in range(240):  # 3 calls each, 4 with hooks; Python allows 1000
+        net = Module(lambda self, x: self.inner(x), inner=net)
+    limit = sys.getrecursionlimit()
+    options: dict[str, Any] = {"shapes": True, "shape": (1, 3)}
+    if run is not hookscope.tree:
+        options = {"input": torch.ones(1, 3)}
+    if run is hookscope.grads:
+        options["loss"] = "sum"
+    run(net, **options)
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_recursion_limit_that_the_model_sets_stays() -> None:
+    limit = sys.getrecursionlimit()
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        sys.setrecursionlimit(limit + 77)
+        return x
+
+    net = Module(forward)
+    try:
+        with hookscope.record(net):
+            net(torch.ones(1))
+        assert sys.getrecursionlimit() == limit + 77
+    finally:
+        sys.setrecursionlimit(limit)

@@ -352,3 +352,12 @@ def test_a_photo_made_grey_is_told_and_takes_no_recipe_for_colours(photos: list[
 def test_the_noise_of_a_detector_is_told(photos: list[str]) -> None:
     note = build_batch(load("ssdlite320_mobilenet_v3_large", meta=True), shape=(3, 64, 64)).note
     assert note == "input: noise, uniform from 0 to 1, of 3x64x64 from seed 0"
+
+
+def test_a_tensor_may_be_said_to_have_no_preprocessing() -> None:
+    net = wrap(torch.nn.Linear(4, 2))
+    x = torch.ones(1, 4)
+    assert build_batch(net, x, preprocess="none").value is x
+    assert build_batch(net, "ones:1x4", preprocess="none").value.equal(x)
+    with pytest.raises(InputError, match="--preprocess is for images"):
+        build_batch(net, x, preprocess="imagenet")

@@ -10,6 +10,7 @@ from hookscope.analysis.health.run_findings import (
     CheckContext,
     activation_findings,
     dtype_promotion_findings,
+    empty_findings,
     failure_findings,
     nonfinite_findings,
     unexecuted_modules,
@@ -86,6 +87,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     )
     findings = [
         *failure_findings(context),
+        *empty_findings(context),
         *nonfinite_findings(context),
         *activation_findings(context),
         *gradient_findings(context),

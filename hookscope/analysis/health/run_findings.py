@@ -113,6 +113,21 @@ def failure_findings(context: CheckContext) -> Iterator[Finding]:
         yield Finding(RUN, ERROR, error.layer, error.message, 1, 0, hint)
 
 
+def empty_findings(context: CheckContext) -> Iterator[Finding]:
+    """A run in which no output has an entry, so that no check can find anything."""
+    outputs = [one for one in context.run.observations if one.kind == OUTPUT]
+    if outputs and not any(one.numel for one in outputs):
+        yield Finding(
+            RUN,
+            WARNING,
+            ROOT,
+            "no output of a layer has any entries, so nothing was checked",
+            len(outputs),
+            0,
+            "Give an input that has entries: --shape or --input.",
+        )
+
+
 def nonfinite_findings(context: CheckContext) -> Iterator[Finding]:
     """Where NaN and infinities arose in the forward pass."""
     nonfinite = context.nonfinite_parameters()

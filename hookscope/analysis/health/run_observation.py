@@ -75,6 +75,7 @@ def run_and_observe(
     Raises:
         LossError: the loss that the user chose does not fit the output.
         CheckFailed: hooks change the model's output.
+        ForwardError: the model raised SystemExit.
     """
     kinds = VALUES | (GRADIENTS if objective else set())
     recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)
@@ -89,6 +90,8 @@ def run_and_observe(
             metadata = _run_model(prepared, recorder, objective)
         output = detach_clone(recorder.capture.output)
     except ForwardError as error:
+        if isinstance(error.exception, SystemExit):  # the model asks for the end
+            raise
         failure, no_backward = error, "the model raised"
     except LossError as error:
         if chosen_loss:

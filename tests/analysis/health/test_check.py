@@ -12,12 +12,12 @@ from torch import nn
 
 import hookscope
 from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
-from hookscope.errors import LossError, RequestError
+from hookscope.errors import ForwardError, LossError, RequestError
 from hookscope.results.health import Finding, Health
 from hookscope.views.images.figure_labels import ranges_text
 from tests.analysis.health import faulty
 from tests.analysis.health.faulty import FOUND
-from tests.hooks.test_values import hooks_left
+from tests.hooks.test_values import Module, hooks_left
 
 NAN, INF = float("nan"), float("inf")
 
@@ -491,3 +491,18 @@ def test_fewer_dead_units_than_the_threshold_are_a_note_if_dead_is_the_only_chec
     assert (finding.level, finding.units, health.ok) == ("note", (0, 1, 2), True)
     assert finding.message == "3 of 8 units are always zero (below the threshold 50%): 0-2"
     assert not hookscope.check(model, input=x, forward_only=True, only="dead,nan").of("dead")
+
+
+def test_outputs_without_entries_are_a_finding() -> None:
+    net = Module(lambda self, x: self.a(x[:0]), a=nn.Linear(3, 2))
+    [finding] = hookscope.check(net, input=torch.ones(2, 3)).findings
+    assert (finding.check, finding.level, finding.layer) == ("run", "warning", ".")
+    assert "nothing was checked" in finding.message
+
+
+def test_a_model_that_exits_ends_the_check() -> None:
+    def forward(self: Module, x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(3)
+
+    with pytest.raises(ForwardError, match="SystemExit: 3"):
+        hookscope.check(Module(forward, a=nn.Linear(3, 2)), input=torch.ones(2, 3))

@@ -30,6 +30,7 @@ EDITS = {
     "zero": replaced(torch.zeros_like),
     "scale:0.5": replaced(lambda x: x * 0.5),
     "clamp:-1,1": replaced(lambda x: x.clamp(-1, 1)),
+    "clip:0.5": replaced(lambda x: x.clamp(-0.5, 0.5)),
     "noise:0.1": replaced(lambda x: x + 0.1 * noise(x)),
     "noise:0.5std": replaced(lambda x: x + 0.5 * x.std(correction=0) * noise(x)),
     "mean": replaced(lambda x: x.mean(0, keepdim=True).expand_as(x)),
@@ -51,6 +52,7 @@ SUBSETS = {
 }
 GRADIENTS = {
     "clip:0.001": lambda g, x: g.clamp(-0.001, 0.001),
+    "clamp:-0.002,0.001": lambda g, x: g.clamp(-0.002, 0.001),
     "norm:0.01": lambda g, x: g * (0.01 / (g.norm() + 1e-6)).clamp(max=1),
     "norm:1000": lambda g, x: g,
     "scale:0.5": lambda g, x: g * 0.5,

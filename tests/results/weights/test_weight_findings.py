@@ -278,3 +278,10 @@ def test_without_a_bias_a_finding_is_about_rows(check: Check) -> None:
     weight[3] = 0
     message = "1 of its 16 rows (dimension 0) is zero throughout: 3"
     assert only(check({"up.weight": weight})).message == message
+
+
+def test_a_tensor_without_entries_is_noted(check: Check) -> None:
+    finding = only(check(healthy() | {"none": torch.zeros(0, 3), "nothing": torch.zeros(0)}))
+    assert (finding.check, finding.level) == ("unread", NOTE)
+    assert {finding.layer, *finding.others} == {"none", "nothing"}
+    assert finding.message == "it was not checked: it has no entries"

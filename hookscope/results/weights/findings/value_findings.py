@@ -76,11 +76,11 @@ def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
 
 
 def unread_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
-    """Yield the tensors whose values cannot be read, for each reason."""
+    """Yield the tensors without values, or whose values cannot be read, for each reason."""
     reasons: dict[str, list[str]] = {}
     for one in measures:
-        if one.unread:
-            reasons.setdefault(one.unread, []).append(one.name)
+        if reason := one.unread or ("" if one.tensor.numel else "it has no entries"):
+            reasons.setdefault(reason, []).append(one.name)
     for reason, names in reasons.items():
         yield Finding(
             UNREAD,
