@@ -252,10 +252,10 @@ def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _items(value: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """The named parts of a container; nothing for anything else."""
     if isinstance(value, Mapping):
-        names = [str(key) for key in value]
-        if len(set(names)) < len(names) or any("." in name for name in names):
-            names = _distinct_names(names, list(value.values()), (*above, id(value)))
-        yield from zip(names, value.values(), strict=True)
+        keys = [str(key) for key in value]
+        if len(set(keys)) < len(keys) or any("." in key for key in keys):
+            keys = _distinct_names(keys, list(value.values()), (*above, id(value)))
+        yield from zip(keys, value.values(), strict=True)
     elif isinstance(value, tuple | list):
         names = getattr(value, "_fields", None) or range(len(value))
         for name, item in zip(names, value, strict=False):

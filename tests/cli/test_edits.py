@@ -96,7 +96,7 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
     [
         ("capture", ["--edit", "conv1"], 2, "'conv1' is not a valid edit."),
         ("capture", ["--edit", "conv1=zer"], 2, "there is no operation 'zer' for --edit"),
-        ("capture", ["--edit", "conv1=clip:1"], 2, "It belongs to --grad-edit."),
+        ("capture", ["--edit", "conv1=reverse"], 2, "It belongs to --grad-edit."),
         ("capture", ["--edit", "nope=zero"], 2, "No layer of"),
         ("capture", ["--edit", "conv1[99]=zero"], 2, "Use channels from 0 to 15."),
         ("capture", ["--edit", "conv1=patch:gone.safetensors"], 2, "there is no file"),
