@@ -31,6 +31,7 @@ from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.torch_internals import (
+    cpu_attention,
     len_dispatch_stack,
     pop_dispatch_mode,
     push_dispatch_mode,
@@ -99,8 +100,7 @@ def add_shapes(
 @signal_safe_contextmanager
 def _counting_flops() -> Iterator[FlopCounterMode]:
     """Count the FLOPs of the block, in which attention is not one operation of transformers."""
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # unknown to PyTorch's
-    counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+    counter = FlopCounterMode(display=False, custom_mapping={cpu_attention: _attention_flops})
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     depth = len_dispatch_stack()

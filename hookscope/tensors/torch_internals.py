@@ -122,6 +122,8 @@ is_wrapped_by_functorch: Callable[[Tensor], bool] = _found(
 OpOverload: Any = _found("torch._ops.OpOverload", type(torch.ops.aten.relu.default))
 OpOverloadPacket: Any = _found("torch._ops.OpOverloadPacket", type(torch.ops.aten.relu))
 HigherOrderOperator: Any = _found("torch._ops.HigherOrderOperator", ())
+# Attention on the CPU, which the counter of FLOPs does not know; None without such an operator.
+cpu_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", None)
 foreach_norm: Callable[[Sequence[Tensor]], Sequence[Tensor]] = _found(
     "torch._foreach_norm", lambda tensors: [torch.linalg.vector_norm(one) for one in tensors]
 )
