@@ -14,10 +14,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from hookscope.errors import HookscopeError, InputError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import frozen, preserve_model_state
 from hookscope.execution.prepare import Prepared
+from hookscope.files.shell_words import quote_word
 from hookscope.hooks.layers import Layer, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
@@ -25,6 +27,7 @@ from hookscope.inputs.input_checks import check_noise_shape
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
+from hookscope.specs.model_spec import ONNX
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
@@ -89,12 +92,28 @@ def add_shapes(
             try:  # the counter fails where the model does not
                 run = _with_runs(tree, module, prepared.value, count=False)
             except _Stopped as stopped:
+                if loaded.source == ONNX and shape is None:
+                    raise _unfit_example(loaded, stopped.reason) from meta_error
                 failed = forward_error(module, value, stopped.reason)
                 failed.tree = stopped.tree
                 raise failed from meta_error
             log.info("FLOPs: not counted (PyTorch cannot count the operations of %s)", loaded.spec)
     log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.spec)
     return run
+
+
+def _unfit_example(loaded: LoadedModel, reason: Exception) -> HookscopeError:
+    """The error of a graph that fails on an input that was made up for it."""
+    if isinstance(reason, HookscopeError):
+        return reason
+    takes = getattr(loaded.module, "_hookscope_takes", "")
+    return InputError(
+        f"{loaded.spec} does not run on the input that was made up for it"
+        f" ({loaded.example_text}): {str(reason).strip()}",
+        f"It needs an input of yours, which capture takes: hookscope capture"
+        f" {quote_word(loaded.spec)} --input FILE. Its table has the shapes. With several inputs,"
+        f" write --input NAME=FILE for each. {takes}".rstrip(),
+    )
 
 
 @signal_safe_contextmanager

@@ -64,8 +64,11 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
             " output"
         )
         return
+    message = f"A second run without hooks gave a different result: {different} differs."
+    if reason := getattr(prepared.module, "_hookscope_variation", ""):
+        raise CheckFailed(message, f"Nothing was saved. {reason}")
     raise CheckFailed(
-        f"A second run without hooks gave a different result: {different} differs.",
+        message,
         "The model is not deterministic, or it depends on tensor identity (such as an in-place"
         " change through an alias). Nothing was saved. Try fewer layers, or another --device.",
     )

@@ -166,7 +166,8 @@ def _check_options(context: ReadContext, channels: int) -> None:
 def warn_if_small(loaded: LoadedModel, sources: Sequence[InputMetadata]) -> None:
     """Warn if images are smaller than the minimum size of the model."""
     for shape in dict.fromkeys(source["shape"] for source in sources):
-        if min(map(int, shape.split("x")[-2:])) < loaded.min_size:
+        sides = shape.split("x")[-2:] if shape else []  # a scalar has none
+        if any(int(side) < loaded.min_size for side in sides):
             log.warning(
                 "input: %s expects images of at least %dx%d, but gets %s",
                 loaded.spec,

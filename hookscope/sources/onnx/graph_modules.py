@@ -109,6 +109,22 @@ class GraphModel(GraphPart):
         """Modules that are not in the file, and what became of each."""
         return self._onnx_program.absent
 
+    @property
+    def _hookscope_takes(self) -> str:
+        """Its inputs, as a sentence."""
+        return self._onnx_program.contract.takes()
+
+    @property
+    def _hookscope_variation(self) -> str:
+        """Why its output may depend on what is recorded, as two sentences; empty if it does not."""
+        level = self._onnx_program.session.optimize
+        if level == "none":
+            return ""
+        return (
+            f"With --onnx-optimize {level}, onnxruntime joins nodes, but not across a recorded"
+            " value, so the last bits depend on what is recorded. Leave out --onnx-optimize."
+        )
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph; the output is its only output, or a dict of its outputs by name.
 

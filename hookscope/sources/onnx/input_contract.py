@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import InputError
+from hookscope.files.shell_words import quote_word
 from hookscope.sources.onnx.dtypes import dtype_name, torch_dtype
 from hookscope.sources.onnx.model_file import FileInput
 from hookscope.specs.suggestions import did_you_mean
 
 _SUM = re.compile(r"[\w.]+(\s*\+\s*[\w.]+)+")
+_NAME = re.compile(r"[^\W\d_]")  # a letter: `?`, `-1` and `*` are no names of a length
 _LARGEST = 1 << 30  # entries of an example input
 _IMAGE_SIDE = 224  # height and width of an image if the file leaves them open
 
@@ -58,21 +60,21 @@ class InputContract:
         names = [value.name for value in self._inputs]
         if len(args) > len(names):
             raise InputError(
-                f"{self._spec} takes {len(names)} inputs, but got {len(args)}.", self._takes()
+                f"{self._spec} takes {len(names)} inputs, but got {len(args)}.", self.takes()
             )
         values = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names:
                 near = did_you_mean(name, names)
                 raise InputError(
-                    f"{self._spec} has no input {name!r}.", f"{near} {self._takes()}".strip()
+                    f"{self._spec} has no input {name!r}.", f"{near} {self.takes()}".strip()
                 )
             if name in values:
                 raise InputError(f"The input {name!r} is given twice.", "Give it once.")
             values[name] = value
         missing = [name for name in names if name not in values]
         if missing:
-            raise InputError(f"The input {missing[0]!r} is missing.", self._takes())
+            raise InputError(f"The input {missing[0]!r} is missing.", self.takes())
         sizes: dict[str, int] = {}
         return {
             value.name: self._checked(value, values[value.name], sizes) for value in self._inputs
@@ -82,33 +84,36 @@ class InputContract:
         name = expected.name
         dtype = torch_dtype(expected.dtype)
         if dtype is None:
-            kind = dtype_name(expected.dtype) if expected.dtype else "no tensor"
+            kind = dtype_name(expected.dtype) if expected.dtype else "list or optional"
             raise InputError(
-                f"The input {name!r} of {self._spec} is {kind}, which hookscope cannot give.", ""
+                f"The input {name!r} of {self._spec} is of type {kind}, which hookscope cannot give"
+                " to onnxruntime.",
+                f"hookscope tree {quote_word(self._spec)} lists the layers without a run.",
             )
         if not isinstance(value, Tensor):
             raise InputError(
                 f"The input {name!r} must be a tensor, but got {type(value).__name__}.",
-                self._takes(),
+                self.takes(),
             )
         if _kind(value.dtype) != _kind(dtype):
             raise InputError(
                 f"The input {name!r} must be {_name(dtype)}, but got {_name(value.dtype)}.",
-                self._takes(),
+                self.takes(),
             )
         fits = expected.shape is None or (
             value.ndim == len(expected.shape)
             and all(map(_fits, expected.shape, value.shape, [sizes] * value.ndim))
         )
         if not fits:
+            wanted = f"have the shape {_text(expected.shape)}" if expected.shape else "be a scalar"
             raise InputError(
-                f"The input {name!r} must have the shape {_text(expected.shape or ())}, but got"
-                f" {_text(tuple(value.shape))}.",
+                f"The input {name!r} must {wanted}, but got {_text(tuple(value.shape))}.",
                 "Give it that shape, or export the model with dynamic lengths (dynamic_shapes).",
             )
         return value.to(dtype)
 
-    def _takes(self) -> str:
+    def takes(self) -> str:
+        """Return a sentence with the name, the type and the shape of each input."""
         described = ", ".join(
             f"{value.name}: {dtype_name(value.dtype)}"
             + (f" {_text(value.shape)}" if value.shape else "")
@@ -166,9 +171,9 @@ def _kind(dtype: torch.dtype) -> str:
 def _fits(length: int | str, size: int, sizes: dict[str, int]) -> bool:
     if isinstance(length, int):
         return length == size
-    return (
-        not length or _SUM.fullmatch(length) is not None or sizes.setdefault(length, size) == size
-    )
+    if not _NAME.search(length) or _SUM.fullmatch(length):
+        return True
+    return sizes.setdefault(length, size) == size
 
 
 def _text(shape: Sequence[int | str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,23 +12,27 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ModelError
-from hookscope.results.weights.strided_location import is_shape
 from hookscope.sources.onnx.dtypes import (
     STRING,
     dtype_bits,
-    dtype_name,
     is_numpy_dtype,
     tensor_from_bytes,
     torch_dtype,
 )
 from hookscope.sources.onnx.external_data import ExternalData, StoredTensor, byte_count
+from hookscope.sources.onnx.file_tensors import (
+    EXTERNAL,
+    bytes_of,
+    check_tensor,
+    move_constants,
+    move_out,
+    move_sparse,
+)
 from hookscope.sources.onnx.packages import import_onnx
 
 log = logging.getLogger("hookscope")
 
 _SMALL = 1024  # bytes; larger tensors are kept outside the graph
-_IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory
-_EXTERNAL, _RAW = 1, "raw_data"
 _MOST_NODES = 1_000_000  # of a graph after its functions are inlined
 _MOST_BYTES = 1 << 28  # of the same, or a few times the bytes before
 _MOST_GROWTH = 4
@@ -101,7 +104,7 @@ class OnnxFile:
         elif initializer.name in self.arrays:
             data = self.arrays[initializer.name]
         else:
-            data = _bytes_of(initializer)
+            data = bytes_of(initializer)
         return tensor_from_bytes(data, number, shape)
 
 
@@ -119,18 +122,20 @@ def read_file(path: str) -> OnnxFile:
     _check_texts(path, proto.graph)
     if proto.functions:
         proto = _inline_functions(onnx, proto, path)
-    stored, arrays = {}, {}
+    move_constants(proto)
+    stored, arrays = {}, move_sparse(path, proto)
     external = ExternalData(path)
     for tensor in proto.graph.initializer:
-        _check_tensor(path, tensor)
-        if tensor.data_location == _EXTERNAL:
+        if tensor.name in arrays:
+            continue
+        check_tensor(path, tensor)
+        if tensor.data_location == EXTERNAL:
             bits = dtype_bits(tensor.data_type) or 0
             stored[tensor.name] = external.locate(tensor, byte_count(tensor.dims, bits))
         elif is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
-            arrays[tensor.name] = _bytes_of(tensor)
-            _move_out(tensor)
+            arrays[tensor.name] = move_out(tensor)
     for tensor in _inner_tensors(proto.graph):
-        if tensor.data_location == _EXTERNAL:
+        if tensor.data_location == EXTERNAL:
             size = byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)
             place = external.locate(tensor, size)
             stored[f"{place.path}:{place.offset}"] = place
@@ -145,11 +150,6 @@ def read_file(path: str) -> OnnxFile:
         tuple(map(describe_value, proto.graph.output)),
         {entry.key: entry.value for entry in proto.graph.metadata_props},
     )
-
-
-def in_memory(tensor: Any) -> bool:
-    """Whether a ``TensorProto`` of an ``OnnxFile`` gets its values from ``OnnxFile.arrays``."""
-    return any(entry.value == _IN_MEMORY for entry in tensor.external_data)
 
 
 def _parse(onnx: Any, path: str) -> Any:
@@ -213,67 +213,6 @@ def _inlined_size(proto: Any) -> tuple[int, int]:
         return _MOST_NODES + 1, 0
 
 
-def _check_tensor(path: str, tensor: Any) -> None:
-    """Raise ModelError if the data of a tensor does not have the size of its shape."""
-    bits = dtype_bits(tensor.data_type)
-    if any(length < 0 for length in tensor.dims):
-        raise ModelError(f"The tensor {tensor.name!r} of {path!r} has a negative length.", _AGAIN)
-    if not is_shape(tensor.dims):
-        raise ModelError(
-            f"The tensor {tensor.name!r} of {path!r} has more elements than any file.", _AGAIN
-        )
-    if tensor.data_type != STRING and bits is None:
-        raise ModelError(
-            f"The tensor {tensor.name!r} of {path!r} has the unknown type {tensor.data_type}.",
-            "It was made for a later release of onnx: python -m pip install --upgrade onnx"
-            " onnxruntime",
-        )
-    if tensor.data_location == _EXTERNAL or bits is None:
-        return
-    size = byte_count(tensor.dims, bits)
-    stored = len(tensor.raw_data) if tensor.HasField(_RAW) else None
-    if stored is None:
-        stored = size if _typed_length(tensor) or not size else 0
-    if stored != size:
-        raise ModelError(
-            f"The tensor {tensor.name!r} of {path!r} has"
-            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of {dtype_name(tensor.data_type)}"
-            f" but {stored:,} bytes.",
-            _AGAIN,
-        )
-
-
-def _typed_length(tensor: Any) -> bool:
-    """Whether a tensor has as many entries in the field of its type as its shape has."""
-    from onnx import TensorProto, helper
-
-    count, kind = math.prod(tensor.dims), tensor.data_type
-    bits = dtype_bits(kind) or 0
-    if kind in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
-        count *= 2
-    elif bits < 8:  # several in an entry
-        count = byte_count(tensor.dims, bits)
-    return bool(len(getattr(tensor, helper.tensor_dtype_to_field(kind))) == count)
-
-
-def _bytes_of(tensor: Any) -> np.ndarray[Any, Any]:
-    if tensor.HasField(_RAW):
-        return np.frombuffer(bytearray(tensor.raw_data), np.uint8)
-    from onnx import numpy_helper
-
-    array = np.ascontiguousarray(numpy_helper.to_array(tensor))
-    return array.reshape(-1).view(np.uint8)
-
-
-def _move_out(tensor: Any) -> None:
-    """Replace the values of a tensor by a place that ``in_memory`` knows."""
-    length = len(tensor.raw_data)
-    tensor.ClearField(_RAW)
-    tensor.data_location = _EXTERNAL
-    for key, value in (("location", _IN_MEMORY), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
-
-
 def _inner_tensors(graph: Any) -> Iterator[Any]:
     """The tensors in attributes and subgraphs, which may be external too."""
     for node in graph.node:
@@ -321,10 +260,10 @@ def without_values(proto: Any) -> Any:
     """
     copy = type(proto)()
     copy.CopyFrom(proto)
-    kept = [tensor for tensor in copy.graph.initializer if tensor.data_location != _EXTERNAL]
+    kept = [tensor for tensor in copy.graph.initializer if tensor.data_location != EXTERNAL]
     inputs = {value.name for value in copy.graph.input}
     for tensor in copy.graph.initializer:
-        if tensor.data_location == _EXTERNAL and tensor.name not in inputs:
+        if tensor.data_location == EXTERNAL and tensor.name not in inputs:
             value = copy.graph.input.add(name=tensor.name)
             value.type.tensor_type.elem_type = tensor.data_type
             value.type.tensor_type.shape.SetInParent()

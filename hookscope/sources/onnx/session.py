@@ -6,7 +6,8 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,11 +15,17 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from hookscope.errors import ModelError
-from hookscope.sources.onnx.dtypes import is_numpy_dtype, numpy_dtype, onnx_dtype
+from hookscope.sources.onnx.dtypes import (
+    is_numpy_dtype,
+    numpy_dtype,
+    onnx_dtype,
+    torch_dtype,
+)
 from hookscope.sources.onnx.external_data import StoredTensor
 from hookscope.sources.onnx.graph import Graph
-from hookscope.sources.onnx.model_file import OnnxFile, first_line, in_memory
+from hookscope.sources.onnx.model_file import OnnxFile, first_line
 from hookscope.sources.onnx.packages import SILENT, import_onnxruntime
+from hookscope.sources.onnx.session_graph import COUNT, graph_with_outputs, mentions_float16
 
 _SESSIONS = 2  # kept: one with recorded values and one without, for a check of the output
 _LEVELS = {
@@ -28,8 +35,9 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _LAST_NODE = 60  # seconds that a node may take after Ctrl-C
-_COUNT = "hookscope.size.{}"  # the number of entries of a value
 _SPINNING = "session.intra_op.allow_spinning"
+_NO_PREPACKING = "session.disable_prepacking"
+_HALF_TENSOR = "tensor(float16)"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 # "[ONNXRuntimeError] : 1 : FAIL : " and "Non-zero status code returned while running ... node."
 # It may stand within the message too, after a line of the source.
@@ -61,13 +69,13 @@ class GraphSession:
         file: the file.
         graph: its nodes.
         optimize: ``none``, ``basic``, ``extended`` or ``all``: how far onnxruntime may change the
-            graph before it runs it.
+            graph before it runs it. It is an attribute too.
     """
 
     def __init__(self, file: OnnxFile, graph: Graph, optimize: str) -> None:
         self._file, self._graph = file, graph
-        self._optimize = optimize
-        self._sessions: OrderedDict[tuple[str, ...], Any] = OrderedDict()
+        self.optimize = optimize
+        self._sessions: OrderedDict[tuple[str, ...], tuple[Any, list[str]]] = OrderedDict()
 
     @property
     def file(self) -> OnnxFile:
@@ -90,13 +98,13 @@ class GraphSession:
         if not names:
             return {}
         runtime = import_onnxruntime()
-        session = self._session(runtime, names)
+        session, outputs = self._session(runtime, names)
         wanted = {value.name for value in session.get_inputs()}
         values = {name: _to_runtime(runtime, t) for name, t in feeds.items() if name in wanted}
         options = runtime.RunOptions()
         options.log_severity_level = SILENT
         try:
-            results = _run(session, list(names), values, options)
+            results = _run(session, outputs, values, options)
         except Exception as error:  # of a type for each of its status codes
             raise _node_failed(error) from error
         return {name: _to_torch(value) for name, value in zip(names, results, strict=True)}
@@ -107,31 +115,52 @@ class GraphSession:
         Raises:
             ModelError, NodeFailed: as for ``run``.
         """
-        counts = self.run(feeds, [_COUNT.format(name) for name in names])
-        return {name: int(counts[_COUNT.format(name)]) for name in names}
+        counts = self.run(feeds, [COUNT.format(name) for name in names])
+        return {name: int(counts[COUNT.format(name)]) for name in names}
 
-    def _session(self, runtime: Any, names: tuple[str, ...]) -> Any:
-        """A session with these values as its outputs."""
+    def _session(self, runtime: Any, names: tuple[str, ...]) -> tuple[Any, list[str]]:
+        """A session that computes these values, and which of its outputs they are."""
         if names in self._sessions:
             self._sessions.move_to_end(names)
             return self._sessions[names]
+        own = set(self._graph.outputs)
+        half = frozenset() if own.issuperset(names) else self._half
+        proto, outputs = graph_with_outputs(self._file, self._graph, names, half)
+        self._sessions[names] = self._open(runtime, proto), outputs
+        while len(self._sessions) > _SESSIONS:
+            self._sessions.popitem(last=False)
+        return self._sessions[names]
+
+    @cached_property
+    def _half(self) -> frozenset[str]:
+        """The values of float16 in the graph, by the rules of onnxruntime."""
+        if not mentions_float16(self._file.proto.graph):
+            return frozenset()
+        names = tuple(self._graph.producers)
+        proto, _ = graph_with_outputs(self._file, self._graph, names, ())
+        session = self._open(import_onnxruntime(), proto, (_NO_PREPACKING, "1"))
+        return frozenset(v.name for v in session.get_outputs() if v.type == _HALF_TENSOR)
+
+    def _open(self, runtime: Any, proto: Any, *entries: tuple[str, str]) -> Any:
+        """A session of a model, with these entries of its configuration."""
         options = runtime.SessionOptions()
         options.log_severity_level = SILENT
         options.graph_optimization_level = getattr(
-            runtime.GraphOptimizationLevel, _LEVELS[self._optimize]
+            runtime.GraphOptimizationLevel, _LEVELS[self.optimize]
         )
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
         # Threads that wait in a loop for the next run would slow down those of torch.
         options.add_session_config_entry(_SPINNING, "0")
-        proto = self._with_outputs(names)
+        for key, value in entries:
+            options.add_session_config_entry(key, value)
         folder = _data_folder(self._file)
         options.add_session_config_entry(_FOLDER, folder)
         for tensor in proto.graph.initializer:
             if tensor.name in self._file.stored:
                 _set_location(tensor, self._file.stored[tensor.name], folder)
-        from_memory = [t for t in proto.graph.initializer if in_memory(t)]
+        from_memory = [t for t in proto.graph.initializer if t.name in self._file.arrays]
         if from_memory:
             arrays = [
                 self._file.arrays[t.name].view(numpy_dtype(t.data_type)).reshape(tuple(t.dims))
@@ -140,7 +169,7 @@ class GraphSession:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
             options.add_external_initializers([t.name for t in from_memory], values)
         try:
-            session = runtime.InferenceSession(
+            return runtime.InferenceSession(
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # of a type for each of its status codes
@@ -149,42 +178,6 @@ class GraphSession:
                 "Update it: python -m pip install --upgrade onnxruntime. Or export the model again,"
                 " with an older opset_version.",
             ) from error
-        self._sessions[names] = session
-        while len(self._sessions) > _SESSIONS:
-            self._sessions.popitem(last=False)
-        return session
-
-    def _with_outputs(self, names: Collection[str]) -> Any:
-        """The part of the graph that computes these values."""
-        source = self._file.proto
-        counted = {_COUNT.format(name): name for name in self._graph.producers}
-        targets = frozenset(counted.get(name, name) for name in names)
-        needed = self._graph.ancestors(targets)
-        by_output = {name: node.index for node in self._graph.nodes for name in node.outputs}
-        proto = type(source)()
-        for field, value in source.ListFields():
-            if field.name not in ("graph", "functions", "metadata_props", "training_info"):
-                _set(proto, field, value)
-        for field, value in source.graph.ListFields():
-            if field.name not in ("node", "output", "initializer", "value_info", "metadata_props"):
-                _set(proto.graph, field, value)
-        nodes = [
-            node
-            for node in source.graph.node
-            if any(by_output.get(name) in needed for name in node.output)
-        ]
-        proto.graph.node.extend(nodes)
-        used = {name for index in needed for name in self._graph.nodes[index].inputs} | targets
-        proto.graph.initializer.extend(t for t in source.graph.initializer if t.name in used)
-        types = {value.name: value for value in source.graph.output}
-        for name in names:
-            if name in types:
-                proto.graph.output.append(types[name])
-            else:
-                proto.graph.output.add(name=name)
-            if name in counted:
-                proto.graph.node.add(op_type="Size", input=[counted[name]], output=[name])
-        return proto
 
 
 def _run(session: Any, names: list[str], values: dict[str, Any], options: Any) -> list[Any]:
@@ -231,15 +224,6 @@ def _set_location(tensor: Any, place: StoredTensor, folder: str) -> None:
             entry.value = os.path.relpath(os.path.realpath(place.path), folder)
 
 
-def _set(message: Any, field: Any, value: Any) -> None:
-    if isinstance(value, str | int | float | bytes):
-        setattr(message, field.name, value)
-    elif hasattr(value, "extend") or hasattr(value, "__len__"):
-        getattr(message, field.name).extend(value)
-    else:
-        getattr(message, field.name).CopyFrom(value)
-
-
 def _to_runtime(runtime: Any, tensor: Tensor) -> Any:
     tensor = tensor.detach().contiguous()
     number = onnx_dtype(tensor.dtype)
@@ -250,12 +234,17 @@ def _to_runtime(runtime: Any, tensor: Tensor) -> Any:
 
 
 def _to_torch(value: Any) -> Any:
+    """A value of onnxruntime as a tensor; None for an optional value that is absent."""
+    if not value.has_value():
+        return None  # onnxruntime ends the process if it is asked for the type
     if value.is_tensor():
         number = value.element_type()
         if is_numpy_dtype(number):
             array = value.numpy()
+            # Of two types of numpy with the size of uint64, torch takes the one of that name.
+            array = array.view(numpy_dtype(number))
             return torch.from_numpy(array if array.flags.writeable else array.copy())
-        if value.data_type() != "tensor(string)":
+        if torch_dtype(number) is not None:
             return from_dlpack(value._ortvalue.to_dlpack()).clone()
     return type(value.data_type(), (), {})()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ def _is_weight(initializer: Initializer, argument: str) -> bool:
     """Whether a tensor of a name that the exporter does not list is a weight."""
     dtype = torch_dtype(initializer.dtype)
     if dtype is not None and dtype.is_floating_point:
-        return bool(initializer.shape)
+        has_role = bool(argument) or is_tensor_name(initializer.name)
+        return math.prod(initializer.shape) != 1 or (bool(initializer.shape) and has_role)
     return "weight" in argument or "bias" in argument or dtype is None
 
 

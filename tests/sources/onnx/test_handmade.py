@@ -108,6 +108,8 @@ NUMBERS = {
     "uint16": TensorProto.UINT16,
     "int32": TensorProto.INT32,
     "int64": TensorProto.INT64,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
     "bool": TensorProto.BOOL,
 }
 

@@ -1,0 +1,222 @@
+"""The tensors of an ONNX file: checked, and all in one list, whatever way the file stores them.
+
+Some tools write weights to ``Constant`` nodes, and some write only the entries that are not zero.
+onnxruntime makes dense tensors of both when it opens the file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hookscope.errors import ModelError
+from hookscope.results.weights.strided_location import is_shape
+from hookscope.sources.onnx.dtypes import (
+    STRING,
+    dtype_bits,
+    dtype_name,
+    is_numpy_dtype,
+    numpy_dtype,
+)
+from hookscope.sources.onnx.external_data import byte_count
+
+EXTERNAL = 1  # TensorProto.EXTERNAL
+_IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory
+_RAW = "raw_data"
+_FLOAT, _INT64, _BOOL = 1, 7, 9  # in TensorProto.DataType
+_SIGNED = (3, 5, 6, _INT64)  # types of indices
+_LISTED_INPUTS = 4  # from this version on, a file does not list its tensors as inputs too
+_LARGEST = 1 << 32  # bytes of a dense tensor whose file may be tiny
+_AGAIN = "Write or download it again."
+
+Array = np.ndarray[Any, Any]
+
+
+def move_constants(proto: Any) -> None:
+    """Make the tensors of ``Constant`` nodes initializers of the graph, in place.
+
+    Integers of 64 bits and Booleans stay: they are sizes and indices. So do outputs of the graph.
+    """
+    graph = proto.graph
+    taken = {value.name for value in (*graph.input, *graph.output)}
+    taken |= {tensor.name for tensor in graph.initializer}
+    taken |= {tensor.values.name for tensor in graph.sparse_initializer}
+    kept = [node for node in graph.node if not _is_moved(proto, node, taken)]
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def _is_moved(proto: Any, node: Any, taken: set[str]) -> bool:
+    """Whether a node is a ``Constant`` whose tensor is now an initializer."""
+    name = node.output[0] if len(node.output) == 1 else ""
+    is_constant = node.op_type == "Constant" and not node.domain and len(node.attribute) == 1
+    is_free = bool(name) and name not in taken
+    taken.update(node.output)
+    if not is_constant or not is_free:
+        return False
+    attribute, graph = node.attribute[0], proto.graph
+    if attribute.name == "value" and _is_data(attribute.t):
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = name
+    elif attribute.name == "value_floats":
+        tensor = graph.initializer.add(name=name, data_type=_FLOAT, dims=[len(attribute.floats)])
+        tensor.float_data.extend(attribute.floats)
+    elif attribute.name == "sparse_value" and _is_data(attribute.sparse_tensor.values):
+        sparse = graph.sparse_initializer.add()
+        sparse.CopyFrom(attribute.sparse_tensor)
+        sparse.values.name = name
+        return True  # such files are of a later version
+    else:
+        return False
+    if proto.ir_version < _LISTED_INPUTS:
+        value = graph.input.add(name=name)
+        value.type.tensor_type.elem_type = tensor.data_type
+        value.type.tensor_type.shape.SetInParent()
+        for length in tensor.dims:
+            value.type.tensor_type.shape.dim.add(dim_value=length)
+    return True
+
+
+def _is_data(tensor: Any) -> bool:
+    return tensor.data_type not in (STRING, _INT64, _BOOL)
+
+
+def move_sparse(path: str, proto: Any) -> dict[str, Array]:
+    """Replace the sparse initializers of the graph by dense ones, whose flat bytes are returned.
+
+    Raises:
+        ModelError: a shape or an index does not fit.
+    """
+    graph = proto.graph
+    taken = {tensor.name for tensor in graph.initializer}
+    arrays: dict[str, Array] = {}
+    kept = []
+    for sparse in graph.sparse_initializer:
+        name, dtype = sparse.values.name, sparse.values.data_type
+        if not is_numpy_dtype(dtype) or name in taken:
+            kept.append(sparse)  # onnxruntime refuses it
+            continue
+        taken.add(name)
+        arrays[name] = _dense_bytes(path, sparse)
+        tensor = graph.initializer.add(name=name, data_type=dtype, dims=sparse.dims)
+        _place_in_memory(tensor, arrays[name].size)
+    if arrays:
+        del graph.sparse_initializer[:]
+        graph.sparse_initializer.extend(kept)
+    return arrays
+
+
+def _dense_bytes(path: str, sparse: Any) -> Array:
+    """The entries of a ``SparseTensorProto``, with the zeros between them, as flat bytes."""
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    for part in (sparse.values, sparse.indices):
+        check_tensor(path, part)
+        if part.data_location == EXTERNAL:
+            raise ModelError(f"The sparse tensor {name!r} of {path!r} is in another file.", _AGAIN)
+    count, width = math.prod(shape), (dtype_bits(sparse.values.data_type) or 0) // 8
+    if not is_shape(shape) or count * width > _LARGEST:
+        raise ModelError(
+            f"The sparse tensor {name!r} of {path!r} has more than {_LARGEST:,} bytes with its"
+            " zeros.",
+            _AGAIN,
+        )
+    values = bytes_of(sparse.values).reshape(-1, width)
+    places = _places(sparse, shape)
+    if places is None or len(places) != len(values) or not _within(places, count):
+        raise ModelError(
+            f"The indices of the sparse tensor {name!r} of {path!r} do not fit its shape.", _AGAIN
+        )
+    dense = np.zeros((count, width), np.uint8)
+    dense[places] = values
+    return dense.reshape(-1)
+
+
+def _places(sparse: Any, shape: tuple[int, ...]) -> Array | None:
+    """The positions of the entries in row-major order; None if they are no such positions."""
+    indices = sparse.indices
+    if indices.data_type not in _SIGNED:
+        return None
+    flat = bytes_of(indices).view(numpy_dtype(indices.data_type)).astype(np.int64)
+    if len(indices.dims) == 1:
+        return flat
+    if tuple(indices.dims) != (len(flat) // max(len(shape), 1), len(shape)):
+        return None
+    columns = flat.reshape(-1, len(shape)).T
+    if not all(_within(column, length) for column, length in zip(columns, shape, strict=True)):
+        return None
+    return np.asarray(np.ravel_multi_index(tuple(columns), shape))
+
+
+def _within(places: Array, count: int) -> bool:
+    return not places.size or bool(places.min() >= 0 and places.max() < count)
+
+
+def check_tensor(path: str, tensor: Any) -> None:
+    """Raise ModelError if the data of a tensor does not have the size of its shape."""
+    bits = dtype_bits(tensor.data_type)
+    if any(length < 0 for length in tensor.dims):
+        raise ModelError(f"The tensor {tensor.name!r} of {path!r} has a negative length.", _AGAIN)
+    if not is_shape(tensor.dims):
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has more elements than any file.", _AGAIN
+        )
+    if tensor.data_type != STRING and bits is None:
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has the unknown type {tensor.data_type}.",
+            "It was made for a later release of onnx: python -m pip install --upgrade onnx"
+            " onnxruntime",
+        )
+    if tensor.data_location == EXTERNAL or bits is None:
+        return
+    size = byte_count(tensor.dims, bits)
+    stored = len(tensor.raw_data) if tensor.HasField(_RAW) else None
+    if stored is None:
+        stored = size if _typed_length(tensor) or not size else 0
+    if stored != size:
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has"
+            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of {dtype_name(tensor.data_type)}"
+            f" but {stored:,} bytes.",
+            _AGAIN,
+        )
+
+
+def _typed_length(tensor: Any) -> bool:
+    """Whether a tensor has as many entries in the field of its type as its shape has."""
+    from onnx import TensorProto, helper
+
+    count, kind = math.prod(tensor.dims), tensor.data_type
+    bits = dtype_bits(kind) or 0
+    if kind in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        count *= 2
+    elif bits < 8:  # several in an entry
+        count = byte_count(tensor.dims, bits)
+    return bool(len(getattr(tensor, helper.tensor_dtype_to_field(kind))) == count)
+
+
+def bytes_of(tensor: Any) -> Array:
+    """Return the values of a tensor that is in the file itself, as flat bytes."""
+    if tensor.HasField(_RAW):
+        return np.frombuffer(bytearray(tensor.raw_data), np.uint8)
+    from onnx import numpy_helper
+
+    array = np.ascontiguousarray(numpy_helper.to_array(tensor))
+    return array.reshape(-1).view(np.uint8)
+
+
+def move_out(tensor: Any) -> Array:
+    """Return the values of a tensor, and leave a place in memory instead."""
+    data = bytes_of(tensor)
+    tensor.ClearField(_RAW)
+    _place_in_memory(tensor, data.size)
+    return data
+
+
+def _place_in_memory(tensor: Any, size: int) -> None:
+    tensor.data_location = EXTERNAL
+    for key, value in (("location", _IN_MEMORY), ("length", str(size))):
+        tensor.external_data.add(key=key, value=value)
