@@ -15,14 +15,13 @@ from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.results.attribution import Attribution
 from hookscope.specs.attribution_options import INTEGRATED, AttributeOptions
-from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.progress import Progress
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
 
 def attribute(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram,
     *,
     by: str = INTEGRATED,
     target: str | int = "argmax",

@@ -15,7 +15,6 @@ from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.results.lens import Lens
-from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import LensOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
@@ -23,7 +22,7 @@ from hookscope.tensors.grad_mode import grad_mode
 
 
 def lens(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram,
     *,
     norm: str | None = None,
     head: str | None = None,
