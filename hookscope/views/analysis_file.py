@@ -45,7 +45,7 @@ def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
     if suffix == PAGE:
         return _write_page(result, path)
     if suffix in PICTURE_MARKS:
-        return _draw(result, dpi).save(path, dpi)
+        return draw_analysis(result, dpi).save(path, dpi)
     if suffix == ".csv" and not isinstance(result, LayerSimilarity):  # it has a matrix of its own
         return _write_table(result, path)
     return result.save(path)
@@ -69,7 +69,8 @@ def _write_page(result: object, path: Path) -> int:
 
 
 @singledispatch
-def _draw(result: object, dpi: int) -> Drawing:
+def draw_analysis(result: object, dpi: int) -> Drawing:
+    """Return the picture of a result; ``dpi`` is for the images in it."""
     raise TypeError(f"{type(result).__name__} has no picture")
 
 
@@ -80,7 +81,7 @@ def _(result: Attribution, path: Path) -> int:
     return write_attribution_page(result, path)
 
 
-@_draw.register(Attribution)
+@draw_analysis.register(Attribution)
 def _(result: Attribution, dpi: int) -> Drawing:
     from hookscope.views.images.figures.attribution_figure import draw_attribution
 
@@ -94,14 +95,14 @@ def _(result: LayerSimilarity, path: Path) -> int:
     return write_similarity_page(result, path)
 
 
-@_draw.register(LayerSimilarity)
+@draw_analysis.register(LayerSimilarity)
 def _(result: LayerSimilarity, dpi: int) -> Drawing:
     from hookscope.views.images.figures.similarity_figure import draw_similarity
 
     return draw_similarity(result)
 
 
-@_draw.register(LayerProbes)
+@draw_analysis.register(LayerProbes)
 def _(result: LayerProbes, dpi: int) -> Drawing:
     from hookscope.views.images.figures.probe_figure import draw_probes
 
@@ -115,7 +116,7 @@ def _(result: Lens, path: Path) -> int:
     return write_lens_page(result, path)
 
 
-@_draw.register(Lens)
+@draw_analysis.register(Lens)
 def _(result: Lens, dpi: int) -> Drawing:
     from hookscope.views.images.figures.lens_figure import draw_lens
 
@@ -129,14 +130,14 @@ def _(result: Sweep, path: Path) -> int:
     return write_sweep_page(result, path)
 
 
-@_draw.register(Sweep)
+@draw_analysis.register(Sweep)
 def _(result: Sweep, dpi: int) -> Drawing:
     from hookscope.views.images.figures.sweep_figure import draw_sweep
 
     return draw_sweep(result)
 
 
-@_draw.register(TopInputs)
+@draw_analysis.register(TopInputs)
 def _(result: TopInputs, dpi: int) -> Drawing:
     from hookscope.views.images.figures.top_figure import draw_top_inputs
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,7 @@ BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the defaul
 SIDE = 400  # that the longer side of an image has at least
 GAP, BAR, SCALE, LINE = 16, 16, 64, 20  # between parts, the colour bar, its numbers, a line of text
 FONT = 14
+TITLE = 1.4  # size of the title, as a multiple of that of the text
 MOST = 16  # images of a batch that are drawn
 MIDDLE = 127.5  # between black and white
 INK, PAPER = "black", "white"
@@ -109,6 +112,7 @@ class Label:
         text: the text; a painter cuts what is longer than ``width``.
         anchor: what is at ``y``: the top of the ``line``, or of its signs the ``top`` or the
             ``bottom``.
+        scale: size of the letters, as a multiple of ``CamSheet.font``.
     """
 
     x: int
@@ -116,6 +120,7 @@ class Label:
     text: str
     width: int
     anchor: str = "line"
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -156,8 +161,9 @@ def lay_out(
     """Return the sheet of a batch of images and maps.
 
     Each of the first 16 images has a row: the model's input, the map in colours over the image in
-    grey, and a scale from 0 to the map's largest value or, for gradients at the image, to its 99th
-    percentile. The contrast of the grey is halved, so that brightness shows the map and not the
+    grey, and a scale from 0 to the largest value on the layer's grid or, for gradients at the
+    image, to the 99th percentile. The shares of a rollout hardly differ, so their scale begins at
+    the smallest. The contrast of the grey is halved, so that brightness shows the map and not the
     image. An image is enlarged by an integer factor without interpolation. NaN and infinities have
     their own colours, which cover the image; a line of the heading counts those that are drawn.
 
@@ -175,26 +181,33 @@ def lay_out(
     right = bar_x + style.pixels(BAR + SCALE)
     cam = metadata["cam"]
     # The inputs are named above their images.
-    lines = [heading(cam), recording_caption({**metadata, "inputs": ()})]
+    lines = [recording_caption({**metadata, "inputs": ()})]
     lines += filter(None, [nonfinite_text(maps[:count])])
     lines += [f"and {plural(len(images) - count, 'more image')} in the file"] * (
         len(images) > count
     )
     tiles: list[Tile] = []
-    labels = [Label(gap, gap + line * i, text, right - gap) for i, text in enumerate(lines)]
-    y = gap + line * len(lines)
+    labels = [Label(gap, gap, heading(cam), right - gap, scale=TITLE)]
+    y = gap + round(line * TITLE)
+    labels += [Label(gap, y + line * i, text, right - gap) for i, text in enumerate(lines)]
+    y += line * len(lines)
     for n in range(count):
         y += line  # an empty one
         values = maps[n].astype(np.float64)
-        top = percentile_bound(values) if _at_input(cam) else _largest(values)
+        low, top = _scale(values, cam, n)
         labels.append(Label(gap, y, caption(cam["images"][n]), right - gap))
         y += line
-        over = _enlarged(_over(images[n], values, top, style), times)
+        labels += [
+            Label(gap, y, "input", width),
+            Label(gap * 2 + width, y, "map over the input", width),
+        ]
+        y += line
+        over = _enlarged(_over(images[n], values, (low, top), style), times)
         tiles += [Tile(gap, y, _enlarged(images[n], times)), Tile(gap * 2 + width, y, over)]
         tiles.append(Tile(bar_x, y, _color_bar(height, style)))
         at = bar_x + style.pixels(BAR + 4)
         labels.append(Label(at, y, number_text(top, 3), right - at, "top"))
-        labels.append(Label(at, y + height, "0", right - at, "bottom"))
+        labels.append(Label(at, y + height, number_text(low, 3), right - at, "bottom"))
         y += height
     size = (right + gap, y + gap)
     return CamSheet(size, tuple(tiles), tuple(labels), style.pixels(FONT), style.dpi)
@@ -204,8 +217,19 @@ def _at_input(metadata: CamMetadata) -> bool:
     return METHODS[metadata["method"]].source == AT_INPUT
 
 
-def _largest(values: NDArray[np.float64]) -> float:
-    return float(np.nan_to_num(values, posinf=0).max())
+def _scale(values: NDArray[np.float64], cam: CamMetadata, n: int) -> tuple[float, float]:
+    """The values at both ends of the colours of image ``n``."""
+    finite = values[np.isfinite(values)]
+    if _at_input(cam):
+        return 0.0, percentile_bound(values)
+    if not finite.size:
+        return 0.0, 0.0
+    if "layers" in cam:  # a rollout, which is of several layers
+        return float(finite.min()), float(finite.max())
+    # Between the cells of the grid, the map at the size of the image may be smaller throughout.
+    largest = parse_number(cam["images"][n]["largest"])
+    known = largest is not None and np.isfinite(largest)
+    return 0.0, float(largest) if known else float(finite.max())
 
 
 def heading(metadata: CamMetadata) -> str:
@@ -230,9 +254,16 @@ def caption(entry: CamImage) -> str:
     return f"{text}, probability {number_text(share) if share != share else f'{share:.1%}'}"
 
 
-def _over(image: Pixels, values: NDArray[np.float64], top: float, style: OverlayStyle) -> Pixels:
+def _over(
+    image: Pixels,
+    values: NDArray[np.float64],
+    scale: tuple[float, float],
+    style: OverlayStyle,
+) -> Pixels:
     """The map in colours over the image in grey."""
-    shares = np.nan_to_num(values / top if top else values).clip(0, 1)
+    low, top = scale
+    shares = (values - low) / (top - low) if top > low else np.zeros_like(values)
+    shares = np.nan_to_num(shares).clip(0, 1)
     colors = style.table[(shares * 255).round().astype(np.uint8)]
     grey = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float64)[..., None]
     pixels = _mixed(colors, MIDDLE + (grey - MIDDLE) / 2, style)
@@ -246,7 +277,7 @@ def _mixed(colors: Pixels, grey: NDArray[np.float64] | float, style: OverlayStyl
 
 
 def _color_bar(height: int, style: OverlayStyle) -> Pixels:
-    """The colours from 0 at the bottom to the end of the scale at the top."""
+    """The colours from the lower end of the scale at the bottom to the upper one at the top."""
     indices = np.linspace(255, 0, height).round().astype(np.uint8)
     return np.repeat(_mixed(style.table[indices], MIDDLE, style)[:, None], style.pixels(BAR), 1)
 
@@ -258,13 +289,25 @@ def _enlarged(pixels: Pixels, times: int) -> Pixels:
 def paint(sheet: CamSheet) -> Image.Image:
     """Return the sheet as an image."""
     page = Image.new("RGB", sheet.size, PAPER)
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default(sheet.font)
+    draw = ImageDraw.Draw(page)
     for tile in sheet.tiles:
         page.paste(Image.fromarray(tile.image), (tile.x, tile.y))
     for label in sheet.labels:
+        font = _font(round(sheet.font * label.scale))
         text = shortened(label, font.getlength)
         draw.text((label.x, label.y), text, INK, font, anchor=_ANCHORS[label.anchor])
     return page
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """The font of the other pictures, which is part of matplotlib; without it, that of pillow."""
+    matplotlib = find_spec("matplotlib")
+    folders = matplotlib.submodule_search_locations if matplotlib else None
+    for folder in folders or ():
+        file = Path(folder, "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
+        if file.is_file():
+            return ImageFont.truetype(str(file), size)
+    return cast(ImageFont.FreeTypeFont, ImageFont.load_default(size))
 
 
 def shortened(label: Label, width_of: Callable[[str], float]) -> str:

@@ -23,7 +23,7 @@ from hookscope.specs.record_kinds import (
 )
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import Reals
-from hookscope.views.images.figure_labels import shape_label
+from hookscope.views.images.figure_labels import quantity_name, shape_label
 
 DEFAULT_COUNT = 16  # channels shown by default
 
@@ -41,6 +41,7 @@ class FeatureMaps:
         noun: what the channels are called: channels, filters or heads.
         single: the index taken along each other dimension, such as ``sample 0 of 2``.
         note: why the last dimension has the channels; empty if it has not.
+        quantity: what the numbers are.
     """
 
     record: Record
@@ -51,6 +52,7 @@ class FeatureMaps:
     noun: str
     single: tuple[str, ...]
     note: str
+    quantity: str
 
 
 def read_feature_maps(
@@ -107,6 +109,7 @@ def read_feature_maps(
         maps_noun(record.kind),
         single,
         channels_last_note(record, capture.image) if dim is None and index == WHOLE else "",
+        quantity_name(record.kind),
     )
 
 
@@ -134,7 +137,8 @@ def read_image_gradient(capture: CaptureFile, record: Record) -> FeatureMaps:
     values = np.abs(magnitude(capture.tensor(record.key, (0,)))).max(axis=0)
     _, single = fixed_index("0CSS", record.shape, record.kind)
     note = "largest magnitude over the 3 channels"
-    return FeatureMaps(record, "", values[None], (), 3, "channels", single, note)
+    quantity = "gradient, magnitude"
+    return FeatureMaps(record, "", values[None], (), 3, "channels", single, note, quantity)
 
 
 def _letters(

@@ -18,6 +18,7 @@ from hookscope.specs.record_kinds import (
     UNEDITED,
     WEIGHT,
 )
+from hookscope.views.text.formats import layer_text
 
 OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
 WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "others"
@@ -122,7 +123,8 @@ def _row(record: Record) -> str:
     if record.module == ROOT and record.kind.startswith(INPUT):
         return "the model's input"
     again = record.call > 1 and record.kind not in (PARAM_GRAD, PARAM_UPDATE)
-    return f"{record.module}:{record.call}" if again else record.module
+    name = layer_text(record.module)
+    return f"{name}:{record.call}" if again else name
 
 
 def _series(record: Record) -> str:

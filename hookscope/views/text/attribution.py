@@ -66,13 +66,18 @@ def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
 
 
 def title_of(result: Attribution, number: int, ascii: bool = False) -> str:
-    """Return what is explained of a text, and by which method."""
+    """Return what is explained in a text, and by which method."""
+    return f"{explained_text(result, number, ascii)}, by {result.method}:"
+
+
+def explained_text(result: Attribution, number: int, ascii: bool = False) -> str:
+    """Return what is explained in a text."""
     row = result.rows[number]
     text = f"Text {number}: w" if len(result.rows) > 1 else "W"
     target = repr(token_text(row.target.text, ascii))
     other = f" against {token_text(result.against.text, ascii)!r}" if result.against else ""
     where = "" if row.position is None else f" after position {row.position}"
-    return f"{text}hat {target}{other}{where} is predicted from, by {result.method}:"
+    return f"{text}hat {target}{other}{where} is predicted from"
 
 
 def sum_sentence(result: Attribution, number: int) -> str:

@@ -18,14 +18,15 @@ from hookscope.analysis.cams.overlay import draw_overlay, save_overlay
 from hookscope.cli.main import cli
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import check_output, picture_ending
-from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE
+from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE, TITLE
 from hookscope.views.images.colors import INFINITE, NAN
 from tests.analysis.cams.models import Overwritten, images, seeded
 from tests.conftest import REPO
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
-TOP = GAP + 4 * LINE  # of the first image: below two lines, an empty one and its caption
+# Of the first image: below the title, a line, an empty one, its caption and the panels' titles.
+TOP = GAP + round(TITLE * LINE) + 4 * LINE
 MIDDLES = 25 + 50 * np.arange(8)  # each of the 8 pixels of the five is 50 wide
 
 
@@ -49,7 +50,9 @@ def grey_of(shot: hookscope.Capture) -> np.ndarray:
 @pytest.mark.parametrize("name", ["viridis", "jet"])
 def test_alpha_mixes_the_colours_of_matplotlib_with_the_image(shot, alpha, name) -> None:
     heat = shot["./cam"][0].double().numpy()
-    colors = colormaps[name](heat / heat.max())[..., :3] * 255
+    largest = shot["pool/cam"].max().item()  # as in the table
+    assert largest > heat.max()
+    colors = colormaps[name](heat / largest)[..., :3] * 255
     wanted = alpha * colors + (1 - alpha) * grey_of(shot)
     # A colour of the table is that of the nearest of 256 positions.
     assert abs(over(draw_overlay(shot, alpha=alpha, colormap=name)) - wanted).max() <= 8
@@ -201,11 +204,20 @@ class _Wide(torch.nn.Module):
         return self.fc(self.body(x).relu().flatten(1))
 
 
+def test_the_scale_of_a_rollout_begins_at_its_smallest_value() -> None:
+    shot = hookscope.cam("vit_b_16", input=f"{REPO}/img.png", by="rollout")
+    heat = shot["./cam"][0].double().numpy()
+    picture = np.asarray(draw_overlay(shot, alpha=1, colormap="gray"))
+    drawn = picture[TOP : TOP + 448 : 2, 2 * GAP + 448 : 2 * GAP + 896 : 2, 0]
+    wanted = (heat - heat.min()) / (heat.max() - heat.min()) * 255
+    assert abs(drawn - wanted).max() <= 2
+
+
 def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
     shot = hookscope.cam(seeded(Overwritten()), input=images(1, 3, 8, 8), target=1, by="saliency")
     for value in (0.0, float("nan"), float("inf")):
         shot["./cam"].fill_(value)
-        assert draw_overlay(shot).size == (944, 512 + LINE * (value != 0))
+        assert draw_overlay(shot).size == (944, TOP + 400 + GAP + LINE * (value != 0))
 
 
 @pytest.mark.parametrize("method", ["gradcam", "saliency"])

@@ -230,7 +230,7 @@ def test_flow_of_values_is_mean_and_standard_deviation_in_execution_order(saved:
     [axes] = hookscope.plot(file).figure.axes
     capture = hookscope.load(file)
     means, rows = lines(axes)["outputs"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "."]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "(model)"]
     assert rows == [0, 1, 2]
     assert means == pytest.approx([capture[f"{n}/output"].mean().item() for n in "01."])
     [bars] = axes.collections
@@ -244,7 +244,7 @@ def test_flow_of_gradients_is_norms_from_the_first_layer_to_the_last(saved: Save
     file = saved(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), 3, 4, grads=True)
     values_panel, axes = hookscope.plot(file).figure.axes
     capture = hookscope.load(file)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2", "."]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2", "(model)"]
     found = lines(axes)
     norms = [capture[f"{n}/output.grad"].norm().item() for n in "012."]
     assert found["outputs"][0] == pytest.approx(norms)
@@ -262,7 +262,7 @@ def test_the_order_of_grads_is_that_of_the_forward_pass(run, tmp_path: Path, rep
     [axes] = hookscope.plot(tmp_path / "work" / "g.safetensors").figure.axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names[:3] == ["the model's input", "conv1", "relu1"]
-    assert names[-2:] == ["fc", "."]
+    assert names[-2:] == ["fc", "(model)"]
 
 
 def test_zeros_and_nan_are_marked_and_not_lost(holding: Save) -> None:

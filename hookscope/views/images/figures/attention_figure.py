@@ -22,6 +22,8 @@ from hookscope.views.images.matrices import AttentionHeads
 
 _PANEL, _NUMBERS = 1.5, 0.3  # inches of a panel, and of the numbers beside it
 _LINE = 0.13  # inches of a position with the text of its token
+_TICK = 0.1  # inches of a tick and of the gap to its label
+_NAME = 8.0  # points of the name of a layer
 _MAX_TOKENS = 24  # with more positions, they have numbers instead of the texts of tokens
 
 
@@ -43,7 +45,7 @@ def draw_attention(
     labelled = all(0 < len(side) <= _MAX_TOKENS for x in layers for side in (x.queries, x.keys))
     ticks = [token_tick(text) for x in layers for text in (*x.queries, *x.keys)] if labelled else []
     side = max(_PANEL, *(max(x.values.shape[1:]) * _LINE for x in layers if labelled), 0.0)
-    beside = max([_NUMBERS, *(label_inches(len(text)) for text in ticks)])
+    beside = max(_NUMBERS, label_inches(ticks) + _TICK)
     grids = [
         Grid(len(layer.heads), columns, side, side, each, left=beside, below=beside).filling(
             MIN_WIDTH
@@ -54,8 +56,9 @@ def draw_attention(
     height = sum(grid.size[1] + name for grid in grids)
     nonfinite = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))
     foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, nonfinite)))
-    width = max(grids[0].size[0], max(label_inches(len(layer.name)) for layer in layers))
     start = grids[0].start
+    names = label_inches((escape_text(layer.name) for layer in layers), _NAME)
+    width = max(grids[0].size[0], start + names)
     figure, foot = new_figure(width, height, title, foot_text, layout=None, left=start)
     top = foot + height
     for layer, grid in zip(layers, grids, strict=True):

@@ -8,21 +8,24 @@ from matplotlib.axes import Axes
 
 from hookscope.errors import RequestError
 from hookscope.results.attribution import Attribution
+from hookscope.specs.attribution_options import METHODS, ROLLOUT
 from hookscope.views.images.colors import DIVERGING
 from hookscope.views.images.figure_labels import recording_caption
 from hookscope.views.images.figures.canvas import (
     escape_text,
     finish_figure,
-    label_inches,
     new_figure,
     paper_style,
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing
-from hookscope.views.text.attribution import largest_tokens, sum_sentence, title_of
+from hookscope.views.text.attribution import explained_text, largest_tokens, sum_sentence
 from hookscope.views.text.formats import plural, token_text
 
-_BAR_HEIGHT = 0.2  # inches
+_WIDTH, _BAR_HEIGHT = 7.0, 0.2  # inches
+_QUANTITIES = dict.fromkeys(METHODS, "contribution to the logit") | {
+    ROLLOUT: "share of the attention"
+}
 _LETTERS = 24  # of a token beside its bar
 MOST_TOKENS = 64  # of a text: those with the largest attributions
 MOST_TEXTS = 16
@@ -40,13 +43,14 @@ def draw_attribution(result: Attribution) -> Drawing:
             "Give fewer texts, or write a page (-o attribution.html).",
         )
     panels = [largest_tokens(row, MOST_TOKENS) for row in result.rows]
+    sums = [sum_sentence(result, number).rstrip(".") for number in range(len(panels))]
     heights = [max(len(panel), 1) * _BAR_HEIGHT + 0.75 for panel in panels]
     with paper_style(dark=False):
         figure, _ = new_figure(
-            6.5 + label_inches(8),
+            _WIDTH,
             sum(heights),
             f"Attribution to the tokens of the input, by {result.method}",
-            recording_caption(result.metadata),
+            "; ".join((recording_caption(result.metadata), *sums)),
         )
         axes_list = figure.subplots(
             len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights}
@@ -71,5 +75,5 @@ def _draw_panel(axes: Axes, result: Attribution, number: int) -> None:
     ]
     axes.set_yticks(range(len(tokens)), names)
     axes.invert_yaxis()
-    axes.set_title(escape_text(title_of(result, number).rstrip(":")), loc="left")
-    axes.set_xlabel(escape_text(sum_sentence(result, number).partition(". ")[0]), fontsize=6)
+    axes.set_title(escape_text(explained_text(result, number)), loc="left")
+    axes.set_xlabel(_QUANTITIES[result.method])

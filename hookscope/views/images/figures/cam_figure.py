@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
@@ -16,7 +18,6 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
     """Return the sheet as a drawing of the same size; ``title`` says what it shows."""
     width, height = (side / sheet.dpi for side in sheet.size)
     points = 72 / sheet.dpi  # of a pixel
-    font = FontProperties(family=[FONT], size=sheet.font * points)
     with paper_style(dark=False):
         figure = Figure(figsize=(width, height), dpi=sheet.dpi)
         for tile in sheet.tiles:
@@ -26,7 +27,8 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
             panel.imshow(tile.image, interpolation="none", aspect="auto")
             panel.set_axis_off()
         for label in sheet.labels:
-            text = shortened(label, lambda text: _width_of(text, font) / points)
+            font = FontProperties(family=[FONT], size=sheet.font * label.scale * points)
+            text = shortened(label, partial(_width_of, font=font, points=points))
             figure.text(
                 label.x / sheet.size[0],
                 1 - label.y / sheet.size[1],
@@ -37,8 +39,8 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
     return Drawing(figure, "cam", (title,))
 
 
-def _width_of(text: str, font: FontProperties) -> float:
-    """The width of a text in points."""
+def _width_of(text: str, font: FontProperties, points: float) -> float:
+    """The width of a text in pixels, each of that many points."""
     if not text.strip():
         return 0.0
-    return float(TextPath((0, 0), escape_text(text), prop=font).get_extents().width)
+    return float(TextPath((0, 0), escape_text(text), prop=font).get_extents().width) / points

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -11,8 +11,9 @@ from matplotlib import rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
+from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
@@ -52,6 +53,7 @@ def paper_style(dark: bool) -> Iterator[None]:
         "ytick.labelsize": _SMALL,
         "legend.fontsize": _SMALL,
         "axes.linewidth": 0.6,
+        "axes.formatter.limits": [-2, 4],  # keeps the numbers beside a colour bar short
         "grid.alpha": 0.3,
         "grid.linewidth": 0.5,
         "svg.fonttype": "none",  # text stays text: it is small and can be searched
@@ -148,9 +150,16 @@ def token_tick(text: str) -> str:
     return escape_text(shorten_middle(visible(text), _TOKEN_LETTERS))
 
 
-def label_inches(letters: int) -> float:
-    """Return the width in inches of a small label of so many letters."""
-    return letters * _LETTER * _SMALL
+def label_inches(texts: Iterable[str], size: float = _SMALL) -> float:
+    """Return the width in inches of the widest of some small labels, as they are drawn.
+
+    Args:
+        texts: the labels, with matplotlib's markup.
+        size: size of the letters in points.
+    """
+    font = FontProperties(family=[FONT], size=size)
+    measure = TextToPath().get_text_width_height_descent
+    return max((measure(text, font, False)[0] / 72 for text in texts), default=0.0)
 
 
 def _wrapped(text: str, width: float, size: float) -> list[str]:
@@ -189,6 +198,6 @@ def draw_image(
         vmin=scale.low,
         vmax=scale.low + (abs(scale.low) or 1) if alone else scale.high,
         aspect=aspect,
-        # If the image shrinks, matplotlib averages, which would spread infinite entries.
-        interpolation="auto" if np.isfinite(image).all() else "nearest",
+        # Smoothing would mix the values of neighbours, which need not have to do with each other.
+        interpolation="nearest",
     )

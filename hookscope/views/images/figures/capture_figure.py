@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
@@ -103,7 +102,8 @@ def _hist(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
 def _flow(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
     flows = layer_flows([part.record for part in parts], len(parts) < len(capture.records))
     shows = [f"{x.quantity}, {len(x.rows)} layer{'s' * (len(x.rows) != 1)}" for x in flows]
-    title = f"{os.path.basename(str(capture.path))}: layer by layer"
+    quantities = [flow.quantity.partition(":")[0].capitalize() for flow in flows]
+    title = f"{'s, '.join(dict.fromkeys(quantities))}s layer by layer"
     return draw_flow(flows, title, recording_caption(capture.metadata)), shows
 
 

@@ -38,8 +38,8 @@ def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
         about: the model and its input.
     """
     heights = [min(max(len(flow.rows), 4) * _ROW, _TALLEST) + 0.8 for flow in flows]
-    letters = min(max(len(name) for flow in flows for name in flow.rows), _LETTERS)
-    figure, _ = new_figure(5.5 + label_inches(letters), sum(heights), title, about)
+    beside = label_inches(_row_name(name) for flow in flows for name in flow.rows)
+    figure, _ = new_figure(5.5 + beside, sum(heights), title, about)
     panels = figure.subplots(len(flows), 1, squeeze=False, height_ratios=heights).flat
     for axes, flow, height in zip(panels, flows, heights, strict=True):
         _draw_series(axes, flow)
@@ -110,11 +110,15 @@ def _make_symlog(axes: Axes, points: Sequence[FlowPoint]) -> None:
         axes.set_xscale("symlog", linthresh=middle)
 
 
+def _row_name(name: str) -> str:
+    return escape_text(shorten_middle(name, _LETTERS))
+
+
 def _name_rows(axes: Axes, flow: LayerFlow, height: float) -> None:
     """Label as many rows as there is room for: each, every second, every fifth, and so on."""
     rows = flow.rows
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if len(rows) * _LABEL <= height * s)
     at = list(range(0, len(rows), step))
-    axes.set_yticks(at, [escape_text(shorten_middle(rows[i], _LETTERS)) for i in at])
+    axes.set_yticks(at, [_row_name(rows[i]) for i in at])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_ylabel(flow.order + (f", one in {step} named" if step > 1 else ""))

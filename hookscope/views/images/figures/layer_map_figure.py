@@ -93,7 +93,7 @@ def draw_layer_map(
         )
     columns = max(panel.values.shape[1] for panel in panels)
     names = [shorten_middle(layer_text(layer), 32) for layer in layers]
-    label = label_inches(max(map(len, names)))
+    label = label_inches(map(escape_text, names))
     with paper_style(dark=False):
         figure, _ = new_figure(
             label + columns * _CELL_WIDTH + 0.9,

@@ -15,7 +15,7 @@ from hookscope.views.images.colors import (
     scale_for,
 )
 from hookscope.views.images.feature_maps import FeatureMaps
-from hookscope.views.images.figure_labels import quantity_name, shape_label
+from hookscope.views.images.figure_labels import shape_label
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,
@@ -65,7 +65,7 @@ def draw_maps(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool 
             grid,
             list(block.values),
             labels,
-            quantity_name(block.record.kind),
+            block.quantity,
             left,
             top - head,
             scale_for(block.record.kind),

@@ -20,6 +20,7 @@ from hookscope.views.text.probe import probe_title, probed_name
 
 _STEP, _HEIGHT = 0.3, 2.6  # inches of a layer, and of the panel
 _WIDEST = 14.0  # inches of all layers
+_LEGEND = 1.6  # inches of the legend beside the panel
 _LABELLED = 60  # layers up to which each has its name
 
 
@@ -29,11 +30,11 @@ def draw_probes(result: LayerProbes) -> Drawing:
     positions = np.arange(len(names))
     step = min(_STEP, _WIDEST / len(names))
     labelled = len(names) <= _LABELLED
-    below = label_inches(max(map(len, names))) if labelled else 0.3
+    below = label_inches(map(escape_text, names)) if labelled else 0.3
     with paper_style(dark=False):
         title = f"Held-out {result.score} of probes of {result.labels}"
         figure, _ = new_figure(
-            len(names) * step + 1.0,
+            len(names) * step + 1.0 + _LEGEND,
             _HEIGHT + below,
             title,
             f"{result.model}. {probe_title(result)}",
@@ -71,6 +72,7 @@ def draw_probes(result: LayerProbes) -> Drawing:
             axes.set_xlabel("number of the layer")
         axes.grid(axis="y")
         axes.set_axisbelow(True)
-        axes.legend()
+        # Beside the panel: inside, it would cover a curve or a bar.
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
         finish_figure(figure)
     return Drawing(figure, "probe", (f"{result.score} of {len(names)} layers",))

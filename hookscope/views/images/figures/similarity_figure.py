@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from hookscope.errors import RequestError
 from hookscope.results.similarity.layer_similarity import LayerSimilarity
 from hookscope.views.images.figures.canvas import (
+    MIN_WIDTH,
     draw_image,
     escape_text,
     finish_figure,
@@ -21,7 +22,8 @@ from hookscope.views.images.figures.canvas import (
 from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.text.similar import number, short_names, similarity_scale, similarity_title
 
-_CELL = 0.34  # inches
+_CELL, _LARGEST = 0.34, 1.2  # inches of a cell: of one of many, and at most
+_FILLED = MIN_WIDTH - 1.2  # inches that few layers fill with larger cells
 _NUMBERED = 24  # layers up to which a cell has its number
 _LABELLED = 128  # layers up to which each has its name
 MOST_LAYERS = 2000  # on a side: a pixel or so each
@@ -42,7 +44,8 @@ def draw_similarity(result: LayerSimilarity) -> Drawing:
             "Select layers with --layer, or write a table (-o similar.csv).",
         )
     cell = _CELL if most <= _LABELLED else 6.0 / most
-    left, below = (label_inches(max(map(len, texts))) for texts in (names, others))
+    left, below = (label_inches(map(escape_text, texts)) for texts in (names, others))
+    cell = max(cell, min((_FILLED - left) / len(others), _LARGEST))
     values = np.array(result.values, np.float64)
     with paper_style(dark=False):
         figure, _ = new_figure(

@@ -1,0 +1,206 @@
+"""The texts of a picture lie inside it and do not overlap, measured as matplotlib draws them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+import hookscope
+from hookscope.results.similarity.layer_similarity import (
+    ComparedFolder,
+    ComparedLayer,
+    LayerSimilarity,
+)
+from hookscope.views.analysis_file import draw_analysis
+from hookscope.views.images.figures.attention_figure import draw_attention
+from hookscope.views.images.figures.canvas import paper_style
+from hookscope.views.images.matrices import AttentionHeads
+
+MODEL = "sample_models/digits.py:trained"
+CAPITALS = "hf:sample_models/capitals"
+FRANCE = "text:the capital of France is"
+
+
+def text_boxes(figure: Figure) -> Iterator[tuple[str, Bbox]]:
+    """Each text of a figure that is drawn, with its box in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    beyond = set(_labels_beyond_an_axis(figure))
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and text not in beyond:
+            yield text.get_text(), text.get_window_extent(renderer)
+
+
+def _labels_beyond_an_axis(figure: Figure) -> Iterator[Text]:
+    """The labels of ticks that lie outside the limits of their axis, which are not drawn."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            slack = (high - low) * 1e-6
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if not axes.axison or not low - slack <= tick.get_loc() <= high + slack:
+                    yield from (tick.label1, tick.label2)
+
+
+def faults(figure: Figure) -> list[str]:
+    """Texts that leave the figure, and pairs that overlap by more than a pixel."""
+    boxes = list(text_boxes(figure))
+    page = figure.bbox
+    found = [
+        f"{name!r} leaves the picture"
+        for name, box in boxes
+        if box.x0 < page.x0 - 1
+        or box.y0 < page.y0 - 1
+        or box.x1 > page.x1 + 1
+        or box.y1 > page.y1 + 1
+    ]
+    for (name, box), (other, more) in itertools.combinations(boxes, 2):
+        wide = min(box.x1, more.x1) - max(box.x0, more.x0)
+        tall = min(box.y1, more.y1) - max(box.y0, more.y0)
+        if wide > 1 and tall > 1:
+            found.append(f"{name!r} overlaps {other!r}")
+    return found
+
+
+def capture(what: str, tmp_path: Path) -> Path:
+    """A file of results to draw."""
+    path = tmp_path / f"{what}.safetensors"
+    if what == "attention":
+        shot = hookscope.capture(CAPITALS, input=FRANCE, attention=True, layers="*self_attn")
+    elif what == "values":
+        shot = hookscope.capture(
+            MODEL, input="sample_models/five.png", layers="*", what=["output", "input"]
+        )
+    else:
+        shot = hookscope.grads(
+            MODEL, input="sample_models/five.png", target=3, what=["output", "input", "param"]
+        )
+    shot.save(path)
+    return path
+
+
+PLOTS = [
+    ("attention", [], {"kind": "attention"}),
+    ("attention", ["model.layers.1.self_attn"], {}),
+    ("attention", ["model.layers.1.self_attn"], {"scale": "each"}),
+    ("values", [], {}),
+    ("values", ["conv1"], {}),
+    ("values", ["conv*"], {"kind": "hist"}),
+    ("values", ["fc"], {}),
+    ("gradients", [], {}),
+    ("gradients", ["conv1"], {}),
+    ("gradients", ["./input.0.grad"], {}),
+    ("gradients", ["fc/weight.grad"], {}),
+]
+
+
+@pytest.mark.parametrize(("what", "keys", "how"), PLOTS)
+def test_texts_of_a_plot_fit(what, keys, how, tmp_path: Path, repo: Path, monkeypatch) -> None:
+    monkeypatch.chdir(repo)
+    assert faults(hookscope.plot(capture(what, tmp_path), *keys, **how).figure) == []
+
+
+def square(rows: int) -> np.ndarray:
+    return np.tril(np.ones((1, rows, rows))) / rows
+
+
+@pytest.mark.parametrize(
+    ("count", "heads", "word"),
+    [
+        (2, 1, "a"),
+        (9, 3, " WWWWWWWW"),
+        (24, 12, " MMMMMMMMMMMMMMMMMMM"),
+        (25, 3, "a"),
+        (197, 12, "a"),
+    ],
+)
+def test_texts_of_attention_fit(count: int, heads: int, word: str) -> None:
+    values = np.repeat(square(count), heads, axis=0)
+    tokens = tuple(f"{word}{i}" for i in range(count))
+    layer = AttentionHeads("model.layers.0.self_attn", values, tuple(range(heads)), tokens, tokens)
+    with paper_style(dark=False):
+        figure = draw_attention(
+            [layer, layer], "Attention", "a model; input: text", each=heads == 3
+        )
+    assert faults(figure) == []
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.3e-4, 0.013, 130.0, 1.3e5])
+def test_numbers_beside_a_colour_bar_fit(size: float, tmp_path: Path) -> None:
+    shot = hookscope.Capture()
+    value = size * torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)
+    for kind in ("output", "output.grad"):
+        shot.put(value.clone(), module="conv", type="Conv2d", call=1, what=kind, kind=kind)
+    shot.save(tmp_path / "a.safetensors")
+    for scale in ("grid", "each"):
+        drawing = hookscope.plot(tmp_path / "a.safetensors", "conv/*", kind="maps", scale=scale)
+        assert faults(drawing.figure) == []
+
+
+def test_few_similarities_fill_the_picture() -> None:
+    [matrix] = [axes for axes in drawn_similarities(2).axes if axes.texts]
+    box = matrix.get_position()
+    assert box.width > 0.45
+
+
+def test_the_legend_of_probes_is_beside_the_panel(repo: Path, monkeypatch) -> None:
+    monkeypatch.chdir(repo)
+    figure = draw_analysis(ANALYSES["probe"](), 150).figure
+    FigureCanvasAgg(figure).draw()
+    [axes] = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
+
+
+ANALYSES: dict[str, Callable[[], object]] = {
+    "attribute": lambda: hookscope.attribute(
+        CAPITALS, input=FRANCE, target=" Paris", baseline=" warm"
+    ),
+    "occlusion": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="occlusion"),
+    "rollout": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="rollout"),
+    "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
+    "sweep": lambda: hookscope.sweep(MODEL, edit="zero", input="sample_models/five.png"),
+    "positions": lambda: hookscope.sweep(
+        CAPITALS,
+        edit="zero",
+        layers="model.layers.?",
+        positions="all",
+        input=FRANCE,
+        target=" Paris",
+    ),
+    "similar": lambda: hookscope.similar("sample_models/features"),
+    "probe": lambda: hookscope.probe(
+        "sample_models/features", labels="sample_models/odd.csv", test=0.4
+    ),
+    "top": lambda: hookscope.top("sample_models/features", layer="fc", units=[0, 1, 2], count=2),
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_texts_of_an_analysis_fit(name: str, repo: Path, monkeypatch) -> None:
+    monkeypatch.chdir(repo)
+    assert faults(draw_analysis(ANALYSES[name](), 150).figure) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 24, 25, 130])
+def test_texts_of_similarities_fit(count: int) -> None:
+    assert faults(drawn_similarities(count)) == []
+
+
+def drawn_similarities(count: int) -> Figure:
+    layers = tuple(ComparedLayer(f"layer{i}.0.conv1/output", (8,)) for i in range(count))
+    folder = ComparedFolder("features", "resnet18", layers)
+    values = tuple(map(tuple, np.eye(count).tolist()))
+    result = LayerSimilarity("cka", folder, None, values, 10, {})
+    return draw_analysis(result, 150).figure
