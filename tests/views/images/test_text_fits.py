@@ -147,6 +147,14 @@ def test_numbers_beside_a_colour_bar_fit(size: float, tmp_path: Path) -> None:
         assert faults(drawing.figure) == []
 
 
+def test_the_exponent_of_a_gradient_at_an_image_fits(tmp_path: Path, repo: Path) -> None:
+    image = repo / "img.png"
+    shot = hookscope.grads("resnet18", input=image, what="input", layers=".", loss="norm")
+    shot.save(tmp_path / "a.safetensors")
+    drawing = hookscope.plot(tmp_path / "a.safetensors", "./input.0.grad")
+    assert faults(drawing.figure) == []
+
+
 def test_few_similarities_fill_the_picture() -> None:
     [matrix] = [axes for axes in drawn_similarities(2).axes if axes.texts]
     box = matrix.get_position()

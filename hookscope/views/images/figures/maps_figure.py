@@ -77,8 +77,8 @@ def draw_maps(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool 
 def _grid(block: FeatureMaps, each: bool) -> Grid:
     count, height, width = block.values.shape
     share = min(max(width / height, _NARROWEST), _WIDEST)
-    lines = 1 if block.channels else 0
-    return Grid(count, columns_for(count, share), _PANEL * share, _PANEL, each, lines)
+    # Without a label there is a line all the same: the exponent of the colour bar stands in it.
+    return Grid(count, columns_for(count, share), _PANEL * share, _PANEL, each)
 
 
 def _head(block: FeatureMaps, each: bool) -> list[str]:
