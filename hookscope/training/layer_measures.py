@@ -134,6 +134,10 @@ class LayerHooks:
     def begin(self, pending: PendingValues) -> LayerMeasures:
         """Measure the calls of a step; the numbers go to ``pending``."""
         self.end()
+        return self.begin_part(pending)
+
+    def begin_part(self, pending: PendingValues) -> LayerMeasures:
+        """Measure the calls of a part of a step; the part before it may still get gradients."""
         if not self._hooks.is_complete:  # as module._forward_hooks.clear() does
             self.detach()
         if not self._is_attached:
@@ -273,6 +277,14 @@ class LayerMeasures:
             return
         with unnoticed():
             measure(self._pending, gradient.detach(), receiver)
+
+    def join(self, later: LayerMeasures) -> None:
+        """Add the numbers of a later part of the step, once those of both have arrived."""
+        for key, totals in later._totals.items():
+            if key in self._totals:
+                self._totals[key].join_outputs(totals)
+            else:
+                self._totals[key] = totals
 
     def values(self, scale: float, *, activations: bool) -> dict[Series, float]:
         """Return the numbers once they have arrived, in the order in which layers were called.

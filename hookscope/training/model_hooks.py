@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from hookscope.specs.watch_options import (
     WatchOptions,
 )
 from hookscope.training.bad_value_stop import FAULTS, BadValueStop
-from hookscope.training.layer_measures import Guard, LayerHooks
+from hookscope.training.layer_measures import Guard, LayerHooks, LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
+from hookscope.training.pending_values import PendingValues
 from hookscope.training.step_record import StepRecord
 from hookscope.training.watched_models import EVALUATED, WatchedModels
 
@@ -49,7 +51,7 @@ class ModelHooks:
         """Whether a step must begin for them although it is not sampled."""
         return self._is_suspended or bool(self.stops)
 
-    def renew(self, models: WatchedModels, record: StepRecord) -> None:
+    def renew(self, models: WatchedModels, record: StepRecord, step: int) -> None:
         """Make all hooks anew: a model was found, or a part of one was compiled."""
         self.remove()
         self._models = models
@@ -78,20 +80,32 @@ class ModelHooks:
                 for model in models
             ]
         self._is_suspended = True
-        self.begin(record)
+        self.begin(record, step)
 
-    def begin(self, record: StepRecord) -> None:
-        """Begin a step."""
+    def begin(self, record: StepRecord, step: int) -> None:
+        """Begin the step with the number ``step``."""
         if self._is_suspended:
             self._is_suspended = False
             for stop in self.stops:
                 stop.attach()
         for stop in self.stops:
-            stop.begin_step(record.step)
-        if not record.is_sampled:
+            stop.begin_step(step)
+        if record.is_sampled:
+            self._measure(record, LayerHooks.begin)
+        else:
             self.detach()
-            return
-        record.layers = [hooks.begin(record.pending) for hooks in self._hooks]
+
+    def begin_part(self, record: StepRecord) -> None:
+        """Begin a part of a step; the part before it may still get gradients."""
+        if record.is_sampled:
+            self._measure(record, LayerHooks.begin_part)
+        else:
+            self.detach()
+
+    def _measure(
+        self, record: StepRecord, begin: Callable[[LayerHooks, PendingValues], LayerMeasures]
+    ) -> None:
+        record.layers = [begin(hooks, record.pending) for hooks in self._hooks]
         record.parameters = [
             ParameterMeasures(
                 model.name, model.parameters, record.pending, optimizer=OPTIMIZER in self._what

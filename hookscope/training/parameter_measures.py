@@ -168,11 +168,12 @@ class ParameterMeasures:
         self._adam: dict[int, float] = {}
         self._before: dict[int, Tensor] = {}
         self._weighed: set[int] = set()
+        self._later: list[ParameterMeasures] = []
 
     @property
     def has_stepped(self) -> bool:
         """Whether an optimizer stepped that has some of the parameters."""
-        return bool(self._weighed)
+        return any(part._weighed for part in (self, *self._later))
 
     def after_backward(self) -> None:
         """Measure the gradients that the parameters have now."""
@@ -238,16 +239,50 @@ class ParameterMeasures:
     def _take_adam(self, position: int, numbers: list[float]) -> None:
         self._adam[position] = numbers[0]
 
+    def join(self, later: ParameterMeasures) -> None:
+        """Add the numbers of a later part of the step."""
+        if later.named is self.named:  # else the model has other parameters now
+            self._later.append(later)
+
+    def _read(self) -> dict[str, NDArray[np.float64]]:
+        """Return the numbers of each kind, one for each parameter; -1 for those without one."""
+        count = len(self.named.keys)
+        adam = np.full(count, -1.0)
+        adam[list(self._adam)] = list(self._adam.values())
+        return {
+            "weights": self._weights.read(count),
+            "updates": self._updates.read(count),
+            "gradients": self._gradients.read(count),
+            "clipped": self._clipped.read(count),
+            "nonfinite": self._nonfinite.read(count),
+            "adam": adam,
+        }
+
+    def _read_all(self) -> dict[str, NDArray[np.float64]]:
+        """Return the numbers of all parts.
+
+        The part in which an optimizer stepped counts, else the last that has a number.
+        """
+        numbers = self._read()
+        weighed = np.isin(np.arange(len(self.named.keys)), list(self._weighed))
+        for part in self._later:
+            stepped = np.isin(np.arange(len(weighed)), list(part._weighed))
+            for kind, later in part._read().items():
+                counts = (stepped | ~weighed) & (later != -1)
+                numbers[kind] = np.where(counts, later, numbers[kind])
+            weighed |= stepped
+        return numbers
+
     def values(self, scale: float) -> dict[Series, float]:
         """Return the numbers once they have arrived.
 
         Args:
             scale: what the loss was multiplied by, for the gradients.
         """
-        count = len(self.named.keys)
-        weights, updates = self._weights.read(count), self._updates.read(count)
-        gradients, clipped = self._gradients.read(count), self._clipped.read(count)
-        nonfinite = self._nonfinite.read(count)
+        numbers = self._read_all()
+        weights, updates, adam = numbers["weights"], numbers["updates"], numbers["adam"]
+        gradients, clipped = numbers["gradients"], numbers["clipped"]
+        nonfinite = numbers["nonfinite"]
         found: dict[Series, float] = {}
         for n, key in enumerate(self.named.keys):
             series = _series(self.name, key)
@@ -265,8 +300,8 @@ class ParameterMeasures:
                 found[series["update"]] = float(updates[n])
                 if norm:
                     found[series["ratio"]] = float(updates[n]) / norm
-            if n in self._adam:
-                found[series["adam"]] = self._adam[n]
+            if adam[n] != -1:
+                found[series["adam"]] = float(adam[n])
         arrived = gradients != -1
         if arrived.any():
             total = float(np.linalg.norm(gradients[arrived])) / scale

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hookscope.results.runs.run_info import Status
+from hookscope.results.runs.run_info import LossRule, Status
 from hookscope.results.runs.run_writer import RunWriter
 from hookscope.results.runs.series import LAYERS, STEPS, Series
 from hookscope.specs.watch_options import ACTIVATIONS, WatchOptions
@@ -49,25 +49,28 @@ class RunRecorder:
         self._began = time.perf_counter()
         self._last_write = time.monotonic()
 
-    def add(self, record: StepRecord) -> None:
-        """End a step, and write it and others before it as soon as their numbers are there.
+    def add(self, record: StepRecord, rule: LossRule) -> None:
+        """Write a step that has ended, and others before it, as soon as their numbers are there.
+
+        Args:
+            record: the step.
+            rule: how the losses of several backward passes are combined.
 
         Raises:
             TrainingStopped: a step has what the script is to be stopped at.
         """
-        if not record.has_ended:
-            record.end()
-            self._ended.append(record)
+        self.writer.info["loss"] = rule
+        self._ended.append(record)
         self._write_arrived()
 
     def write_all(self) -> None:
         """Wait for the numbers of all steps, and write them."""
         for record in self._ended:
-            record.pending.wait()
+            record.wait()
         self._write_arrived()
 
     def write_info(self, steps: int) -> None:
-        """Write ``run.json``, with the number of steps that have ended."""
+        """Write ``run.json``, with the number of steps."""
         self._last_write = time.monotonic()
         info = self.writer.info
         info["seconds"] = time.perf_counter() - self._began
@@ -92,7 +95,7 @@ class RunRecorder:
             self._live.close()
 
     def _write_arrived(self) -> None:
-        while self._ended and self._ended[0].pending.has_arrived:
+        while self._ended and self._ended[0].has_arrived:
             record = self._ended.pop(0)
             steps, layers = record.step_row(), {}
             self._add_row(STEPS, record.step, steps)

@@ -146,6 +146,7 @@ def run_info(script: str, arguments: list[str], options: WatchOptions) -> RunInf
         "exit_status": None,
         "every": options.every,
         "layers": list(as_texts(options.layers or ())),
+        "loss": "",
         "rank": rank,
         "world_size": size,
         "versions": {"hookscope": __version__, "torch": str(sys.modules["torch"].__version__)},

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from weakref import WeakSet
 
 from torch.optim import Optimizer
 
-_PATIENCE = 100  # steps of another optimizer, until the clock follows that one
+
+class EndedSteps(NamedTuple):
+    """The steps of the training that have ended now that an optimizer has stepped.
+
+    Attributes:
+        held: how many turns each step has that ended before the turn of this optimizer.
+        current: whether all turns that are left, with this one, are a step that ends now.
+    """
+
+    held: list[int]
+    current: bool
 
 
 class StepClock:
-    """Counts the steps of a training with one optimizer or several.
+    """Divides a training with one optimizer or several into steps.
 
-    One optimizer is the clock: a step ends when it has stepped. It is the one that was the last of
-    all to make its first step, as the generator's in a GAN that trains the discriminator first, and
-    the last of many that each have one parameter. An optimizer that never steps is left out as soon
-    as another one steps twice.
+    A turn is a backward pass and the steps of the optimizers that follow it. One optimizer is the
+    clock: a step ends with its turn. It is the one that was the last of all to make its first step,
+    as the generator's in a GAN that trains the discriminator first.
 
-    Attributes:
-        step: number of the current step, from 0.
+    The turns of others are held: whether the clock's turn follows, which belongs to the same step,
+    or the same optimizer steps again, is not known yet. If it does step again, the turns so far
+    were steps of their own, and it is the clock from then on. So two optimizers that are used one
+    after the other are counted as if the other did not exist.
     """
 
     def __init__(self) -> None:
-        self.step = 0
         self._known: WeakSet[Optimizer] = WeakSet()
-        self._counts: dict[int, int] = {}  # steps of each optimizer since the last step ended
         self._clock: int | None = None
+        self._held: list[list[int]] = []  # the optimizers of each turn
+        self._turn: list[int] = []
+        self._goes_on = False  # there was no backward pass since the last turn was held
 
     def add(self, optimizer: Optimizer) -> None:
         """Take an optimizer into account that was made; the clock is chosen anew.
@@ -36,21 +49,42 @@ class StepClock:
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._clock = None
-            self._counts.clear()
 
-    def has_ended(self, optimizer: Optimizer) -> bool:
-        """Count a step of an optimizer; return whether a step of the training has ended with it."""
-        key = id(optimizer)
-        count = self._counts[key] = self._counts.get(key, 0) + 1
-        if self._clock is None:
-            all_stepped = all(id(known) in self._counts for known in self._known)
-            if not all_stepped and count == 1:
-                return False
-            self._clock = key
-        elif self._clock != key:
-            if count < _PATIENCE:
-                return False
-            self._clock = key  # the training goes on with another optimizer
-        self._counts.clear()
-        self.step += 1
+    def before_backward(self) -> None:
+        """Begin a new turn: the script calls ``backward()``."""
+        self._goes_on = False
+
+    def resumes(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer that is about to step belongs to the last turn that is held.
+
+        That turn is then held no more.
+        """
+        if not self._goes_on or id(optimizer) in self._held[-1]:
+            return False
+        self._goes_on = False
+        self._turn = self._held.pop()
         return True
+
+    def count(self, optimizer: Optimizer) -> EndedSteps:
+        """Count a step of an optimizer; return which steps of the training have ended with it."""
+        key = id(optimizer)
+        ended = self._end_held(key)
+        turn, self._turn = [*self._turn, key], []
+        if self._clock is None:
+            stepped = {one for held in (*self._held, turn) for one in held}
+            if all(id(known) in stepped for known in self._known):
+                self._clock = key
+        is_end = key == self._clock
+        self._held = [] if is_end else [*self._held, turn]
+        self._goes_on = not is_end
+        return EndedSteps(ended, is_end)
+
+    def _end_held(self, key: int) -> list[int]:
+        """End the turns that are held if an optimizer steps again that had one of them."""
+        first = next((n for n, turn in enumerate(self._held) if key in turn), None)
+        if first is None:
+            return []
+        ended = [1] * first + [len(self._held) - first]
+        self._clock = self._held[-1][-1]
+        self._held = []
+        return ended

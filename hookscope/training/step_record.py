@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,38 +14,21 @@ from hookscope.results.runs.series import LOSS, LOSS_SCALE, Series
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.pending_values import PendingValues
+from hookscope.training.step_losses import LossOfSteps, LossTotal
 from hookscope.training.tensor_measures import is_measurable, unnoticed
 
 SECONDS = Series("", "step", "seconds")
 
 
-class MeanLoss:
-    """The mean of the losses of some backward passes; it waits for no device."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sum: float | Tensor = 0.0
-
-    def add(self, loss: float | Tensor) -> None:
-        """Add the loss of a backward pass; a tensor is copied."""
-        self.count += 1
-        self._sum = self._sum + loss
-
-    @property
-    def mean(self) -> float | Tensor:
-        """The mean; the loss itself if there is one."""
-        return self._sum / self.count if self.count > 1 else self._sum
-
-
 class StepRecord:
-    """One step of a training.
+    """One step of a training, or a part of one that ends with a step of an optimizer.
 
     Args:
-        step: its number.
         is_sampled: whether layers and parameters are measured.
+        losses: how the losses of several backward passes are combined.
 
     Attributes:
-        step: its number.
+        step: its number; known once it has ended.
         is_sampled: whether layers and parameters are measured.
         called: names of the models that were called; known once it has ended.
         has_ended: whether ``end`` was called.
@@ -53,38 +38,68 @@ class StepRecord:
         loss: of all backward passes.
     """
 
-    def __init__(self, step: int, is_sampled: bool) -> None:
-        self.step = step
+    def __init__(self, is_sampled: bool, losses: LossOfSteps) -> None:
+        self.step = 0
         self.is_sampled = is_sampled
         self.called: set[str] = set()
         self.has_ended = False
         self.pending = PendingValues()
         self.layers: list[LayerMeasures] = []
         self.parameters: list[ParameterMeasures] = []
-        self.loss = MeanLoss()
-        self._part_loss = MeanLoss()  # since the last step of an optimizer
+        self.loss = LossTotal(losses)
+        self._losses = losses
+        self._parts = [self]  # which together are the step
+        self._part_loss = LossTotal(losses)  # since the last step of an optimizer
         self._is_new_part = False
         self._numbers: dict[Series, float] = {}
         self._waiting: dict[Series, int] = {}  # on a device: which of the values counts
         self._began = time.perf_counter()
+        self._seconds: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither a backward pass began nor an optimizer stepped."""
+        return not (self.loss.count or self._numbers or self._waiting)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether all numbers are on the host, once it has ended."""
+        return all([part.pending.has_arrived for part in self._parts])
+
+    def wait(self) -> None:
+        """Wait until they are."""
+        for part in self._parts:
+            part.pending.wait()
+
+    def begin_backward(self) -> None:
+        """Expect gradients at outputs from now on."""
+        for part in self._parts:
+            for layers in part.layers:
+                layers.is_in_backward = True
 
     def add_loss(self, loss: Tensor) -> None:
-        """Record the loss of a backward pass, a tensor of one entry that is detached."""
+        """Record the loss of a backward pass, a tensor of one entry."""
         value = _value_of(loss)
         if value is None:
             return
         if self._is_new_part:
-            self._part_loss, self._is_new_part = MeanLoss(), False
+            self._part_loss, self._is_new_part = LossTotal(self._losses), False
+        self._losses.look(loss)
         self.loss.add(value)
         self._part_loss.add(value)
 
-    def end_part(self, series: Series) -> None:
+    def end_part(self, series: Series | None) -> None:
         """Record the loss since the last step of an optimizer, another one has stepped now.
 
         If there was no backward pass since, both have the same loss.
+
+        Args:
+            series: that of the optimizer; None if it is the only one.
         """
-        if self._part_loss.count:
-            self.set(series, self._part_loss.mean)
+        if not self._is_new_part:
+            self._losses.end_part(self._part_loss.count)
+        if series is not None and self._part_loss.count:
+            self.set(series, self._part_loss.value)
         self._is_new_part = True
 
     def set(self, series: Series, value: float | Tensor) -> None:
@@ -110,10 +125,15 @@ class StepRecord:
         """Whether a number was recorded."""
         return series in self._numbers or series in self._waiting
 
+    def end_backward(self) -> None:
+        """Expect no gradients at outputs any more."""
+        for part in self._parts:
+            for layers in part.layers:
+                layers.is_in_backward = False
+
     def after_backward(self) -> None:
         """Measure the gradients of parameters."""
-        for layers in self.layers:
-            layers.is_in_backward = False
+        self.end_backward()
         for parameters in self.parameters:
             parameters.after_backward()
 
@@ -127,24 +147,76 @@ class StepRecord:
         for parameters in self.parameters:
             parameters.after_step(optimizer)
 
-    def end(self) -> None:
-        """Begin to copy the numbers to the host."""
-        self.has_ended = True
+    def hold(self) -> None:
+        """End this part. The hooks on its tensors stay: a graph may be differentiated again."""
+        self._seconds = time.perf_counter() - self._began
+
+    def resume(self, later: StepRecord) -> None:
+        """Go on with a part that was held, in place of ``later``, which has only forward passes."""
+        later.parameters = []
+        self._seconds = None
+        self.join(later)
+
+    def join(self, later: StepRecord) -> None:
+        """Make a later part a part of this step."""
+        self.is_sampled = self.is_sampled and later.is_sampled
+        self.loss.join(later.loss)
+        self._parts += later._parts
+        if self._seconds is not None:
+            self._seconds += later._until_now
+        later._parts = []
+
+    @property
+    def _until_now(self) -> float:
+        return time.perf_counter() - self._began if self._seconds is None else self._seconds
+
+    def forget(self) -> None:
+        """Forget what was measured of layers and parameters, and the models with it."""
+        for part in self._parts:
+            for layers in part.layers:
+                layers.end()
+            part.layers, part.parameters = [], []
+
+    def end(self, step: int, *, is_sampled: bool) -> None:
+        """Begin to copy the numbers to the host.
+
+        Args:
+            step: the number of the step.
+            is_sampled: whether what was measured of layers is recorded.
+        """
+        self.step, self.has_ended = step, True
+        self.is_sampled = self.is_sampled and is_sampled
+        if not self.is_sampled:
+            self.forget()
+        self._losses.end_step(self.loss.count)
         if self.loss.count:
-            self.set(LOSS, self.loss.mean)
+            self.set(LOSS, self.loss.value)
         if self.step:  # it is not known when the first one began
-            self._numbers[SECONDS] = time.perf_counter() - self._began
-        for layers in self.layers:
-            if layers.called:
-                self.called.add(layers.name)
-            self._numbers |= layers.batch
-        for parameters in self.parameters:
-            parameters.send()
-        self.pending.send()
+            self._numbers[SECONDS] = self._until_now
+        batches: dict[str, dict[Series, float]] = {}
+        for part in self._parts:
+            for layers in part.layers:
+                layers.end()
+                if layers.called:
+                    self.called.add(layers.name)
+                batch = batches.setdefault(layers.name, {})
+                for series, size in layers.batch.items():
+                    batch[series] = batch.get(series, 0.0) + size
+            for parameters in part.parameters:
+                parameters.send()
+            part.pending.send()
+        for batch in batches.values():
+            self._numbers |= batch
+
+    def _joined_numbers(self) -> dict[Series, float]:
+        numbers: dict[Series, float] = {}
+        for part in self._parts:
+            numbers |= part._numbers
+        return numbers | {one: self._numbers[one] for one in (LOSS, SECONDS) if one in numbers}
 
     def step_row(self) -> dict[Series, float]:
         """Return the row of the table ``steps``; the numbers must have arrived."""
-        row = self._numbers
+        row = self._joined_numbers()
         if LOSS_SCALE not in row:
             return row
         # The script differentiates the scaled loss.
@@ -157,19 +229,35 @@ class StepRecord:
     def layer_row(self, *, activations: bool) -> dict[Series, float]:
         """Return the row of the table ``layers``; empty if the step was not sampled.
 
+        To be called once: the numbers of later parts are added to those of the first.
+
         Args:
             activations: whether it has the measures of outputs.
         """
-        scale = self._numbers.get(LOSS_SCALE, 1.0)
+        scale = self._joined_numbers().get(LOSS_SCALE, 1.0)
         row: dict[Series, float] = {}
-        for layers in self.layers:
+        for layers in _joined(layers for part in self._parts for layers in part.layers):
             row |= layers.values(scale, activations=activations)
-        used = self.called | {part.name for part in self.parameters if part.has_stepped}
-        for parameters in self.parameters:
+        measured = _joined(one for part in self._parts for one in part.parameters)
+        used = self.called | {part.name for part in measured if part.has_stepped}
+        for parameters in measured:
             # Other modules that exist, such as the template of a copied layer, are not trained.
             if parameters.name in used or not used:
                 row |= parameters.values(scale)
         return row
+
+
+Measures = TypeVar("Measures", LayerMeasures, ParameterMeasures)
+
+
+def _joined(measures: Iterable[Measures]) -> list[Measures]:
+    """Add the numbers of the parts of a step: one for each model, in the order of the first."""
+    by_model: dict[str, Measures] = {}
+    for one in measures:
+        first = by_model.setdefault(one.name, one)
+        if first is not one:
+            first.join(one)
+    return list(by_model.values())
 
 
 def _value_of(value: Tensor) -> float | Tensor | None:

@@ -7,6 +7,7 @@ the largest magnitude of all is taken. So a step with many calls takes no more m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,16 @@ class TensorTotals:
         """Add the number of entries of a tensor that are NaN or infinite."""
         self.nonfinite += numbers[0]
 
+    def join(self, later: TensorTotals) -> None:
+        """Add those of another total."""
+        self.tensors += later.tensors
+        if later.tensors == 1:
+            self._norm = later._norm
+        self._squares += later._squares
+        if later.largest > self.largest or later.largest != later.largest:
+            self.largest = later.largest
+        self.nonfinite += later.nonfinite
+
     @property
     def norm(self) -> float:
         """Euclidean norm of all entries."""
@@ -77,14 +88,25 @@ class OutputTotals(TensorTotals):
             self.nonzero += counts[0]
             return
         self.nonzero += float(counts[0].sum(dtype=np.float64))
-        alive = [count != 0 for count in counts]
+        self._add_alive([count != 0 for count in counts])
+
+    def _add_alive(self, alive: Sequence[NDArray[np.bool_] | None]) -> None:
         if self._alive is None:
             self._alive = list(alive)
             return
         for n, (before, now) in enumerate(zip(self._alive, alive, strict=False)):
-            is_same = before is not None and len(before) == len(now)
-            self._alive[n] = before | now if is_same and before is not None else None
+            is_known = before is not None and now is not None and len(before) == len(now)
+            self._alive[n] = before | now if is_known else None  # type: ignore[operator]
         del self._alive[len(alive) :]
+
+    def join_outputs(self, later: OutputTotals) -> None:
+        """Add what the layer returned in later calls."""
+        self.join(later)
+        self.numel += later.numel
+        self.nonzero += later.nonzero
+        self.gradients.join(later.gradients)
+        if later._alive is not None:
+            self._add_alive(later._alive)
 
     @property
     def dead(self) -> float | None:

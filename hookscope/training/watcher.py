@@ -32,9 +32,8 @@ from hookscope.tensors.torch_internals import DisableTorchFunction, script_compi
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
 from hookscope.training.model_hooks import ModelHooks
+from hookscope.training.open_steps import OpenSteps
 from hookscope.training.run_recorder import RunRecorder
-from hookscope.training.step_clock import StepClock
-from hookscope.training.step_record import StepRecord
 from hookscope.training.watched_models import WatchedModels
 
 if TYPE_CHECKING:
@@ -73,20 +72,19 @@ class Watcher:
         self.active = True
         self._process = os.getpid()
         self._thread: int | None = None  # that trains
-        self._clock = StepClock()
         # Weak: a later optimizer may have the id of one that is gone.
         self._optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
         self._models = WatchedModels(as_texts(options.layers or ()), models)
         self._finds_all = models is None
         self._hooks = ModelHooks(options, writer.folder, self.guarded)
         self._recorder = RunRecorder(options, writer, self._models, live)
-        self._record = StepRecord(0, options.samples(0))
+        self._steps = OpenSteps(options, self._models, self._hooks, self._recorder)
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
         self._undo: list[Undo] = []
         for optimizer in optimizers:
             self.add(optimizer)
-        self._hooks.renew(self._models, self._record)
+        self._steps.renew_hooks()
 
     def install(self) -> None:
         """Begin to watch."""
@@ -128,16 +126,16 @@ class Watcher:
             if (
                 self.writer.info["status"] == "running"
             ):  # the watching failed before the script ended
-                self._recorder.finish(status, exit_status, self._clock.step)
+                self._recorder.finish(status, exit_status, self._steps.count)
             return
-        self.guarded(self._end_last_step)()
-        if not self._clock.step and not self._record.loss.count:
+        self.guarded(self._steps.end_last)()
+        if not self._steps.count:
             self._models.note("steps", "neither backward() nor a step of an optimizer was called")
         self._finish(status, exit_status)
 
     def _finish(self, status: Status, exit_status: int | None) -> None:
         self.leave()
-        self._recorder.finish(status, exit_status, self._clock.step)
+        self._recorder.finish(status, exit_status, self._steps.count)
 
     def guarded(self, function: Callback) -> Callback:
         """Return a function that does nothing once watching has ended, and never raises."""
@@ -180,7 +178,7 @@ class Watcher:
                     self._models.note("other threads", "a run has the steps of one thread")
                     return
                 self._thread = get_ident()
-            if self._record.is_sampled:
+            if self._steps.record.is_sampled:
                 whole(*args, **kwargs)
             else:
                 interruptible(*args, **kwargs)
@@ -190,7 +188,7 @@ class Watcher:
     def _stop(self, event: RunEvent) -> None:
         """Record why the script is ended, and say it."""
         with suppress(Exception, TrainingStopped):  # the step is not complete
-            self._end_record()
+            self._steps.end_open()
         self.writer.add_event(event)
         self._finish("stopped", 1)
         info = self.writer.info
@@ -206,7 +204,7 @@ class Watcher:
         self.writer.warn(f"{message}. The script continues, but is no longer watched.")
         log.debug("this is the failure", exc_info=error)
         self.writer.info["incomplete"] = message
-        self._recorder.write_info(self._clock.step)
+        self._recorder.write_info(self._steps.count)
         self.writer.flush()
 
     def leave(self) -> None:
@@ -214,6 +212,7 @@ class Watcher:
         self.active = False
         self._recorder.close()
         self._hooks.remove()
+        self._steps.leave()
         for undo in self._undo:
             undo()
         self._undo.clear()
@@ -230,11 +229,11 @@ class Watcher:
         same = sum(entry["type"] == kind for entry in optimizers)
         name = f"{kind}{same + 1}" if same else kind
         self._optimizers[optimizer] = name
-        self._clock.add(optimizer)
+        self._steps.clock.add(optimizer)
         if self._models.lacks(optimizer):
             self._search_models()
         elif self._models.renew():
-            self._hooks.renew(self._models, self._record)
+            self._steps.renew_hooks()
         trained = [model for model in self._models if model.owns(optimizer)]
         for model in trained:
             model.is_trained = True
@@ -246,9 +245,9 @@ class Watcher:
     @uninterrupted
     def _search_models(self) -> None:
         self._hooks.remove()
-        self._record.layers, self._record.parameters = [], []
+        self._steps.forget()
         self._models.search(self._optimizers)
-        self._hooks.renew(self._models, self._record)
+        self._steps.renew_hooks()
 
     def _on_optimizer(self, _: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         if self._finds_all:
@@ -260,12 +259,11 @@ class Watcher:
         if model is None or isinstance(owner, Optimizer) or _is_of_package(owner):
             return
         self._models.on_compile(owner)
-        self._hooks.renew(self._models, self._record)
+        self._steps.renew_hooks()
 
     def _before_backward(self, tensors: Any = (), *args: Any, **kwargs: Any) -> None:
-        record = self._record
-        for layers in record.layers:
-            layers.is_in_backward = True
+        self._steps.before_backward()
+        record = self._steps.record
         # Other iterables can be read only once, and are the script's.
         is_list = isinstance(tensors, (list, tuple)) and len(tensors) == 1
         loss = tensors[0] if is_list else tensors
@@ -279,15 +277,14 @@ class Watcher:
             return
         # The script may have no optimizer so far: a step ends with each backward pass.
         has_optimizer = bool(self.writer.info["optimizers"])
-        if not has_optimizer and not self._clock.step and self._finds_all:
+        if not has_optimizer and not self._steps.count and self._finds_all:
             self._search_models()
-        record = self._record
-        if record.is_sampled:
-            record.after_backward()
+        self._steps.after_backward()
+        record = self._steps.record
         if self._hooks.stops and not record.has(LOSS_SCALE):  # else the scaler skips the step
             self._hooks.after_backward()
         if not has_optimizer:
-            self._end_step_without_optimizer()
+            self._steps.end_step()
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._has_stepped = True
@@ -297,33 +294,37 @@ class Watcher:
             name = self._optimizers.get(optimizer)
             if name is None:
                 return
+        self._steps.resume(optimizer)
         if self._hooks.stops and inside_backward():
             self._hooks.before_step()
-        if self._record.is_sampled:
-            self._record.before_step(optimizer)
+        if self._steps.record.is_sampled:
+            self._steps.record.before_step(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
-                self._record.set(_rate_series(name, number), group["lr"])
+                self._steps.record.set(_rate_series(name, number), group["lr"])
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self._optimizers:
             return
-        if len(self._optimizers) > 1:
-            self._record.end_part(LOSS._replace(model=self._optimizers[optimizer]))
-        if self._record.is_sampled:
-            self._record.after_step(optimizer)
+        is_one_of_many = len(self._optimizers) > 1
+        self._steps.record.end_part(
+            LOSS._replace(model=self._optimizers[optimizer]) if is_one_of_many else None
+        )
+        if self._steps.record.is_sampled:
+            self._steps.record.after_step(optimizer)
         if self._hooks.stops:
             self._hooks.after_step(optimizer)
         if self._scaler is None:
-            self._count_step(optimizer)
+            self._steps.count_step(optimizer)
 
     def _on_scale(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
         if scaler.is_enabled() and scaler._scale is not None:
-            self._record.set(LOSS_SCALE, scaler._scale)
+            self._steps.record.set(LOSS_SCALE, scaler._scale)
 
     def _before_scaler(self, scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         self._scaler, self._has_stepped = scaler, False
-        if not self._record.has(LOSS_SCALE):
+        self._steps.resume(optimizer)
+        if not self._steps.record.has(LOSS_SCALE):
             self._on_scale(scaler)
 
     def _after_scaler(
@@ -333,42 +334,10 @@ class Watcher:
             state = scaler._per_optimizer_states[id(optimizer)]
             found = sum(count.detach() for count in state["found_inf_per_device"].values())
             # A fused optimizer is called and skips the step itself.
-            self._record.set(SKIPPED, found if self._has_stepped else 1.0)
+            self._steps.record.set(SKIPPED, found if self._has_stepped else 1.0)
         self._scaler = None
         if optimizer in self._optimizers:
-            self._count_step(optimizer)
-
-    # Steps
-
-    @uninterrupted
-    def _end_step_without_optimizer(self) -> None:
-        self._clock.step += 1
-        self._end_step()
-
-    @uninterrupted
-    def _count_step(self, optimizer: Optimizer) -> None:
-        if self._clock.has_ended(optimizer):
-            self._end_step()
-
-    def _end_step(self) -> None:
-        self._end_record()
-        step, before = self._clock.step, self._record
-        self._record = StepRecord(step, self.options.samples(step))
-        if self._record.is_sampled and self._models.renew():
-            self._hooks.renew(self._models, self._record)
-        elif self._record.is_sampled or before.is_sampled or self._hooks.has_work:
-            self._hooks.begin(self._record)
-
-    def _end_record(self) -> None:
-        if self._record.is_sampled:
-            self._hooks.end()
-        self._recorder.add(self._record)
-
-    def _end_last_step(self) -> None:
-        """Record a step that has begun, and write all steps."""
-        if self._record.loss.count:
-            self._end_record()
-        self._recorder.write_all()
+            self._steps.count_step(optimizer)
 
 
 @cache

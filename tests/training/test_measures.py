@@ -223,6 +223,148 @@ def test_a_discriminator_has_the_gradient_of_its_own_step(tmp_path: Path) -> Non
         assert found == pytest.approx([pair[n] for pair in losses], rel=1e-7)
 
 
+def test_optimizers_used_one_after_the_other_have_steps_of_their_own(tmp_path: Path) -> None:
+    """First the head alone, then everything."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    hand, losses = ByHand(model), []
+    with watched(tmp_path):
+        head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        whole = torch.optim.RMSprop(model.parameters(), lr=0.01)
+        for optimizer, steps in ((head, 3), (whole, 4)):
+            for _ in range(steps):
+                loss = model(torch.randn(7, 6)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                hand.look()
+                hand.before_step()
+                optimizer.step()
+                hand.after_step()
+                hand.end()
+                losses.append(loss.item())
+    rows = recorded(tmp_path)
+    for row, by_hand in zip(rows[:3], hand.rows[:3], strict=True):
+        for key in ("0/weight", "0/bias"):  # which this optimizer does not have
+            for measure in ("norm", "ratio"):
+                by_hand.pop((f"{key}.update", measure), None)
+        by_hand["gradients", "clipped"] = row["gradients", "clipped"]
+    assert_same_rows(rows, hand.rows)
+    assert curve(tmp_path, Series("", "loss", "value")) == pytest.approx(losses, rel=1e-7)
+    run = TrainingRun(tmp_path / "run")
+    assert run.info["steps"] == len(run.steps) == 7
+    for name, numbers in (("SGD", [0, 1, 2]), ("RMSprop", [3, 4, 5, 6])):
+        assert run.steps.curve(Series(name, "groups.0", "lr")).steps.tolist() == numbers
+
+
+def test_a_graph_with_a_backward_pass_for_each_optimizer(tmp_path: Path) -> None:
+    """The second pass adds gradients at the outputs, after the first optimizer has stepped."""
+    body, actor, critic = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
+    hands = {"body": ByHand(body), "actor": ByHand(actor), "critic": ByHand(critic)}
+    with watched(tmp_path):
+        of_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
+        of_actor = torch.optim.SGD([*body.parameters(), *actor.parameters()], lr=0.1)
+        for _ in range(3):
+            features = body(torch.randn(5, 3))
+            value, action = critic(features), actor(features)
+            value.square().mean().backward(retain_graph=True)
+            hands["critic"].look()
+            hands["critic"].before_step()
+            of_critic.step()
+            hands["critic"].after_step()
+            of_critic.zero_grad()
+            action.square().mean().backward()
+            for name in ("body", "actor"):
+                hands[name].look()
+                hands[name].before_step()
+            of_actor.step()
+            for name in ("body", "actor"):
+                hands[name].after_step()
+            of_actor.zero_grad()
+            for hand in hands.values():
+                hand.end()
+    for name, hand in hands.items():
+        assert_same_rows(recorded(tmp_path, name), hand.rows)
+    assert TrainingRun(tmp_path / "run").info["steps"] == 3
+
+
+DIVIDED = {
+    "divided by their number": lambda loss, number, tokens: loss / number,
+    "multiplied by its inverse": lambda loss, number, tokens: loss * (1 / number),
+    "divided by the tokens of the step": lambda loss, number, tokens: 5 * loss / tokens,
+    "divided by that and 1": lambda loss, number, tokens: (5 * loss / tokens).double() / 1,
+}
+
+
+@pytest.mark.parametrize("how", DIVIDED)
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_losses_that_the_script_divides_are_added_up(
+    tmp_path: Path, how: str, optimizers: int
+) -> None:
+    models = [nn.Linear(3, 2) for _ in range(optimizers)]
+    sums = []
+    with watched(tmp_path):
+        steppers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for _ in range(3):
+            sums.append([])
+            for model, optimizer in zip(models, steppers, strict=True):
+                tokens = torch.tensor(20.0)
+                sums[-1].append(0.0)
+                for _ in range(4):
+                    loss = model(torch.randn(5, 3)).square().mean()
+                    loss = DIVIDED[how](loss, 4, tokens)
+                    loss.backward()
+                    sums[-1][-1] += loss.item()
+                optimizer.step()
+                optimizer.zero_grad()
+    found = curve(tmp_path, Series("", "loss", "value"))
+    assert found == pytest.approx([sum(parts) for parts in sums], rel=1e-5)
+    assert TrainingRun(tmp_path / "run").info["loss"] == "sum"
+    if optimizers == 2:
+        for n, name in enumerate(("SGD", "SGD2")):
+            found = curve(tmp_path, Series(name, "loss", "value"))
+            assert found == pytest.approx([parts[n] for parts in sums], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("divide", "passes", "rule"),
+    [
+        (lambda loss: loss, 1, ""),
+        (lambda loss: loss / 4, 1, ""),
+        (lambda loss: loss, 4, "mean"),
+        (lambda loss: loss / 16, 4, "mean"),
+        (lambda loss: loss / torch.tensor(16.0), 4, "mean"),
+        (lambda loss: (loss / 4).square(), 4, "mean"),
+    ],
+)
+def test_losses_that_are_not_divided_by_their_number_are_averaged(
+    tmp_path: Path, divide, passes: int, rule: str
+) -> None:
+    model, means = nn.Linear(3, 2), []
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            losses = []
+            for _ in range(passes):
+                loss = divide(model(torch.randn(5, 3)).square().mean())
+                loss.backward()
+                losses.append(loss.item())
+            means.append(sum(losses) / passes)
+            optimizer.step()
+    assert curve(tmp_path, Series("", "loss", "value")) == pytest.approx(means, rel=1e-5)
+    assert TrainingRun(tmp_path / "run").info["loss"] == rule
+
+
+def test_a_step_that_has_begun_when_the_script_ends_is_counted(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            model(torch.randn(5, 3)).square().mean().backward()
+            if step < 3:
+                optimizer.step()
+    run = TrainingRun(tmp_path / "run")
+    assert run.info["steps"] == len(run.steps) == len(run.layers) == 4
+
+
 def test_lbfgs_has_the_last_gradient_and_the_whole_update(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     hand = ByHand(model)

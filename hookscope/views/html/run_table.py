@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
-
-from hookscope.results.runs.training_run import Curve, TrainingRun
+from hookscope.results.runs.run_summary import RunSummary
+from hookscope.results.runs.training_run import TrainingRun
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.run_charts import (
-    OUTPUT,
-    OUTPUT_GRAD,
-    PARAMETER,
-    PARAMETER_GRAD,
-    UPDATE,
-    is_drawn,
-    series_group,
-)
 from hookscope.views.html.run_page import PageModel, RunPageRow
 from hookscope.views.text.formats import count_text, layer_text, number_text, visible
 
+# The same numbers as in the table of ``show``.
 _MEASURES = {
-    "rms": (OUTPUT, "rms"),
-    "max": (OUTPUT, "max"),
-    "zeros": (OUTPUT, "zeros"),
-    "dead": (OUTPUT, "dead"),
-    "gradient at output": (OUTPUT_GRAD, "norm"),
-    "parameter norm": (PARAMETER, "norm"),
-    "gradient norm": (PARAMETER_GRAD, "norm"),
-    "update ratio": (UPDATE, "ratio"),
+    "rms": "rms",
+    "max": "max",
+    "zeros": "zeros",
+    "dead": "dead",
+    "gradient at output": "grad_norm",
+    "weight norm": "weight_norm",
+    "weight gradient": "weight_grad_norm",
+    "update ratio": "update_ratio",
 }
 RUN_COLUMNS = (
     PageColumn("#", number=True, about="execution order"),
@@ -41,50 +31,18 @@ RUN_COLUMNS = (
 )
 
 
-@dataclass
-class LastValues:
-    """What is known of a layer at the end of a run.
-
-    Attributes:
-        values: the last value of each group and measure, the largest of all outputs or parameters;
-            NaN if one is NaN.
-        first_nonfinite: the first sampled step with NaN or infinity; None without any.
-    """
-
-    values: dict[tuple[str, str], float] = field(default_factory=dict)
-    first_nonfinite: int | None = None
-
-    def add(self, group: str, curve: Curve) -> None:
-        """Take one more curve of the layer into account."""
-        at = group, curve.series.measure
-        last = float(curve.values[-1])
-        known = self.values.get(at, last)
-        self.values[at] = float(np.maximum(known, last))  # NaN if one of them is
-        bad = ~np.isfinite(curve.values)
-        if curve.series.measure == "nonfinite":
-            bad |= curve.values > 0
-        if bad.any():
-            step = int(curve.steps[bad.argmax()])
-            known_step = self.first_nonfinite
-            self.first_nonfinite = step if known_step is None else min(step, known_step)
-
-
 def layer_rows(number: int, run: TrainingRun, models: Sequence[PageModel]) -> Iterable[RunPageRow]:
     """Yield a row for each layer that run ``number`` measured, in execution order."""
-    by_layer: dict[tuple[str, str], LastValues] = {}
-    for series in run.layers.series:
-        if series.module and is_drawn(series):
-            values = by_layer.setdefault((series.model, series.module), LastValues())
-            values.add(series_group(series), run.layers.curve(series))
+    by_layer = {(layer.model, layer.layer): layer for layer in RunSummary.of(run).layers}
     for m, model in enumerate(models):
         for n, layer in enumerate(model.layers):
-            if last := by_layer.get((model.name, layer.name)):
+            if summary := by_layer.get((model.name, layer.name)):
                 cells = (
                     PageCell(count_text(n + 1), str(n + 1)),
                     PageCell(visible(layer_text(layer.name))),
                     PageCell(visible(layer.type)),
-                    *(_number_cell(last.values.get(at)) for at in _MEASURES.values()),
-                    _step_cell(last.first_nonfinite),
+                    *(_number_cell(getattr(summary, name)) for name in _MEASURES.values()),
+                    _step_cell(summary.nonfinite_from),
                 )
                 yield RunPageRow(number, m, n, PageRow(n, cells))
 

@@ -95,6 +95,8 @@ def measurement_text(finding: Finding) -> str:
     '100% of units are always zero (threshold 50%)'
     """
     check = _check_called(finding.check)
+    if finding.step is not None:  # of a run, in which a number may count something else
+        check = RUN_CHECKS.get(finding.check, check)
     if check is None:
         return ""
     one, _, several = check.measure.partition("|")

@@ -84,6 +84,7 @@ class LiveSnapshot:
         recent_losses: the last ones, the oldest first.
         layers: layers with values that are not finite, then those whose rms grew most, with the
             largest and the smallest update ratio, and with most dead units.
+        models: how many models have layers; with several of them each layer has its model's name.
     """
 
     step: int
@@ -92,6 +93,7 @@ class LiveSnapshot:
     loss: float | None
     recent_losses: tuple[float, ...]
     layers: tuple[WorstLayer, ...]
+    models: int = 1
 
 
 def make_snapshot(steps: Sequence[MeasuredRow], layers: Sequence[MeasuredRow]) -> LiveSnapshot:
@@ -113,6 +115,7 @@ def make_snapshot(steps: Sequence[MeasuredRow], layers: Sequence[MeasuredRow]) -
         loss=losses[-1] if losses else None,
         recent_losses=tuple(thin_out(losses, RECENT)),
         layers=_worst_layers(layers),
+        models=len({series.model for row in layers for series in row.values}),
     )
 
 
@@ -132,6 +135,9 @@ def _worst_layers(rows: Sequence[MeasuredRow]) -> tuple[WorstLayer, ...]:
             ratios.append(series)
         elif series.measure == "dead" and values[-1] > 0:
             dead.append(series)
+    # A layer has one row for each measure: that of its weight, and of its first output.
+    ratios.sort(key=lambda series: series.what != "weight.update")
+    bad, growing, ratios, dead = map(_one_of_each_layer, (bad, growing, ratios, dead))
     growing.sort(key=lambda series: -curves[series][-1] / curves[series][0])
     ratios.sort(key=lambda series: -curves[series][-1])
     dead.sort(key=lambda series: -curves[series][-1])
@@ -150,6 +156,14 @@ def _worst_layers(rows: Sequence[MeasuredRow]) -> tuple[WorstLayer, ...]:
         )
         for series, what in chosen
     )
+
+
+def _one_of_each_layer(series: Sequence[Series]) -> list[Series]:
+    """The first series of each layer."""
+    first: dict[tuple[str, str], Series] = {}
+    for one in series:
+        first.setdefault((one.model, one.module), one)
+    return list(first.values())
 
 
 class LiveView:
@@ -239,7 +253,7 @@ class LiveView:
         if now - self._last_line < PLAIN_SECONDS:
             return
         self._last_line = now
-        worst = "".join(f"; {_layer_text(layer)}" for layer in snapshot.layers[:GROUP])
+        worst = "".join(f"; {_layer_text(layer, snapshot)}" for layer in snapshot.layers[:GROUP])
         self._write(f"hookscope: {_head_text(snapshot)}{worst}\n")
 
     def _panel(self, snapshot: LiveSnapshot, width: int) -> list[str]:
@@ -253,7 +267,7 @@ class LiveView:
         for layer in snapshot.layers[:room]:
             bad = layer.what == "NaN or Inf"
             trend = "" if bad else trend_text(layer.recent, self._ascii)
-            table.add_row(Text(_layer_text(layer), "bold red" if bad else ""), Text(trend))
+            table.add_row(Text(_layer_text(layer, snapshot), "bold red" if bad else ""), Text(trend))
         output = io.StringIO()
         console = Console(
             file=output,
@@ -281,12 +295,15 @@ def _head_text(snapshot: LiveSnapshot) -> str:
     return ", ".join(parts)
 
 
-def _layer_text(layer: WorstLayer) -> str:
+def _layer_text(layer: WorstLayer, snapshot: LiveSnapshot) -> str:
+    name = layer_text(layer.layer)
+    if snapshot.models > 1:
+        name = f"{layer.model} {name}"
     if layer.what == "NaN or Inf":
         value = f"{count_text(int(layer.value))} entries"
     else:
         value = percent_text(layer.value) if layer.what == "dead" else number_text(layer.value)
-    return visible(f"{layer_text(layer.layer)}: {layer.what} {value}")
+    return visible(f"{name}: {layer.what} {value}")
 
 
 def _encodable(line: str) -> str:

@@ -21,7 +21,8 @@ from hookscope.results.runs.run_writer import RunWriter
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions
 from hookscope.specs.health_checks import LEVELS
 from hookscope.specs.run_checks import RUN_CHECKS, RunThresholds
-from tests.results.runs.healthy_run import TRAINED, TYPES, HealthyRun
+from hookscope.results.runs.series import Series
+from tests.results.runs.healthy_run import MODEL, TRAINED, TYPES, HealthyRun
 
 NAN, INF = math.nan, math.inf
 STEPS = 40
@@ -248,6 +249,36 @@ def vanishing() -> HealthyRun:
     for what in ("weight", "bias"):
         run.plant(f"conv1/{what}.grad", "norm", 1e-8, range(4, STEPS))
     return run
+
+
+def growing(types: dict[str, str], rms: dict[str, float]) -> HealthyRun:
+    """A run of these layers in execution order, whose outputs have this rms, else 1."""
+    run = HealthyRun(3)
+    model = run.info["models"][0]
+    model["layers"] = [{"name": name, "type": kind} for name, kind in types.items()]
+    run.tables["layers"] = {
+        step: {Series(MODEL, f"{name}/output", "rms"): rms.get(name, 1.0) for name in types}
+        for step in range(3)
+    }
+    return run
+
+
+def test_outputs_that_are_normalized_on_the_way_do_not_grow() -> None:
+    names = [f"block{n}.{part}" for n in range(4) for part in ("conv", "norm", "relu")]
+    kinds = {"conv": "Conv2d", "norm": "BatchNorm2d", "relu": "LeakyReLU"}
+    types = {name: kinds[name.split(".")[1]] for name in names}
+    rms = {f"block{n}.conv": 0.01 * 10**n for n in range(4)}
+    assert found(growing(types, rms)) == []
+    without = {name: kind for name, kind in types.items() if kind != "BatchNorm2d"}
+    assert found(growing(without, rms)) == [("warning", "growth", "block3.conv", 0)]
+
+
+def test_residual_blocks_grow_although_there_is_a_norm_in_each() -> None:
+    types = {}
+    for n in range(6):
+        types |= {f"{n}.norm": "LayerNorm", f"{n}.fc": "Linear", f"{n}": "Block"}
+    rms = {f"{n}": 3.0**n for n in range(6)}
+    assert found(growing(types, rms)) == [("warning", "growth", "5", 0)]
 
 
 def twice(value: float) -> HealthyRun:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.results.health import Finding, Health
+from hookscope.specs.health_checks import WARNING
 from hookscope.views.text.check import (
     check_lines,
     junit_report,
@@ -117,3 +118,10 @@ def test_findings_never_hold_a_number_that_strict_parsers_refuse() -> None:
     health = Health((odd,), ("exploding",), {}, {}, {})
     [run] = json.loads(sarif_report(health), parse_constant=pytest.fail)["runs"]
     assert run["results"][0]["properties"]["measured"] == "Infinity"
+
+
+def test_a_run_counts_the_steps_without_a_gradient_and_a_model_the_parameters() -> None:
+    of_run = Finding("unused", WARNING, "fc", "no gradient", 8, 5, step=3)
+    assert measurement_text(of_run) == "no gradient in 8 sampled steps (threshold 5)"
+    of_model = Finding("unused", WARNING, "fc", "no gradient", 2)
+    assert measurement_text(of_model) == "2 parameters without a gradient"

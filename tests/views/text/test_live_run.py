@@ -205,3 +205,28 @@ def test_values_that_are_not_finite_make_no_growth() -> None:
 def test_a_snapshot_of_nothing_is_empty() -> None:
     snapshot = make_snapshot([], [])
     assert (snapshot.step, snapshot.loss, snapshot.layers) == (-1, None, ())
+
+
+def test_each_layer_has_one_row_for_a_measure_with_the_ratio_of_its_weight() -> None:
+    values = {
+        Series("Net", "fc/bias.update", "ratio"): 0.5,
+        Series("Net", "fc/weight.update", "ratio"): 0.25,
+        Series("Net", "norm/bias.update", "ratio"): 0.125,
+        Series("Net", "lstm/output.0", "rms"): 2.0,
+        Series("Net", "lstm/output.1.0", "rms"): 3.0,
+    }
+    [*rows] = make_snapshot([], [MeasuredRow(0, 0.0, values)]).layers
+    assert [(row.layer, row.what, row.value) for row in rows] == [
+        ("lstm", "rms", 2.0),
+        ("fc", "update ratio", 0.25),
+        ("norm", "update ratio", 0.125),
+    ]
+
+
+def test_layers_of_several_models_have_their_names() -> None:
+    seconds = iter([0.0, 100.0])
+    stream = io.StringIO()
+    view = LiveView(stream, "train.py", clock=lambda: next(seconds))
+    values = {Series(model, "main/output", "dead"): 0.5 for model in ("net_d", "net_g")}
+    view.update(make_snapshot([], [MeasuredRow(0, 0.0, values)]))
+    assert "net_d main: dead 50.0%; net_g main: dead 50.0%" in stream.getvalue()

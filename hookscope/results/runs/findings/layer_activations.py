@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.results.health import Finding
-from hookscope.results.runs.findings.measured_run import MeasuredRun
-from hookscope.results.runs.series import Series
+from hookscope.results.runs.findings.measured_run import Measured, MeasuredRun
 from hookscope.results.runs.series_kinds import OUTPUT
 from hookscope.specs.health_checks import DEAD, WARNING
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.run_checks import GROWTH, OVERFLOW
 
 FLOAT16_MAX = 65504.0
@@ -69,29 +70,21 @@ def growth_findings(measured: MeasuredRun) -> Iterator[Finding]:
 
     The RMS of the last third of the layers of one type is compared with that of the first third:
     layers of different types differ in size by construction, such as an embedding and a
-    normalization.
+    normalization. Layers with a normalization between them are judged apart, since what the later
+    one gets is as large as at the start. A module with others in it, such as a residual block, may
+    add what it normalizes to its input, so it is judged over the whole depth.
     """
     outputs = measured.layers(OUTPUT, "rms")
     if not len(outputs.values):
         return
-    types = {
-        (model["name"], layer["name"]): layer["type"]
-        for model in measured.run.info["models"]
-        for layer in model["layers"]
-    }
-    groups: dict[tuple[str, str], list[int]] = {}
-    for n, one in enumerate(outputs.series):
-        kind = types.get((one.model, one.module))
-        if kind and np.isfinite(outputs.values[0, n]) and outputs.values[0, n] > 0:
-            groups.setdefault((one.model, kind), []).append(n)
-    for (_, kind), columns in groups.items():
+    first = outputs.values[0].astype(np.float64)
+    for kind, columns in _chains(measured, outputs):
+        columns = [n for n in columns if np.isfinite(first[n]) and first[n] > 0]
         third = len(columns) // 3
         if len(columns) < _MIN_LAYERS:
             continue
-        values = outputs.values[0, columns].astype(np.float64)
-        start, end = np.median(values[:third]), np.median(values[-third:])
+        start, end = np.median(first[columns[:third]]), np.median(first[columns[-third:]])
         if end > measured.thresholds.growth * start:
-            deep: list[Series] = [outputs.series[n] for n in columns]
             yield measured.finding(
                 GROWTH,
                 WARNING,
@@ -100,9 +93,37 @@ def growth_findings(measured: MeasuredRun) -> Iterator[Finding]:
                 float(end / start),
                 measured.thresholds.growth,
                 int(measured.steps[0]),
-                series=deep[-1:],
+                series=[outputs.series[columns[-1]]],
                 hint="Check the initialization, and normalize or scale the residual branches.",
             )
+
+
+def _chains(measured: MeasuredRun, outputs: Measured) -> Iterator[tuple[str, list[int]]]:
+    """Yield the layers of one type without a normalization between them, as columns."""
+    types = {
+        (model["name"], layer["name"]): layer["type"]
+        for model in measured.run.info["models"]
+        for layer in model["layers"]
+    }
+    containers = {
+        (model, ".".join(parts[:n]) or ROOT)
+        for model, name in types
+        if name != ROOT
+        for parts in [name.split(".")]
+        for n in range(len(parts))
+    }
+    chains: dict[tuple[str, str, int], list[int]] = {}
+    norms: Counter[str] = Counter()
+    for n, one in enumerate(outputs.series):
+        place = one.model, one.module
+        if not (kind := types.get(place)):
+            continue
+        chain = 0 if place in containers else norms[one.model]
+        chains.setdefault((one.model, kind, chain), []).append(n)
+        if place not in containers:
+            norms[one.model] += "norm" in kind.lower()
+    for (_, kind, _), columns in chains.items():
+        yield kind, columns
 
 
 def overflow_findings(measured: MeasuredRun) -> Iterator[Finding]:

@@ -1,0 +1,151 @@
+"""The steps of a training that have begun: the current one, and parts whose step is not known."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from hookscope.hooks.torch_state import inside_backward
+from hookscope.specs.watch_options import WatchOptions
+from hookscope.tensors.signal_safety import uninterrupted
+from hookscope.training.model_hooks import ModelHooks
+from hookscope.training.run_recorder import RunRecorder
+from hookscope.training.step_clock import StepClock
+from hookscope.training.step_losses import LossOfSteps
+from hookscope.training.step_record import StepRecord
+from hookscope.training.watched_models import WatchedModels
+
+
+class OpenSteps:
+    """Divides what is recorded into steps, and passes on those that have ended.
+
+    Args:
+        options: which steps are sampled.
+        models: the watched models.
+        hooks: measure the steps that are sampled.
+        recorder: gets the steps.
+
+    Attributes:
+        clock: tells when a step has ended.
+        count: the number of steps that have ended.
+        record: of the current step, or of its current part.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        models: WatchedModels,
+        hooks: ModelHooks,
+        recorder: RunRecorder,
+    ) -> None:
+        self.clock = StepClock()
+        self.count = 0
+        self._samples = options.samples
+        self._models = models
+        self._hooks = hooks
+        self._recorder = recorder
+        self._losses = LossOfSteps()
+        self._held: list[StepRecord] = []  # parts, until it is known to which step they belong
+        self._holds_after_backward = False
+        self.record = StepRecord(self._samples(0), self._losses)
+
+    def renew_hooks(self) -> None:
+        """Make the hooks anew: a model was found, or has changed."""
+        self._hooks.renew(self._models, self.record, self.count)
+
+    def forget(self) -> None:
+        """Forget what was measured of layers and parameters, and the models with it."""
+        for record in (*self._held, self.record):
+            record.forget()
+
+    def leave(self) -> None:
+        """Remove the hooks on the tensors of parts that are held."""
+        for record in self._held:
+            record.forget()
+
+    def before_backward(self) -> None:
+        """Expect gradients at outputs from now on."""
+        if not inside_backward():  # else a checkpoint runs a part again
+            self.clock.before_backward()
+        for record in (*self._held, self.record):
+            record.begin_backward()
+
+    def after_backward(self) -> None:
+        """Measure the gradients of parameters."""
+        for record in (*self._held, self.record):
+            record.end_backward()
+        if self.record.is_sampled:
+            self.record.after_backward()
+        if self._holds_after_backward:
+            self._hold()
+
+    @uninterrupted
+    def resume(self, optimizer: Optimizer) -> None:
+        """Go on with the last part if the optimizer steps after the same backward pass."""
+        if self._holds_after_backward:
+            if self.clock.resumes(optimizer):
+                self._holds_after_backward = False
+            else:
+                self._hold()
+        elif self._held and self.clock.resumes(optimizer):
+            record = self._held.pop()
+            record.resume(self.record)
+            self.record = record
+
+    @uninterrupted
+    def count_step(self, optimizer: Optimizer) -> None:
+        """End what has ended now that an optimizer has stepped."""
+        ended = self.clock.count(optimizer)
+        for count in ended.held:
+            parts, self._held = self._held[:count], self._held[count:]
+            self._end(parts)
+        if ended.current:
+            self.end_step()
+        elif inside_backward():  # others step in it, too
+            self._holds_after_backward = True
+        else:
+            self._hold()
+
+    def _hold(self) -> None:
+        """End a part. The next step of an optimizer tells whether it was a step."""
+        self._holds_after_backward = False
+        self.record.hold()
+        self._held.append(self.record)
+        numbers = (self.count, self.count + len(self._held))
+        self.record = StepRecord(any(map(self._samples, numbers)), self._losses)
+        self._hooks.begin_part(self.record)
+
+    @uninterrupted
+    def end_step(self) -> None:
+        """End the current step, and begin the next."""
+        was_sampled = self.record.is_sampled
+        self.end_open()
+        self.record = StepRecord(self._samples(self.count), self._losses)
+        if self.record.is_sampled and self._models.renew():
+            self.renew_hooks()
+        elif self.record.is_sampled or was_sampled or self._hooks.has_work:
+            self._hooks.begin(self.record, self.count)
+
+    def end_open(self) -> None:
+        """End the current step with all of its parts."""
+        if self.record.is_sampled:
+            self._hooks.end()
+        parts, self._held = [*self._held, self.record], []
+        self._end(parts)
+
+    def _end(self, parts: list[StepRecord]) -> None:
+        first, *others = parts
+        if first.has_ended:  # the script is stopped at this step
+            return
+        for part in parts:
+            part.end_part(None)
+        for part in others:
+            first.join(part)
+        first.end(self.count, is_sampled=self._samples(self.count))
+        self.count += 1
+        self._recorder.add(first, self._losses.rule)
+
+    def end_last(self) -> None:
+        """Record a step that has begun, and write all steps."""
+        if self._held or not self.record.is_empty:
+            self.end_open()
+        self._recorder.write_all()
