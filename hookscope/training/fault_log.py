@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from hookscope.errors import HookscopeError
+
 _reported: set[str] = set()
 
 
@@ -20,8 +22,9 @@ def report_fault(failed: str, error: BaseException) -> None:
     if failed in _reported:
         return
     _reported.add(failed)
-    cause = " ".join(f"{type(error).__name__}: {error}".split())
-    text = f"hookscope: {failed}. {cause}. The script continues.\n"
+    is_ours = isinstance(error, HookscopeError)  # a sentence, which names the cause itself
+    cause = " ".join((str(error) if is_ours else f"{type(error).__name__}: {error}").split())
+    text = f"hookscope: {failed}. {cause.rstrip('.')}. The script continues.\n"
     if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
         import traceback
 

@@ -118,11 +118,19 @@ class RunSession:
 
 def recorded_steps(info: RunInfo, writer: RunWriter) -> str:
     """Return how many steps were recorded, as in ``recorded 120 steps (layers at 9 of them)``."""
-    steps, sampled = writer.rows_of(STEPS), writer.rows_of(LAYERS)
-    if not steps:
+    rows, sampled, is_complete = (
+        writer.rows_of(STEPS),
+        writer.rows_of(LAYERS),
+        not info["incomplete"],
+    )
+    if not rows:
         return "no step was recorded"
-    total = f"{steps:,} of {info['steps']:,}" if info["incomplete"] else f"{steps:,}"
+    # Of a complete record, a row is missing only where a step has no number at all.
+    steps = info["steps"] if is_complete else rows
+    total = f"{steps:,}" if is_complete else f"{steps:,} of {info['steps']:,}"
     text = f"recorded {total} step{'s' * (steps != 1)}"
+    if not is_complete:
+        return f"{text}, layers at {sampled:,}; the record is incomplete,"
     if not sampled and info["layers"]:
         return f"{text} (--layer matches none of the layers)"
     if info["every"] is None and sampled < steps:

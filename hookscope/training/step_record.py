@@ -64,7 +64,7 @@ class StepRecord:
     @property
     def has_arrived(self) -> bool:
         """Whether all numbers are on the host, once it has ended."""
-        return all([part.pending.has_arrived for part in self._parts])
+        return all(part.pending.has_arrived for part in self._parts)
 
     def wait(self) -> None:
         """Wait until they are."""

@@ -235,6 +235,7 @@ def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float
     assert (ended.status, ended.stderr) == (-number, "")
     left = record(work)
     assert left.info["status"] == "running"
+    assert left.info["steps"] == len(left.steps)
     losses = left.curve("loss", "value")
     assert losses.steps.tolist() == list(range(len(losses.steps)))
     printed = [float(line.split()[1]) for line in ended.stdout.splitlines()]
@@ -332,7 +333,31 @@ def test_on_a_full_disk_the_training_goes_on(both_ways, work: Path) -> None:
     assert "File too large" in left.info["incomplete"]
     assert left.info["status"] == "finished"
     assert 0 < len(left.steps) < 250
-    assert f"recorded {len(left.steps)} of 250 steps in runs/script-1" in last
+    layers = len(left.layers)
+    counts = (
+        f"recorded {len(left.steps)} of 250 steps, layers at {layers}; the record is incomplete"
+    )
+    assert counts in last
+
+
+def test_layers_that_could_not_be_written_make_a_record_incomplete(both_ways, work: Path) -> None:
+    """The table of steps is written first, and has all of its rows."""
+    text = f"{TRAIN}train(30)"
+    ended = both_ways(text, "--every", "1", largest_file=6_000)
+    left = record(work)
+    assert left.info["incomplete"]
+    assert (len(left.steps), len(left.layers)) == (30, 0)
+    expected = "recorded 30 of 30 steps, layers at 0; the record is incomplete, in runs/script-1"
+    assert expected in ended.messages[-1]
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(watched, work: Path) -> None:
+    (work / "runs").touch()
+    [line] = watched(f"{TRAIN}train(2)").messages
+    assert line == (
+        "hookscope: nothing is watched after the import of torch. Cannot create the folder of the"
+        " run: File exists. Name another folder with --output. The script continues."
+    )
 
 
 def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
@@ -346,7 +371,7 @@ def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
         train(in_step=remove)
         """
     )
-    assert [line for line in ended.messages if "incomplete" in line] == ended.messages[:1]
+    assert [line for line in ended.messages if "incomplete:" in line] == ended.messages[:1]
     assert not (work / "runs").exists()
 
 

@@ -74,9 +74,7 @@ def test_an_optimizer_that_never_steps_is_left_out(
 
 
 @given(phases=st.lists(st.integers(2, 9), min_size=1, max_size=4))
-def test_optimizers_used_one_after_the_other_have_steps_of_their_own(
-    phases: list[int]
-) -> None:
+def test_optimizers_used_one_after_the_other_have_steps_of_their_own(phases: list[int]) -> None:
     known = optimizers(4)
     turns = [[known[n]] for n, count in enumerate(phases) for _ in range(count)]
     assert steps_of(clock_of(known), turns) == [[n] for n in range(sum(phases))]

@@ -72,10 +72,10 @@ class RunInfo(_LaterInfo):
     """The content of ``run.json``.
 
     ``every`` is the distance of sampled steps, or None for the default schedule. ``started`` is a
-    time in UTC, in ISO 8601. ``seconds`` is the duration so far, ``steps`` the number of steps
-    so far; a step that had begun when the script ended is counted. ``loss`` says whether the loss
-    of a step is the mean or the sum of those of its backward passes. ``incomplete`` says why a part of the record is missing; it is empty if nothing
-    is.
+    time in UTC, in ISO 8601. ``seconds`` is the duration so far, ``steps`` the number of steps so
+    far; a step that had begun when the script ended is counted. ``loss`` says whether the loss of
+    a step is the mean or the sum of those of its backward passes. ``incomplete`` says why a part of
+    the record is missing; it is empty if nothing is.
     """
 
     schema: int

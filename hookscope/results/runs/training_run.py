@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import MissingKeyError, ResultsFileError
 from hookscope.results.notebook import NotebookResult
-from hookscope.results.runs.row_blocks import RowBlock, concatenate, read_blocks
+from hookscope.results.runs.row_blocks import RowBlock, block_files, concatenate, read_blocks
 from hookscope.results.runs.run_info import (
     EVENTS_FILE,
     SERIES_FILE,
@@ -129,6 +129,9 @@ class TrainingRun(NotebookResult):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Path(path)
         self.info: RunInfo = read_info(self.folder)
+        if self.info["status"] == "running":  # run.json is older than the rows
+            rows = max((file.last + 1 for file in block_files(self.folder, STEPS)), default=0)
+            self.info["steps"] = max(self.info["steps"], rows)
         self.names: list[Series] = self._read_names()
         self.ended_early: list[tuple[int, int]] = []
         self.events: list[RunEvent] = read_lines(self.folder / EVENTS_FILE, RunEvent)

@@ -64,6 +64,8 @@ def _facts(info: RunInfo) -> Iterable[tuple[str, str]]:
         if every
         else "steps 0, 1, 2, 4, 8, 16, 32, and every 50th",
     )
+    if rule := info.get("loss"):
+        yield "loss of a step", f"{rule} over its backward passes"
     if info["layers"]:
         yield "layers", ", ".join(info["layers"])
     yield from (("model", _model_text(model)) for model in info["models"])

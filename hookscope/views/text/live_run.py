@@ -267,7 +267,9 @@ class LiveView:
         for layer in snapshot.layers[:room]:
             bad = layer.what == "NaN or Inf"
             trend = "" if bad else trend_text(layer.recent, self._ascii)
-            table.add_row(Text(_layer_text(layer, snapshot), "bold red" if bad else ""), Text(trend))
+            table.add_row(
+                Text(_layer_text(layer, snapshot), "bold red" if bad else ""), Text(trend)
+            )
         output = io.StringIO()
         console = Console(
             file=output,

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from hookscope.results.runs.key_curves import KeyCurves
 from hookscope.results.runs.run_export import ExportedRun
-from hookscope.results.runs.run_info import RunInfo, place_of
+from hookscope.results.runs.run_info import LossRule, RunInfo, place_of
 from hookscope.results.runs.run_summary import LayerSummary, RunSummary
 from hookscope.results.runs.series import MEASURES
 from hookscope.results.runs.training_run import TrainingRun
@@ -33,6 +33,12 @@ from hookscope.views.text.text_table import (
 )
 
 DEFAULT_SCHEDULE = "steps 0, 1, 2, 4, 8, 16, 32, then every 50th"
+LOSS_RULES: dict[LossRule, str] = {
+    "": "",
+    "mean": " The loss of a step is the mean over its backward passes.",
+    "sum": " The loss of a step is the sum over its backward passes, whose losses the script"
+    " divides.",
+}
 NUMBERS = ("rms", "max", "zeros", "dead", "grad norm", "weight norm", "weight grad", "update ratio")
 SHORT = {
     "grad norm": "grad",
@@ -95,7 +101,8 @@ def _head_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
                 f"{number_text(float(values[at]))} at step {count_text(int(steps[at]))}"
                 for at in ((0, -1) if len(steps) > 1 else (0,))
             )
-            + ".",
+            + "."
+            + LOSS_RULES[info.get("loss", "")],
             options,
         )
     if summary.skipped is not None:
