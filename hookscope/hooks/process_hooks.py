@@ -8,6 +8,11 @@ from functools import wraps
 from types import FrameType, FunctionType
 from typing import Any, cast
 
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_pre_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -15,6 +20,7 @@ from torch.optim.optimizer import (
 )
 
 OnOptimizer = Callable[[Optimizer], None]
+OnModule = Callable[[nn.Module], None]
 Undo = Callable[[], None]
 
 # ``warnings.warn`` counts the frames up to the line that it names, without those of a file with
@@ -111,3 +117,22 @@ def around_function(
             setattr(owner, name, original)
 
     return restore
+
+
+def on_new_parameters(function: OnModule) -> list[Undo]:
+    """Call ``function`` with each module that gets a parameter, or is a copy; return how to end it.
+
+    A copy, and a module that is read from a pickle, get all that is in it at once.
+    """
+    handle = register_module_parameter_registration_hook(lambda module, *_: function(module))
+
+    def on_copy(_: None, module: nn.Module, *__: Any) -> None:
+        function(module)
+
+    return [handle.remove, around_function(nn.Module, "__setstate__", after=on_copy)]
+
+
+def before_any_call(function: OnModule) -> Undo:
+    """Call ``function`` with each module before it is called; return how to end it."""
+    handle = register_module_forward_pre_hook(lambda module, _: function(module))
+    return cast(Undo, handle.remove)

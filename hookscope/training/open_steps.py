@@ -48,6 +48,12 @@ class OpenSteps:
         self._holds_after_backward = False
         self.record = StepRecord(self._samples(0), self._losses)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was measured so far in the current step."""
+        called = any(layers.called for layers in self.record.layers)
+        return not self._held and not called and self.record.is_empty
+
     def renew_hooks(self) -> None:
         """Make the hooks anew: a model was found, or has changed."""
         self._hooks.renew(self._models, self.record, self.count)

@@ -118,6 +118,16 @@ class WatchedModels:
     def __iter__(self) -> Iterator[WatchedModel]:
         return iter(self._models.values())
 
+    @property
+    def can_search(self) -> bool:
+        """Whether models were searched for, and may be again."""
+        return 0 < self._searches < MAX_SEARCHES
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether the script has compiled something."""
+        return self._compiles_functions or bool(self._compiled)
+
     def lacks(self, optimizer: Optimizer) -> bool:
         """Whether a model should be searched for: an optimizer has parameters of an unknown one."""
         if self._are_given or self._searches >= MAX_SEARCHES:

@@ -31,6 +31,7 @@ from hookscope.tensors.signal_safety import uninterrupted
 from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
+from hookscope.training.late_models import LateModels
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.open_steps import OpenSteps
 from hookscope.training.run_recorder import RunRecorder
@@ -79,6 +80,7 @@ class Watcher:
         self._hooks = ModelHooks(options, writer.folder, self.guarded)
         self._recorder = RunRecorder(options, writer, self._models, live)
         self._steps = OpenSteps(options, self._models, self._hooks, self._recorder)
+        self._late = LateModels(self._models, self._steps, self._search_models, self.guarded)
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
         self._undo: list[Undo] = []
@@ -94,7 +96,7 @@ class Watcher:
             guard(self._after_step, one_thread=True),
         )
         # TorchScript would compile the hooks, and an export trace them.
-        suspend = guard(uninterrupted(lambda *_, **__: self._hooks.suspend()))
+        suspend = guard(uninterrupted(self._suspend))
         functions: tuple[tuple[Any, str, Callback | None, Callback | None], ...] = (
             (Optimizer, "__init__", None, guard(self._on_optimizer)),
             (
@@ -116,6 +118,8 @@ class Watcher:
         )
         for owner, name, before, after in functions:
             self._undo.append(around_function(owner, name, before, after))
+        if self._finds_all:
+            self._undo += self._late.install()
         _watchers.add(self)
 
     def finish(self, status: Status, exit_status: int | None) -> None:
@@ -247,17 +251,23 @@ class Watcher:
         self._hooks.remove()
         self._steps.forget()
         self._models.search(self._optimizers)
+        self._late.forget()
         self._steps.renew_hooks()
 
     def _on_optimizer(self, _: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         if self._finds_all:
             self.add(optimizer)
 
+    def _suspend(self, *args: Any, **kwargs: Any) -> None:
+        self._late.wait_no_more()
+        self._hooks.suspend()
+
     @uninterrupted
     def _on_compile(self, model: Any = None, *args: Any, **kwargs: Any) -> None:
         owner = getattr(model, "__self__", model)  # Module.compile compiles a method
         if model is None or isinstance(owner, Optimizer) or _is_of_package(owner):
             return
+        self._late.wait_no_more()
         self._models.on_compile(owner)
         self._steps.renew_hooks()
 
@@ -315,7 +325,7 @@ class Watcher:
         if self._hooks.stops:
             self._hooks.after_step(optimizer)
         if self._scaler is None:
-            self._steps.count_step(optimizer)
+            self._count_step(optimizer)
 
     def _on_scale(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
         if scaler.is_enabled() and scaler._scale is not None:
@@ -337,7 +347,11 @@ class Watcher:
             self._steps.record.set(SKIPPED, found if self._has_stepped else 1.0)
         self._scaler = None
         if optimizer in self._optimizers:
-            self._steps.count_step(optimizer)
+            self._count_step(optimizer)
+
+    def _count_step(self, optimizer: Optimizer) -> None:
+        self._steps.count_step(optimizer)
+        self._late.find()
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -565,6 +566,67 @@ def test_an_evaluation_is_no_part_of_a_step_and_a_teacher_is(
         assert found == [pair[n] for pair in expected]
     [entry] = TrainingRun(tmp_path / "run").info["unwatched"]
     assert entry["what"] == "calls of model in evaluation"
+
+
+@pytest.mark.parametrize("how", ["made", "copied", "inside", "in the middle"])
+def test_a_network_made_after_the_optimizer_is_measured_from_its_first_call(
+    tmp_path: Path, how: str
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    rms, grads = [], []
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        judge = copy.deepcopy(model) if how == "copied" else None
+        if how == "made":
+            judge = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        if how == "inside":
+            judge = Judge()
+        for step in range(4):
+            x = torch.randn(5, 3)
+            y = model(x)
+            if how == "in the middle" and step == 2:  # this step is measured without it
+                judge = nn.Linear(2, 3)
+            if judge is not None:
+                y = judge(x if how == "copied" else y)
+                rms.append(y.detach().square().mean().sqrt().item())
+                if how != "copied":
+                    y.register_hook(lambda grad: grads.append(grad.norm().item()))
+            optimizer.zero_grad()
+            (y.square().mean() + model(x).mean()).backward()
+            optimizer.step()
+    run = TrainingRun(tmp_path / "run")
+    assert [entry["name"] for entry in run.info["models"]] == ["model", "judge"]
+    found = run.curve("./output", "rms", "judge")
+    first = 3 if how == "in the middle" else 0
+    assert found.steps.tolist() == list(range(first, 4))
+    assert found.values.tolist() == pytest.approx(rms[-len(found.steps) :], rel=1e-6)
+    if grads:
+        norms = run.curve("./output.grad", "norm", "judge").values.tolist()
+        assert norms == pytest.approx(grads[-len(norms) :], rel=1e-6)
+    assert run.info["unwatched"] == []
+
+
+class Judge(nn.Module):
+    """Has its parameters in a module of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+def test_modules_that_are_made_in_each_step_and_are_gone_cost_no_search(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    with watched(tmp_path) as watcher:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(60):
+            nn.Linear(2, 2)
+            model(torch.randn(5, 3)).square().mean().backward()
+            optimizer.step()
+        assert watcher._models._searches == 1
+    assert TrainingRun(tmp_path / "run").info["unwatched"] == []
 
 
 def test_an_old_nan_in_the_gradient_of_another_model_ends_nothing(tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ class TrainingRun(NotebookResult):
         Args:
             key: what was measured: ``conv1/output``, ``conv1/weight.grad``, ``loss``.
             measure: a name of ``MEASURES``: ``rms``, ``norm``, ``value``.
-            model: name of the model; None if only one has such a series.
+            model: name of the model, or of the optimizer for its loss and learning rates; empty for
+                what belongs to the whole run. None if only one has such a series, and for that of
+                the whole run.
 
         Raises:
             MissingKeyError: there is no such series, or there are several.
@@ -166,10 +168,12 @@ class TrainingRun(NotebookResult):
             for series in (*self.steps.series, *self.layers.series)
             if (series.key, series.measure) == (key, measure) and model in (None, series.model)
         ]
+        if model is None:
+            matches = [series for series in matches if not series.model] or matches
         if len(matches) != 1:
             keys = {series.key for series in self.names if series.measure == measure}
-            models = ", ".join(series.model for series in matches)
-            hint = f"Models that have it: {models}." if matches else did_you_mean(key, keys)
+            names = " or ".join(f"model={series.model!r}" for series in matches)
+            hint = f"Add {names}." if matches else did_you_mean(key, keys)
             count = "several series" if matches else "no series"
             raise MissingKeyError(f"The run has {count} {key} {measure}.", hint)
         [series] = matches
