@@ -135,4 +135,4 @@ def on_new_parameters(function: OnModule) -> list[Undo]:
 def before_any_call(function: OnModule) -> Undo:
     """Call ``function`` with each module before it is called; return how to end it."""
     handle = register_module_forward_pre_hook(lambda module, _: function(module))
-    return cast(Undo, handle.remove)
+    return handle.remove

@@ -46,6 +46,7 @@ class RunRecorder:
         self._live = live
         self._ended: list[StepRecord] = []  # whose numbers may not have arrived
         self._last_layers: Mapping[Series, float] = {}  # the last row of its table
+        self._warned: set[str] = set()  # patterns
         self._began = time.perf_counter()
         self._last_write = time.monotonic()
 
@@ -113,6 +114,18 @@ class RunRecorder:
         if self._live is not None:
             self._live.add_row(table, step, seconds, values)
 
+    def _warn_of_patterns(self) -> None:
+        """Say which patterns of layers match nothing in any model so far, once for each."""
+        known = {entry["name"] for entry in self.writer.info["models"]}
+        models = [model for model in self._models if model.name in known]
+        for pattern in self._models.patterns:
+            if pattern not in self._warned and all(pattern in one.unmatched for one in models):
+                self._warned.add(pattern)
+                near = next(filter(None, (one.near_names(pattern) for one in models)), "")
+                names = " and ".join(one.name for one in models)
+                text = f"warning: --layer {pattern} matches no layer of {names}. {near}"
+                self.writer.warn(text.rstrip())
+
     def _note_models(self, record: StepRecord) -> None:
         models = self.writer.info["models"]
         before = len(models)
@@ -124,5 +137,7 @@ class RunRecorder:
             models.append(model.info)
             if not model.layers:
                 self._models.note(f"layers of {model.name}", "--layer matches none of them")
+        if len(models) > before:
+            self._warn_of_patterns()
         if len(models) > before or time.monotonic() - self._last_write > PROGRESS_SECONDS:
             self.write_info(record.step + 1)

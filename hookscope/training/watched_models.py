@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.selection import select
 from hookscope.results.runs.run_info import ModelInfo, Unwatched
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
+from hookscope.specs.patterns import near_patterns, split_exclusions
+from hookscope.specs.suggestions import did_you_mean
 from hookscope.training.found_models import FoundModel, compiled_parts, find_models
 from hookscope.training.layer_measures import inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters
@@ -37,6 +40,7 @@ class WatchedModel:
         module: without wrappers.
         found: as it was found.
         layers: those chosen; empty if no pattern matches.
+        unmatched: the patterns that match none of its layers.
         is_trained: whether an optimizer has some of its parameters.
     """
 
@@ -47,6 +51,7 @@ class WatchedModel:
         self.is_trained = False
         self._patterns = tuple(patterns)
         self.layers: tuple[Layer, ...] = ()
+        self.unmatched: list[str] = []
         self._state: list[int] = []
         self.renew()
 
@@ -60,11 +65,26 @@ class WatchedModel:
             return False
         self._state = state
         vars(self).pop("parameters", None)
-        try:
-            self.layers = select(self.module, self._patterns)
-        except LayerError:
-            self.layers = ()
+        self.unmatched = [one for one in self._patterns if not self._matches(one)]
+        kept = [one for one in self._patterns if one not in self.unmatched]
+        included, _ = split_exclusions(self._patterns)
+        self.layers = ()
+        if not included or not set(included).issubset(self.unmatched):
+            with suppress(LayerError):  # the exclusions leave none
+                self.layers = select(self.module, kept)
         return True
+
+    def _matches(self, pattern: str) -> bool:
+        try:
+            select(self.module, [pattern.removeprefix("!")])
+        except LayerError:
+            return False
+        return True
+
+    def near_names(self, pattern: str) -> str:
+        """Return the suggestion of a layer for a pattern that matches none; it may be empty."""
+        names = [name for layer in layers_of(self.module) for name in (layer.name, *layer.aliases)]
+        return did_you_mean(pattern, near_patterns(pattern, names) or names)
 
     @cached_property
     def parameters(self) -> NamedParameters:
@@ -96,6 +116,7 @@ class WatchedModels:
         given: the models by name, if they need not be found.
 
     Attributes:
+        patterns: of the layers to watch.
         unwatched: what is not watched, and why.
     """
 
@@ -103,12 +124,12 @@ class WatchedModels:
         self, patterns: Iterable[str], given: Mapping[str, nn.Module] | None = None
     ) -> None:
         self.unwatched: list[Unwatched] = []
-        self._patterns = tuple(patterns)
+        self.patterns = tuple(patterns)
         self._models: dict[int, WatchedModel] = {}
         self._are_given = given is not None
         for name, module in (given or {}).items():
             found = FoundModel(name, unwrapped(module))
-            self._models[id(found.module)] = WatchedModel(found, self._patterns)
+            self._models[id(found.module)] = WatchedModel(found, self.patterns)
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._taken: set[str] = set()
         self._searches = 0
@@ -151,7 +172,7 @@ class WatchedModels:
         self._models.clear()
         parameters = [weight for one in optimizers for weight in _parameters_of(one).values()]
         for found in find_models(parameters, self._names, self._taken):
-            model = WatchedModel(found, self._patterns)
+            model = WatchedModel(found, self.patterns)
             model.is_trained = any(model.owns(optimizer) for optimizer in optimizers)
             self._models[id(found.module)] = model
             self._names[found.module] = found.name

@@ -31,8 +31,42 @@ def test_the_end_says_where_the_record_is_and_what_to_type(watched) -> None:
         )
     ]
     assert watched(f"{TRAIN}train(1)", "-q").stderr == ""
-    [messages] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").messages
-    assert messages.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
+    [_, end] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").messages
+    assert end.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
+
+
+TWO_MODELS = """
+import torch
+from torch import nn
+encoder = nn.Sequential()
+encoder.conv = nn.Linear(4, 4)
+decoder = nn.Sequential()
+decoder.head = nn.Linear(4, 2)
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+for step in range(2):
+    decoder(encoder(torch.ones(1, 4))).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_pattern_that_matches_no_layer_is_a_warning_with_near_names(watched, work: Path) -> None:
+    ended = watched(TWO_MODELS, "--layer", "haed", "--layer", "conv")
+    assert ended.status == 0
+    [warning, end] = ended.messages
+    assert warning == (
+        "hookscope: warning: --layer haed matches no layer of encoder and decoder."
+        " Did you mean head?"
+    )
+    assert end.startswith("hookscope: recorded 2 steps in")
+    assert {series.module for series in record(work).layers.series} == {"", "conv"}
+
+
+def test_a_pattern_need_not_match_in_each_model(watched, work: Path) -> None:
+    ended = watched(TWO_MODELS, "--layer", "head", "--layer", "conv", "--layer", "!nothing*")
+    assert [line for line in ended.messages if "warning" in line] == [
+        "hookscope: warning: --layer !nothing* matches no layer of encoder and decoder."
+    ]
+    assert {series.module for series in record(work).layers.series} == {"", "conv", "head"}
 
 
 @pytest.mark.parametrize(

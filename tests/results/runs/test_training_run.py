@@ -44,7 +44,7 @@ def test_a_missing_series_has_near_names(tmp_path: Path) -> None:
     assert caught.value.hint == "Did you mean fc/output?"
     with pytest.raises(MissingKeyError, match="several series") as caught:
         run.curve("fc/output", "rms")
-    assert caught.value.hint == "Models that have it: Net, Other."
+    assert caught.value.hint == "Add model='Net' or model='Other'."
     assert run.curve("fc/output", "rms", "Other").values.tolist() == [2.0]
 
 
