@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.results.health import Health
-from hookscope.results.runs.findings.run_health import check_run
+from hookscope.results.runs.findings.run_health import check_run, check_runs
 from hookscope.results.runs.training_run import is_run_folder
 from hookscope.results.weights.findings.weight_health import check_weights
 from hookscope.results.weights.weight_set import WeightSet
@@ -17,6 +17,7 @@ from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.health_checks import DEFAULT_THRESHOLDS
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.output_path import runs_in
 from hookscope.specs.progress import NamedProgress
 from hookscope.specs.request import (
     InputRequest,
@@ -91,8 +92,8 @@ def check(
     ``trust`` apply to it, and no others.
 
     Args:
-        model: as for ``capture``, or the folder of a run, or weights: a file, a folder or an index,
-            or the result of ``load``.
+        model: as for ``capture``, or the folder of a run or of several, or weights: a file, a
+            folder or an index, or the result of ``load``.
         only: names of the checks to run, as a list or separated by commas; None for all.
         skip: names of checks to skip.
         dead: share of dead units (always zero) from which a ReLU-like layer is reported. The
@@ -133,7 +134,8 @@ def check(
     loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
     input_request = InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat)
     run_options = RunOptions(seed, dtype, device, train=train)
-    is_run = isinstance(model, str | os.PathLike) and is_run_folder(model)
+    runs = runs_in(model) if isinstance(model, str | os.PathLike) else []
+    is_run = bool(runs) or (isinstance(model, str | os.PathLike) and is_run_folder(model))
     label = "" if is_run else label_of_weights(model)
     if is_run or label:
         of_models = CheckOptions(
@@ -151,7 +153,8 @@ def check(
         if is_run:
             check_run_options(model, chosen)
             folder = cast("str | os.PathLike[str]", model)
-            return check_run(folder, RunCheckOptions(only, skip, dead, vanishing, floor))
+            of_run = RunCheckOptions(only, skip, dead, vanishing, floor)
+            return check_runs(runs, of_run) if runs else check_run(folder, of_run)
         chosen += chosen_options(CheckOptions(dead=dead, vanishing=vanishing, floor=floor))
         check_model_options(chosen, WEIGHT_OPTIONS, label)
         checks = WeightCheckOptions(only, skip)  # before the file is opened, which may run code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,8 +18,8 @@ from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import TrainingRun, rank_folders
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import RunCheckOptions
-from hookscope.specs.health_checks import NOTE
-from hookscope.specs.output_path import PAGE, check_ending, holds_features
+from hookscope.specs.health_checks import LEVELS, NOTE
+from hookscope.specs.output_path import PAGE, check_ending, holds_features, runs_in
 from hookscope.specs.progress import NamedProgress
 from hookscope.views import display
 from hookscope.views.html.page import write_page
@@ -27,13 +27,14 @@ from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
 from hookscope.views.html.run_page import write_run_page
 from hookscope.views.html.run_page_builder import (
+    LETTERS,
     MAX_RUN_PAGE_BYTES,
     build_run_page,
     measured_tensors,
 )
 from hookscope.views.html.weights_page import write_weights_page
 from hookscope.views.html.weights_page_builder import build_weights_page
-from hookscope.views.text.formats import visible
+from hookscope.views.text.formats import layer_text, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -50,7 +51,8 @@ class Report(NotebookResult):
         tensors: number of tensors with a row and a panel, of measured tensors of a run, or of
             tensors in a file of weights; missing ones are not counted.
         layers: number of modules with such a tensor.
-        warnings: one sentence each, preceded by the letter of the file if there are two.
+        warnings: one sentence each, preceded by the letter of the file or run if there are
+            several.
         chosen: what the page shows of the files or runs, and what it leaves out.
         failed: figures that could not be drawn, each with the reason.
     """
@@ -86,8 +88,7 @@ def _(result: Report, options: TextOptions) -> list[Text]:
 
 def report(
     file: str | os.PathLike[str] | WeightSet | InMemory,
-    other: str | os.PathLike[str] | WeightSet | InMemory | None = None,
-    *,
+    *others: str | os.PathLike[str] | WeightSet | InMemory,
     trust: bool = False,
     progress: NamedProgress | None = None,
 ) -> Report:
@@ -99,11 +100,11 @@ def report(
 
     Args:
         file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote, or a capture
-            in memory; the folder that ``hookscope run`` wrote; or weights: a file, a folder or an
-            index.
-        other: a second one to show beside it: values of the same key next to each other, with
-            their differences; or a second run, whose curves are drawn over those of the first.
-            Not for weights, which ``diff`` compares.
+            in memory; the folder that ``hookscope run`` wrote, or a folder of such folders; or
+            weights: a file, a folder or an index.
+        others: a second one to show beside it: values of the same key next to each other, with
+            their differences; or other runs, whose curves are drawn over those of the first, up to
+            26 in all. Not for weights, which ``diff`` compares.
         trust: of a pickled model, build it, which runs code, and show its weights.
         progress: of weights: called with the megabytes that were read, the total, and the name of
             the tensor.
@@ -111,8 +112,8 @@ def report(
     Raises:
         ResultsFileError: a file is missing or damaged, or hookscope did not write it.
         WeightsFileError: a file of weights is missing or damaged.
-        RequestError: one is the folder of a run and the other is not, or one of two has weights,
-            or ``trust`` is given for results.
+        RequestError: one is the folder of a run and another is not, there are too many, one of
+            two has weights, or ``trust`` is given for results.
         CheckFailed: the metadata alone is too large for a page.
 
     Example:
@@ -125,7 +126,7 @@ def report(
         >>> page.tensors, page.warnings, page.html[:15]
         (1, (), '<!doctype html>')
     """
-    sources = [source for source in (file, other) if source is not None]
+    sources = [file, *others]
     labels = [label for source in sources if (label := label_of_weights(source))]
     if labels and len(sources) > 1:
         raise RequestError(
@@ -144,13 +145,24 @@ def report(
         and not holds_features(source)
     ]
     if not folders:
+        if len(sources) > 2:
+            raise RequestError(
+                f"A page shows two result files beside each other, not {len(sources)}.",
+                "Name two of them, or run folders.",
+            )
         return _report_of_captures(cast("list[str | os.PathLike[str] | InMemory]", sources))
     if len(folders) < len(sources):
         raise RequestError(
-            f"{folders[0]} is a folder, and the other argument is not.",
-            "Name two run folders, or two result files.",
+            f"{folders[0]} is a folder, and another argument is not.",
+            "Name run folders, or two result files.",
         )
-    return _report_of_runs(folders)
+    runs = [run for folder in folders for run in runs_in(folder) or [folder]]
+    if len(runs) > len(LETTERS):
+        raise RequestError(
+            f"A page shows up to {len(LETTERS)} runs, and these are {len(runs)}.",
+            "Name some of them.",
+        )
+    return _report_of_runs(runs)
 
 
 def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) -> Report:
@@ -195,7 +207,7 @@ def _report_of_weights(weights: WeightSet, progress: NamedProgress | None) -> Re
 
 
 def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
-    """Return the page of one or two run folders; of several ranks it shows the first."""
+    """Return the page of run folders; of several ranks it shows the first."""
     notes, runs = [], []
     for folder in folders:
         ranks = rank_folders(folder)
@@ -205,7 +217,15 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
                 f"{folder} has the runs of {len(ranks)} ranks; the page shows {ranks[0].name}."
                 f" {cite_command('hookscope', 'report', str(ranks[1]))} shows another one."
             )
-    findings = check_run(runs[0].folder, RunCheckOptions()).findings
+    letters = LETTERS if len(runs) > 1 else ("",)
+    findings = sorted(
+        (
+            replace(finding, run=letter)
+            for letter, run in zip(letters, runs, strict=False)
+            for finding in check_run(run.folder, RunCheckOptions()).findings
+        ),
+        key=lambda finding: LEVELS.index(finding.level),
+    )
     page = build_run_page(runs, findings, notes)
     html = write_run_page(page)
     _check_size(html, folders[0], "Watch fewer layers.")
@@ -213,8 +233,14 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
         html,
         len({tensor for run in runs for tensor in measured_tensors(run)}),
         sum(len(model.layers) for model in page.data.models),
-        tuple(f"{f.layer}: {f.message}".removeprefix(": ") for f in findings),
-        (*(f"{s.letter}: {s.verdict}".removeprefix(": ") for s in page.sides), *page.notes),
+        tuple(
+            ": ".join(filter(None, (f.run, layer_text(f.layer) if f.layer else "", f.message)))
+            for f in findings
+        ),
+        (
+            *(f"{s.letter}, {s.name}: {s.verdict}" if s.letter else s.verdict for s in page.sides),
+            *page.notes,
+        ),
         (),
     )
 

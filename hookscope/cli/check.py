@@ -114,8 +114,9 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     there is no error and no warning, 1 otherwise.
 
     The folder of a training run, which 'hookscope run' wrote, is checked without running anything:
-    each finding names the layer and the first step. Only --only, --skip, --dead, --vanishing and
-    --floor apply to it.
+    each finding names the layer and the first step. Of a folder of runs, such as runs/, all are
+    checked, and each finding names its run. Only --only, --skip, --dead, --vanishing and --floor
+    apply.
 
     In a file of weights, every tensor is checked: NaN, infinities, zero or constant channels,
     numbers that float16 cannot hold, adapters and batch normalizations that were not trained.
@@ -129,7 +130,7 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     from hookscope.specs import output_path as outputs
 
     model = values["model"]
-    if outputs.is_run_folder(model):
+    if outputs.is_run_folder(model) or outputs.runs_in(model):
         values, kind = _run_values(ctx, values), RUN
     elif is_weights(model):
         values, kind = _weight_values(ctx, values), WEIGHTS

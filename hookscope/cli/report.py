@@ -41,11 +41,11 @@ EXAMPLES = (
     "report",
     click.argument("file", type=FileName("file"), help="Result file, run folder or weights."),
     click.argument(
-        "other",
+        "others",
         type=FileName("file"),
-        required=False,
-        metavar="[FILE2]",
-        help="A second one to show beside it.",
+        nargs=-1,
+        metavar="[FILE]...",
+        help="A second one to show beside it, or more runs.",
     ),
     option(
         "--output",
@@ -64,7 +64,7 @@ EXAMPLES = (
 def report(
     ctx: click.Context,
     file: str,
-    other: str | None,
+    others: tuple[str, ...],
     output: str | None,
     force: bool,
     trust: bool,
@@ -77,8 +77,8 @@ def report(
     file. Two files are shown side by side.
 
     For a run folder, which hookscope run wrote, it has curves over the steps: loss, learning rates,
-    gradient norms, and for each layer the activations, gradients and updates. The curves of two
-    runs are drawn together.
+    gradient norms, and for each layer the activations, gradients and updates. The curves of several
+    runs are drawn together. A folder of runs, such as runs/, means all of them.
 
     For weights (a file, a folder or an index) it has totals, the findings of hookscope check, a
     tree of names, and statistics and a histogram of each tensor.
@@ -87,8 +87,8 @@ def report(
     from hookscope.specs import output_path as outputs
 
     path = Path(output) if output else _default_path(Path(file))
-    for source in (file, other):
-        if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+    for source in (file, *others):
+        if path.exists() and Path(source).exists() and path.samefile(source):
             raise RequestError(
                 f"{path} is an input of this command and would be overwritten by its output.",
                 "Name another file with --output.",
@@ -100,7 +100,7 @@ def report(
     with reading_file, console.bar("Reading") as advance:
         from hookscope.api.report import report as api_report
 
-        result = api_report(file, other, trust=trust, progress=advance)
+        result = api_report(file, *others, trust=trust, progress=advance)
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,7 @@ from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, join_words, quote_word
 from hookscope.specs.near_files import RESULT_FILES, near_files
-from hookscope.specs.output_path import is_run_folder, names_folder
+from hookscope.specs.output_path import is_run_folder, names_folder, runs_in
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -97,8 +98,8 @@ def show(
     statistics, a histogram and the largest entries of each tensor, or with --map its feature maps:
     in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
     features. For the folder of a training run, prints what is known of it and the last values of
-    each layer, and for a KEY its values over the steps. Torch is not loaded, and only the tensors
-    shown are read.
+    each layer, and for a KEY its values over the steps. For a folder of runs, such as runs/, prints
+    a row for each. Torch is not loaded, and only the tensors shown are read.
 
     For weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
     without reading values; with a KEY that names one tensor, its values; with one that names a
@@ -113,6 +114,10 @@ def show(
     if is_run_folder(file):
         _refuse_maps_of_runs(ctx, draws)
         _show_run(console, file, keys, layers)
+        return
+    if runs := runs_in(file):
+        _refuse_maps_of_runs(ctx, draws)
+        _show_runs(console, file, runs[0], [*keys, *layers])
         return
     if layers:
         raise RequestError(
@@ -164,6 +169,18 @@ def _show_features(console: Console, folder: str, key: str) -> None:
         origin = {name: v for name, v in features.manifest.items() if name not in shown}
         console.separate()
         console.result(provenance_lines(origin, console.text_options))
+
+
+def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str]) -> None:
+    from hookscope.results.runs.run_list import RunList
+
+    if names:
+        raise RequestError(
+            f"{folder} has several runs, and a KEY or --layer is for one.",
+            f"Name the run: {join_words(['hookscope', 'show', str(first), names[0]])}",
+        )
+    console.show(RunList.of(folder))
+    console.note(f"next: {join_words(['hookscope', 'show', str(first)])}")
 
 
 def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ class Finding:
         step: the first step of a training run at which it holds, from 0; None without one.
         model: name of the model, in a run that has several; else empty.
         ranks: the processes of a run of several where it holds; else empty.
+        run: the letter or the folder of the run, where several runs are checked; else empty.
     """
 
     check: str
@@ -42,6 +43,7 @@ class Finding:
     step: int | None = None
     model: str = ""
     ranks: tuple[int, ...] = ()
+    run: str = ""
 
     @classmethod
     def of_largest(

@@ -97,6 +97,22 @@ def rank_folders(path: str | os.PathLike[str]) -> list[Path]:
     return [ranks[rank] for rank in sorted(ranks)]
 
 
+def runs_in(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the training runs in a folder such as ``runs``, in the order of their numbers.
+
+    There are none in the folder of a run itself, nor in that of its ranks.
+    """
+    if not os.path.isdir(path) or is_run_folder(path):
+        return []
+    folders = [Path(path, name) for name in os.listdir(path) if is_run_folder(Path(path, name))]
+    return sorted(folders, key=lambda folder: _natural(folder.name))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts ``train-2`` before ``train-10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
     """Whether hookscope wrote ``path``, as its beginning and its end show.
 

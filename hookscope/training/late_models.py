@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hookscope.hooks.process_hooks import Undo, before_any_call, on_new_parameters
+from hookscope.tensors.torch_internals import is_tracing
 from hookscope.training.open_steps import OpenSteps
 from hookscope.training.watched_models import WatchedModels
 
@@ -53,7 +54,7 @@ class LateModels:
             self._stop_waiting = before_any_call(self._guard(self._on_call))
 
     def _on_call(self, module: nn.Module) -> None:
-        if not (torch.compiler.is_compiling() or torch._C._is_tracing()):
+        if not (torch.compiler.is_compiling() or is_tracing()):
             self.find()
 
     def find(self) -> None:
@@ -61,8 +62,14 @@ class LateModels:
         if not self._new or not self._steps.is_fresh:
             return
         self.wait_no_more()
-        known = {inner for model in self._models for inner in model.module.modules()}
-        is_new = any(module not in known for module in self._new)
+        known = {id(weight) for model in self._models for weight in model.module.parameters()}
+        # An exported or traced copy has the parameters of its model.
+        is_new = any(
+            id(weight) not in known
+            for module in self._new
+            for weight in module._parameters.values()
+            if weight is not None
+        )
         self._new.clear()
         if is_new:
             self._search()

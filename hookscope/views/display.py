@@ -48,6 +48,7 @@ from hookscope.results.records import Recording
 from hookscope.results.runs.key_curves import KeyCurves
 from hookscope.results.runs.run_diff import RunDiff
 from hookscope.results.runs.run_export import ExportedRun
+from hookscope.results.runs.run_list import RunList
 from hookscope.results.runs.run_summary import RunSummary
 from hookscope.results.runs.training_run import TrainingRun
 from hookscope.results.similarity.layer_similarity import LayerSimilarity
@@ -362,6 +363,18 @@ def _(result: RunDiff, options: TextOptions) -> list[Text]:
 @document.register(RunDiff)
 def _(result: RunDiff, file: str | None = None) -> dict[str, Any]:
     return documents.document("diff", result.to_json())
+
+
+@text.register(RunList)
+def _(result: RunList, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.run_list import run_list_lines
+
+    return run_list_lines(result, options)
+
+
+@document.register(RunList)
+def _(result: RunList, file: str | None = None) -> dict[str, Any]:
+    return documents.run_list_document(result)
 
 
 @text.register(RunSummary)

@@ -13,9 +13,20 @@ MAX_OTHERS = 8  # further layers of a finding that are named
 
 @dataclass(frozen=True)
 class PageFinding:
-    """A finding; ``link`` leads to its layer or tensor, and is empty if the page has none."""
+    """A finding.
+
+    Attributes:
+        level: ``error``, ``warning`` or ``note``.
+        run: the letter of the run; empty if there is one.
+        layer: the layer or tensor; empty without one.
+        link: leads to it; empty if the page has none.
+        message: one sentence.
+        hint: what to do about it.
+        others: others with the same finding, as a sentence.
+    """
 
     level: str
+    run: str
     layer: str
     link: str
     message: str
@@ -28,6 +39,7 @@ def page_findings(findings: Sequence[Finding], links: Mapping[str, str]) -> tupl
     return tuple(
         PageFinding(
             finding.level,
+            finding.run,
             visible(layer_text(finding.layer)) if finding.layer else "",
             links.get(finding.layer, ""),
             visible(finding.message),

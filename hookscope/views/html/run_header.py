@@ -20,7 +20,7 @@ _VERDICTS = {
 
 
 def run_summary(run: TrainingRun, letter: str) -> RunSummary:
-    """Return the summary of a run; ``letter`` is ``A`` or ``B`` if there are two."""
+    """Return the summary of a run; ``letter`` is ``A``, ``B`` and so on if there are several."""
     info = run.info
     verdict = (
         f"{_VERDICTS[info['status']]} after {plural(info['steps'], 'step')}"

@@ -39,7 +39,7 @@ function linesOf(spec, layers, owners) {
           label: curveLabel(spec, one, layer, run),
           columns: columnsOf(run, one),
           color: (several ? l * runs.length + r : n) % COLORS,
-          dash: (several ? n : Math.floor(n / COLORS)) % DASHES,
+          dash: (several ? n + Math.floor((l * runs.length + r) / COLORS) : Math.floor(n / COLORS)) % DASHES,
         });
       });
     });

@@ -1,4 +1,4 @@
-"""The page of one or two training runs as plain data, and its HTML.
+"""The page of training runs as plain data, and its HTML.
 
 Header, findings and the table of numbers are HTML. The curves are data for the script: ``data`` as
 JSON, and the values in blocks of base64 (``packed_values.py``), decoded when they are first drawn.
@@ -147,7 +147,7 @@ class RunSummary:
     """The summary of one run.
 
     Attributes:
-        letter: ``A`` or ``B`` if there are two runs, else empty.
+        letter: ``A``, ``B`` and so on if there are several runs, else empty.
         name: the name of the folder.
         command: the script and its arguments.
         verdict: status, steps and duration, in a sentence.

@@ -1,7 +1,8 @@
-"""One or two training runs as a page: the layers, the packed curves, the table of last values."""
+"""Training runs as a page: the layers, the packed curves, the table of last values."""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +42,7 @@ from hookscope.views.html.run_page import (
 from hookscope.views.html.run_table import RUN_COLUMNS, layer_rows
 from hookscope.views.text.formats import count_text, visible
 
-LETTERS = ("A", "B")
+LETTERS = tuple(string.ascii_uppercase)
 MAX_RUN_PAGE_BYTES = 30_000_000
 MAX_WORDS = 5_000_000  # of the page, for all values: 27 MB in base64
 
@@ -71,18 +72,18 @@ def build_run_page(
     notes: Sequence[str] = (),
     words: int = MAX_WORDS,
 ) -> RunPage:
-    """Return the page of one run, or of two drawn over each other.
+    """Return the page of one run, or of several drawn over each other.
 
     Args:
-        runs: one or two.
-        findings: what is wrong with the first run, the most serious first.
+        runs: at most 26.
+        findings: what is wrong with them, the most serious first.
         notes: sentences on what the page shows of the runs.
         words: numbers of 32 bits that the curves may take, about.
 
     Raises:
         ResultsFileError: a run is damaged.
     """
-    letters = LETTERS if len(runs) > 1 else ("",)
+    letters = LETTERS[: len(runs)] if len(runs) > 1 else ("",)
     sources = [RunTables(run) for run in runs]
     models = page_models(runs, findings)
     packer = ValuePacker()

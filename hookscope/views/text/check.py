@@ -71,6 +71,8 @@ def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
     >>> found = Finding("nonfinite", ERROR, "fc", "NaN", 1, step=7, model="net", ranks=(0, 3))
     >>> finding_text(found)
     'net fc, step 7, ranks 0, 3: NaN.'
+    >>> finding_text(Finding("nonfinite", ERROR, "", "NaN", 1, step=7, run="train-2"))
+    'run train-2, step 7: NaN.'
     """
     message = finding.message.rstrip(".")
     names = join_names(list(map(layer_text, finding.others)), options)
@@ -79,8 +81,10 @@ def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
 
 
 def _place_text(finding: Finding) -> str:
-    layer = layer_text(finding.layer) if finding.layer else WHOLE_RUN
-    parts = [f"{finding.model} {layer}" if finding.model else layer]
+    whole = "" if finding.run else WHOLE_RUN
+    layer = layer_text(finding.layer) if finding.layer else whole
+    parts = [f"run {finding.run}"] if finding.run else []
+    parts += filter(None, [" ".join(filter(None, (finding.model, layer)))])
     parts += [] if finding.step is None else [f"step {finding.step}"]
     if finding.ranks:
         ranks = ", ".join(map(str, finding.ranks))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
     from hookscope.results.records import Recording
     from hookscope.results.runs.key_curves import KeyCurves
+    from hookscope.results.runs.run_list import RunList
     from hookscope.results.runs.run_summary import RunSummary
     from hookscope.results.trace_events import Trace
     from hookscope.results.weights.weight_set import WeightSet
@@ -167,6 +168,12 @@ def run_document(summary: RunSummary, curves: Sequence[KeyCurves] = ()) -> dict[
     return document(
         "show", {**single, "run": run, "curves": [each.to_json() for each in curves] or None}
     )
+
+
+def run_list_document(result: RunList) -> dict[str, Any]:
+    """Return the runs of a folder: what describes a file of tensors as null, then ``runs``."""
+    single = {"file": str(result.folder), "recording": None, "tensors": None}
+    return document("show", {**single, **result.to_json()})
 
 
 def failure_document(command: str, error: ForwardError) -> dict[str, Any]:

@@ -41,20 +41,20 @@ from hookscope.views.text.text_table import (
     sentence,
 )
 
-COLUMNS = (
+COUNTS = (
     Column("series"),
     Column("compared", right=True),
     Column("differ", right=True),
     Column("first step", "step", right=True),
-    Column("where"),
-    Column("measure"),
-    Column("A", right=True),
-    Column("B", right=True),
 )
+PLACE = (Column("where"), Column("measure"))
+VALUES = (Column("A", right=True), Column("B", right=True))
+COLUMNS = (*COUNTS, *PLACE, *VALUES)
 SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in ("A", "B", "first step")),
-    *(("drop", title) for title in ("compared", "measure", "differ")),
+    *(("drop", title) for title in ("note", "compared", "differ")),
 )
+_OTHER_CELLS = 62  # of the columns but the place, about, and the spaces between all
 NAMES = {
     BATCH: "batch size",
     OUTPUT: "outputs",
@@ -77,15 +77,19 @@ def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
         result: the comparison.
         options: where the lines are printed.
     """
-    rows = tuple(_row(row, result.first) for row in result.rows)
-    table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
+    # The names of layers are not cut: where they leave no room for the values, they come below.
+    places = [len(_where(row.first)) for row in result.rows if row.first]
+    is_narrow = options.width is not None and max(places, default=0) + _OTHER_CELLS > options.width
+    rows = tuple(_row(row, result.first, is_narrow) for row in result.rows)
+    columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
+    table = result_table(Table(columns, rows, SQUEEZE), options)
     verdict = [
         line for text, style in _verdict(result, options) for line in sentence(text, options, style)
     ]
     return join_blocks(table, verdict, options=options)
 
 
-def _row(row: KindComparison, first: RunDifference | None) -> Row:
+def _row(row: KindComparison, first: RunDifference | None, is_narrow: bool) -> Row:
     style = ALERT_STYLE if row.first else ""
     cells = [
         Cell(NAMES[row.kind]),
@@ -93,16 +97,16 @@ def _row(row: KindComparison, first: RunDifference | None) -> Row:
         Cell(count_text(row.differing), value=row.differing, style=style),
     ]
     if row.first is None:
-        return Row((*cells, *[Cell("-")] * (len(COLUMNS) - len(cells))))
-    cells += [
-        Cell(count_text(row.first.step), value=row.first.step, style=style),
-        Cell(_where(row.first)),
-        Cell(row.first.measure),
-        number_cell(row.first.a),
-        number_cell(row.first.b),
-    ]
-    is_first = row.first == first
-    return Row(tuple(cells), Cell(FIRST_DIFFERENCE_NOTE if is_first else "", style=ALERT_STYLE))
+        columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
+        return Row((*cells, *[Cell("-")] * (len(columns) - len(cells))))
+    cells.append(Cell(count_text(row.first.step), value=row.first.step, style=style))
+    place = [Cell(_where(row.first)), Cell(row.first.measure)]
+    values = (number_cell(row.first.a), number_cell(row.first.b))
+    note = FIRST_DIFFERENCE_NOTE if row.first == first else ""
+    if not is_narrow:
+        return Row((*cells, *place, *values), Cell(note, style=ALERT_STYLE))
+    text = ", ".join(filter(None, (*(cell.text for cell in place), note)))
+    return Row((*cells, *values), Cell(text, style=ALERT_STYLE if note else ""))
 
 
 def _where(difference: RunDifference) -> str:

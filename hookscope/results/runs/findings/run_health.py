@@ -95,6 +95,37 @@ def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
     )
 
 
+def check_runs(folders: Sequence[Path], options: RunCheckOptions) -> Health:
+    """Return what went wrong in several training runs, each finding with the name of its run.
+
+    A check was made if it could be made in one of them.
+
+    Raises:
+        ResultsFileError: a file of a run is damaged.
+    """
+    of_each = [(folder, check_run(folder, options)) for folder in folders]
+    findings = [
+        replace(finding, run=folder.name)
+        for folder, health in of_each
+        for finding in health.findings
+    ]
+    findings.sort(key=lambda one: LEVELS.index(one.level))
+    made = [name for name in options.names if any(name in health.checks for _, health in of_each)]
+    unmade = {name: reason for _, health in of_each for name, reason in health.unmade.items()}
+    first = of_each[0][1]
+    return Health(
+        tuple(findings),
+        tuple(made),
+        {name: reason for name, reason in unmade.items() if name not in made},
+        first.thresholds,
+        {
+            "run": {"folder": os.fspath(folders[0].parent)},
+            "runs": [health.metadata["run"] for _, health in of_each],
+            "versions": first.metadata["versions"],
+        },
+    )
+
+
 def _merge_ranks(found: Iterable[tuple[int | None, Finding]]) -> list[Finding]:
     """One finding for all ranks that have it at the same step and layer."""
     merged: dict[tuple[object, ...], Finding] = {}
