@@ -12,7 +12,7 @@ from hookscope.results.diff.diff_result import Diff
 from hookscope.results.diff.record_matches import LayerFilter
 from hookscope.results.features.features_diff import FeaturesDiff, compare_features
 from hookscope.results.runs.run_comparator import compare_runs
-from hookscope.results.runs.run_diff import RunDiff
+from hookscope.results.runs.run_diff import RunDiff, RunDiffs
 from hookscope.results.weights.diff_sides import weight_sides
 from hookscope.results.weights.weight_diff import WeightDiff
 from hookscope.results.weights.weight_set import WeightSet
@@ -21,6 +21,7 @@ from hookscope.specs.diff_request import (
     RunDiffOptions,
     are_features,
     are_runs,
+    check_more_runs,
     check_run_diff_options,
 )
 from hookscope.specs.progress import Progress
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 def diff(
     a: Side,
     b: Side,
-    *,
+    *more: str | os.PathLike[str],
     layers: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
     depth: int | None = None,
@@ -72,7 +73,7 @@ def diff(
     device: str | Sequence[str] = (),
     train: bool = False,
     progress: Progress | None = None,
-) -> Diff | RunDiff | WeightDiff | FeaturesDiff:
+) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff:
     """Compare two captures, runs, sets of weights, features folders, or models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models first run once
@@ -83,7 +84,8 @@ def diff(
     Two folders of training runs that ``hookscope run`` wrote are compared without torch, at the
     steps that both have; the result is a ``RunDiff``, which names the first step and layer that
     differ. The keywords ``layers``, ``atol``, ``rtol`` and ``strict`` apply; the default
-    tolerance is 0, because a repeated run has the same bits, and NaN in both is equal.
+    tolerance is 0, because a repeated run has the same bits, and NaN in both is equal. With
+    ``more`` runs, A is compared with each of them, and the result is a ``RunDiffs``.
 
     Two files of weights, folders of them or results of ``load`` are compared tensor by tensor,
     without torch; the result is a ``WeightDiff``, the most changed tensors first. If one side is a
@@ -100,6 +102,7 @@ def diff(
     Args:
         a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
         b: the capture, run, weights or model to compare with A.
+        more: more folders of runs to compare with A, if it is one.
         layers: layer patterns, matched against names in A and in B; none means all.
         types: class names, or globs of them.
         depth: the maximum number of parts of a name.
@@ -157,9 +160,12 @@ def diff(
     sides: Any = (a, b)
     for side in sides:
         check_no_state_dict(side)
+    check_more_runs(a, b, more)
     if are_runs(a, b):
         check_run_diff_options(chosen)
-        return compare_runs(sides[0], sides[1], RunDiffOptions(layers, atol, rtol, strict))
+        options_of_runs = RunDiffOptions(layers, atol, rtol, strict)
+        diffs = [compare_runs(sides[0], other, options_of_runs) for other in (sides[1], *more)]
+        return RunDiffs(tuple(diffs)) if more else diffs[0]
     if are_features(a, b):
         check_run_diff_options(chosen, "features folders")
         options_of_rows = RunDiffOptions(layers, atol, rtol, strict)

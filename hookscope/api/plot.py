@@ -1,21 +1,26 @@
-"""Plot a capture, in a file or in memory, or a file of weights, without torch."""
+"""Plot a capture, training runs or a file of weights, without torch."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hookscope.api.weight_source import as_weights, check_trust
+from hookscope.errors import RequestError
 from hookscope.results.capture_arrays import InMemory, open_source
+from hookscope.results.runs.rank_runs import open_run
 from hookscope.results.weights.weight_reader import WeightReader
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
+from hookscope.specs.output_path import is_run_folder, runs_in
 from hookscope.specs.progress import NamedProgress
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.plot_choice import choose_plot
+from hookscope.views.images.run_panels import run_panels
 from hookscope.views.images.weight_plot_choice import HIST, choose_weight_plot
 
 if TYPE_CHECKING:
@@ -40,7 +45,10 @@ def plot(
     trust: bool = False,
     progress: NamedProgress | None = None,
 ) -> Drawing:
-    """Plot a capture, or the tensors of a file of weights.
+    """Plot a capture, training runs, or the tensors of a file of weights.
+
+    Of the folder of a training run, loss, gradient norm and learning rate are drawn over the steps,
+    or the curves of ``keys``. Of a folder of runs, those of all runs. Only ``dark`` applies.
 
     For weights, one tensor is drawn as kernels (three dimensions or more), as a matrix or as a
     curve, and several as histograms; without keys, mean and spread of each are drawn. A matrix with
@@ -50,7 +58,8 @@ def plot(
     given. No other option applies to that picture.
 
     Args:
-        file: the file of a capture, a capture in memory, or weights: a file, a folder or an index.
+        file: the file of a capture, a capture in memory, the folder of a training run or of
+            several, or weights: a file, a folder or an index.
         keys: tensors, layers or globs of either, optionally followed by a slice; none means all
             tensors in the file.
         kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; of weights ``hist`` or
@@ -86,6 +95,8 @@ def plot(
     patterns = [keys] if isinstance(keys, str) else list(keys)
     if trust:
         check_trust(file)
+    if folders := _run_folders(file):
+        return _plot_runs(folders, patterns, kind, dark)
     weights = as_weights(file, trust)
     if weights is not None:
         with require_matplotlib():
@@ -106,6 +117,32 @@ def plot(
     return draw_capture(
         capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
     )
+
+
+def _run_folders(file: object) -> list[Path]:
+    if not isinstance(file, str | os.PathLike):
+        return []
+    return [Path(file)] if is_run_folder(file) else runs_in(file)
+
+
+def _plot_runs(
+    folders: Sequence[Path], keys: Sequence[str], kind: str | None, dark: bool
+) -> Drawing:
+    if kind is not None:
+        raise RequestError(
+            "--kind is for captures and weights; a training run is drawn as curves.",
+            "Leave out --kind.",
+        )
+    runs = [open_run(folder) for folder in folders]
+    panels = run_panels(runs, keys)
+    with require_matplotlib():
+        from hookscope.views.images.figures.run_figure import draw_run_panels
+    title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
+    if len(runs) > 1:
+        scripts = dict.fromkeys(run.info["script"] for run in runs)
+        title = f"{len(runs)} runs of {', '.join(scripts)}"
+    names = ", ".join(folder.resolve().name for folder in folders)
+    return draw_run_panels(panels, title, names, dark)
 
 
 def _plot_weights(

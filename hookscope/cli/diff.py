@@ -212,6 +212,7 @@ runs = combine(
     "diff",
     click.argument("a", help="A capture, run folder, weights, features or model."),
     click.argument("b", help="What to compare with A, of the same kind."),
+    click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     matching,
     options.layers,
     what,
@@ -226,7 +227,7 @@ runs = combine(
     main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",
 )
-def diff(ctx: click.Context, **values: Any) -> None:
+def diff(ctx: click.Context, more: tuple[str, ...], **values: Any) -> None:
     """Compare two captures, runs or files of weights, or models on one input.
 
     Prints one row for each tensor of A that matches one of B, in execution order: largest absolute
@@ -242,7 +243,8 @@ def diff(ctx: click.Context, **values: Any) -> None:
     For the first difference, the operators in the file and the parameters that differ are named.
 
     With two folders that 'hookscope run' wrote, prints the first step at which each kind of series
-    differs, and names the first layer. --layer, --atol, --rtol and --strict apply.
+    differs, and names the first layer. With more than two, compares the first with each of the
+    others. --layer, --atol, --rtol and --strict apply.
 
     With two files of weights, prints each tensor that changed, the most changed first: relative L2
     distance, change of the norm, cosine similarity, largest change of an entry, share of entries
@@ -265,10 +267,12 @@ def diff(ctx: click.Context, **values: Any) -> None:
         are_features,
         are_runs,
         check_capture_options,
+        check_more_runs,
     )
 
+    check_more_runs(values["a"], values["b"], more)
     if are_runs(values["a"], values["b"]):
-        _diff_runs(ctx, values)
+        _diff_runs(ctx, values, more=more)
         return
     if are_features(values["a"], values["b"]):
         _diff_runs(ctx, values, "features folders")
@@ -295,7 +299,12 @@ def diff(ctx: click.Context, **values: Any) -> None:
         ctx.exit(DIFFERENT)
 
 
-def _diff_runs(ctx: click.Context, values: dict[str, Any], what: str = "training runs") -> None:
+def _diff_runs(
+    ctx: click.Context,
+    values: dict[str, Any],
+    what: str = "training runs",
+    more: tuple[str, ...] = (),
+) -> None:
     from hookscope.specs.diff_request import RUN_OPTIONS, RunDiffOptions, check_run_diff_options
 
     typed = ParameterSource.COMMANDLINE
@@ -308,7 +317,7 @@ def _diff_runs(ctx: click.Context, values: dict[str, Any], what: str = "training
     with status, ctx.obj.bar("Rows compared") as advance:
         from hookscope.api.diff import diff as api_diff
 
-        result = api_diff(values["a"], values["b"], **chosen, progress=advance)
+        result = api_diff(values["a"], values["b"], *more, **chosen, progress=advance)
     ctx.obj.show(result)
     if not result.same:
         ctx.exit(DIFFERENT)

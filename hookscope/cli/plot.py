@@ -26,6 +26,7 @@ EXAMPLES = (
         "hookscope plot sample_models/digits.safetensors fc.weight",
         "The matrix of a linear layer in a file of weights.",
     ),
+    Example("hookscope plot sample_models/run loss", "The loss of a training run."),
     Example(
         'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
         "Histograms of several layers.",
@@ -61,11 +62,14 @@ EXAMPLES = (
     topics="keys",
 )
 def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
-    """Plot the contents of a result file or weights.
+    """Plot the contents of a result file, training runs or weights.
 
     Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
     feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
     Torch is not loaded.
+
+    For a training run, or a folder of runs such as runs/, plots loss, gradient norm and learning
+    rate over the steps, or the curves of each KEY; only --dark applies.
 
     For weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and
     without a KEY mean and spread of all; --kind is then hist or flow.

@@ -232,6 +232,19 @@ def are_runs(a: object, b: object) -> bool:
     return is_run[0]
 
 
+def check_more_runs(a: Any, b: Any, more: Sequence[Any]) -> None:
+    """Raise RequestError if there are more than two things to compare that are no runs."""
+    if not more:
+        return
+    for one in (a, b, *more):
+        if not (isinstance(one, str | os.PathLike) and is_run_folder(one)):
+            raise RequestError(
+                f"{one} is not the folder of a training run, and only runs are compared with more"
+                " than one other.",
+                "Name two things to compare, or run folders alone.",
+            )
+
+
 def are_features(a: object, b: object) -> bool:
     """Whether both A and B are features folders."""
     return all(isinstance(one, str | os.PathLike) and holds_features(one) for one in (a, b))

@@ -46,7 +46,7 @@ from hookscope.results.module_tree import ModuleTree
 from hookscope.results.probes.layer_probes import LayerProbes
 from hookscope.results.records import Recording
 from hookscope.results.runs.key_curves import KeyCurves
-from hookscope.results.runs.run_diff import RunDiff
+from hookscope.results.runs.run_diff import RunDiff, RunDiffs
 from hookscope.results.runs.run_export import ExportedRun
 from hookscope.results.runs.run_list import RunList
 from hookscope.results.runs.run_summary import RunSummary
@@ -362,6 +362,18 @@ def _(result: RunDiff, options: TextOptions) -> list[Text]:
 
 @document.register(RunDiff)
 def _(result: RunDiff, file: str | None = None) -> dict[str, Any]:
+    return documents.document("diff", result.to_json())
+
+
+@text.register(RunDiffs)
+def _(result: RunDiffs, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.run_diff import run_diffs_lines
+
+    return run_diffs_lines(result, options)
+
+
+@document.register(RunDiffs)
+def _(result: RunDiffs, file: str | None = None) -> dict[str, Any]:
     return documents.document("diff", result.to_json())
 
 

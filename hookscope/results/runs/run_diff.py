@@ -70,6 +70,26 @@ class KindComparison:
 
 
 @dataclass(frozen=True)
+class RunDiffs(NotebookResult):
+    """The first of several runs compared with each of the others.
+
+    Attributes:
+        diffs: one for each of the others; A is the first run in all of them.
+    """
+
+    diffs: tuple[RunDiff, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs in any of them."""
+        return all(diff.same for diff in self.diffs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as a plain dict."""
+        return {"same": self.same, "diffs": [diff.to_json() for diff in self.diffs]}
+
+
+@dataclass(frozen=True)
 class RunDiff(NotebookResult):
     """The result of comparing two runs at the steps that both have.
 

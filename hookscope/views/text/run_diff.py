@@ -13,6 +13,7 @@ from hookscope.results.runs.run_diff import (
     KindComparison,
     RunDiff,
     RunDifference,
+    RunDiffs,
 )
 from hookscope.results.runs.series_kinds import (
     OUTPUT,
@@ -87,6 +88,15 @@ def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
         line for text, style in _verdict(result, options) for line in sentence(text, options, style)
     ]
     return join_blocks(table, verdict, options=options)
+
+
+def run_diffs_lines(result: RunDiffs, options: TextOptions) -> list[Text]:
+    """Return the comparison of A with each of the other runs, each below the names of both."""
+    blocks = []
+    for diff in result.diffs:
+        names = f"A is {diff.a['folder']}, B is {diff.b['folder']}."
+        blocks += [sentence(names, options, "bold"), run_diff_lines(diff, options)]
+    return join_blocks(*blocks, options=options)
 
 
 def _row(row: KindComparison, first: RunDifference | None, is_narrow: bool) -> Row:

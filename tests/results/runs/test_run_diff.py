@@ -33,6 +33,26 @@ STEPS = 40
 NAMES = list(TYPES)
 
 
+def test_a_narrow_terminal_has_the_values_of_both_and_the_places_below() -> None:
+    changed = HealthyRun().plant("conv2/output", "rms", 9, 13)
+    result = compare(HealthyRun(), changed)
+    long = "encoder.layers.11.self_attention.projection"
+    rows = tuple(
+        replace(row, first=row.first and replace(row.first, layer=long, key=f"{long}/output"))
+        for row in result.rows
+    )
+    result = replace(result, rows=rows)
+    for width in (60, 80, 100):
+        lines = [line.plain for line in run_diff_lines(result, TextOptions(width=width))]
+        assert lines[0].split()[-2:] == ["A", "B"]
+        [at] = [n for n, line in enumerate(lines) if line.startswith("outputs")]
+        assert lines[at].split()[-1] == "9.00"
+        assert lines[at + 1].strip().startswith(f"{long}/output, rms"[: width - 4])
+        assert all(len(line) <= width for line in lines)
+    wide = [line.plain for line in run_diff_lines(result, TextOptions(width=140))]
+    assert wide[0].split()[-4:] == ["where", "measure", "A", "B"]
+
+
 def compare(a: HealthyRun, b: HealthyRun, **options) -> RunDiff:
     with tempfile.TemporaryDirectory() as folder:
         paths = (a.write(Path(folder, "a")), b.write(Path(folder, "b")))

@@ -45,7 +45,8 @@ class Drawing:
 
     Attributes:
         figure: the figure of matplotlib; it may be changed.
-        kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention``, ``filters`` or ``cam``.
+        kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention``, ``filters``, ``cam`` or
+            ``curves``.
         shows: what it shows, a line for each tensor.
         dark: whether its background is dark.
     """
