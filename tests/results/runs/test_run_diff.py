@@ -46,7 +46,7 @@ def test_a_narrow_terminal_has_the_values_of_both_and_the_places_below() -> None
         lines = [line.plain for line in run_diff_lines(result, TextOptions(width=width))]
         assert lines[0].split()[-2:] == ["A", "B"]
         [at] = [n for n, line in enumerate(lines) if line.startswith("outputs")]
-        assert lines[at].split()[-1] == "9.00"
+        assert float(lines[at].split()[-1]) == 9
         assert lines[at + 1].strip().startswith(f"{long}/output, rms"[: width - 4])
         assert all(len(line) <= width for line in lines)
     wide = [line.plain for line in run_diff_lines(result, TextOptions(width=140))]
