@@ -156,7 +156,7 @@ def report(
             f"{folders[0]} is a folder, and another argument is not.",
             "Name run folders, or two result files.",
         )
-    runs = [run for folder in folders for run in runs_in(folder) or [folder]]
+    runs = [run for folder in folders for run in runs_in(folder) or [Path(folder)]]
     if len(runs) > len(LETTERS):
         raise RequestError(
             f"A page shows up to {len(LETTERS)} runs, and these are {len(runs)}.",

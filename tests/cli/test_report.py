@@ -55,7 +55,7 @@ def test_a_run_and_a_capture_have_no_common_page(run, tmp_path, repo) -> None:
     small_run(work / "train-1")
     done = run("report", "train-1", repo / "sample_models" / "five.safetensors", cwd=work)
     assert done.rc == 2
-    assert "train-1 is a folder, and the other argument is not." in done.stderr
+    assert "train-1 is a folder, and another argument is not." in done.stderr
     assert not list(work.glob("*.html"))
 
 

@@ -167,4 +167,6 @@ def test_options_and_keywords_make_the_same_comparison(
     [request] = made_in_python(
         "diff", lambda: hookscope.diff(model, model, **keywords, **strict), DiffRequest
     )
-    assert request == DiffRequest(**parse("diff", model, model, *words).params)
+    params = parse("diff", model, model, *words).params
+    assert params.pop("more") == ()  # runs alone may be more than two
+    assert request == DiffRequest(**params)
