@@ -62,7 +62,7 @@ EXAMPLES = (
     topics="keys",
 )
 def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
-    """Plot the contents of a result file, training runs or weights.
+    """Plot the contents of a result file or weights.
 
     Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
     feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
