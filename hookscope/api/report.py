@@ -72,7 +72,7 @@ class Report(NotebookResult):
         """Write the page to a file; return its size in bytes.
 
         Raises:
-            RequestError: the name has an ending other than ``.html``.
+            RequestError: the name has an extension other than ``.html``.
             StoreError: the file cannot be written. An existing file is then unchanged.
         """
         check_ending(Path(path), PAGE)

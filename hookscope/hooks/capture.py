@@ -261,13 +261,13 @@ class Capture(Recording, Mapping[str, Tensor]):
         """Write everything but ``output`` to a safetensors file; return its size in bytes.
 
         Args:
-            path: its suffix selects the format: ``.safetensors``, also if there is no suffix, or
+            path: its extension selects the format: ``.safetensors``, also without one, or
                 ``.npy`` (for one tensor) or ``.npz``, which have no metadata. Dtypes that numpy
                 does not have are widened in these: bfloat16 and float8 to float32, complex32 to
                 complex64.
 
         Raises:
-            RequestError: the suffix is another one, or there are several tensors for a ``.npy``
+            RequestError: the extension is another one, or there are several tensors for a ``.npy``
                 file.
             StoreError: the file cannot be written. An earlier file is not changed.
         """

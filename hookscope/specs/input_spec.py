@@ -163,7 +163,7 @@ def check_file_type(spec: InputSpec) -> None:
         hint = (
             repair
             if cut or kind in filekinds.TOO_LARGE or spec.kind == TORCH
-            else "Rename it with the suffix of its type."
+            else "Rename it with the extension of its type."
         )
         raise InputError(f"The file {spec.path!r} is {kind}, not {wanted[0]}.", hint)
 

@@ -185,7 +185,7 @@ def recording_ending(path: Path) -> str:
     """
     if path.suffix.lower() in PICTURE_SUFFIXES:
         raise RequestError(
-            f"The output {path} has the suffix of an unsupported format.",
+            f"The output {path} has the extension of an unsupported format.",
             f"Use {', '.join(RECORDINGS[:-1])} or {RECORDINGS[-1]}. For a picture:"
             f" hookscope plot FILE{SUFFIX} LAYER -o {join_words([str(path)])}",
         )
@@ -212,7 +212,7 @@ def known_ending(path: Path, endings: Sequence[str]) -> str:
     if ending not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
         raise RequestError(
-            f"The output {path} has the suffix of an unsupported format.",
+            f"The output {path} has the extension of an unsupported format.",
             f"Use {listed}.{_ADD_CSV if ending == '.csv' else ''}",
         )
     return ending
@@ -227,7 +227,7 @@ def picture_ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in PICTURE_SUFFIXES:
         raise RequestError(
-            f"The output {path} does not have the suffix of a picture.",
+            f"The output {path} does not have the extension of a picture.",
             f"Use {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
         )
     return ending
@@ -255,7 +255,7 @@ def check_run_export(path: Path, force: bool) -> bool:
         return False
     if suffix not in RUN_TABLES:
         raise RequestError(
-            f"The output {path} has the suffix of an unsupported format.",
+            f"The output {path} has the extension of an unsupported format.",
             "Use .csv or .parquet, or the name of a folder for TensorBoard.",
         )
     return check_output(path, force, suffix=suffix)
@@ -270,7 +270,7 @@ def check_report_output(path: Path, force: bool) -> bool:
     suffix = path.suffix.lower()
     if suffix not in REPORT_MARKS:
         raise RequestError(
-            f"The output {path} does not have the suffix of a report.",
+            f"The output {path} does not have the extension of a report.",
             "Use .sarif (SARIF 2.1.0) or .xml (JUnit).",
         )
     return check_output(path, force, suffix=suffix)

@@ -128,7 +128,7 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-o", "a.gif"], "does not have the suffix of a picture. Use .png, .jpg, .jpeg, .svg or"),
+        (["-o", "a.gif"], "not have the extension of a picture. Use .png, .jpg, .jpeg, .svg or"),
         (["--colormap", "virids"], "Did you mean viridis"),
         (["--alpha", "1.5"], "1.5 is not in the range 0<=x<=1"),
         (["--alpha", "nan"], "alpha is nan, and an opacity is from 0 to 1"),

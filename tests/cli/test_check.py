@@ -181,7 +181,7 @@ def test_junit_has_a_case_for_each_check(answers, folder) -> None:
         (["--dead", "1.5"], "it is a share"),
         (["--floor", "-1"], "floor cannot be -1"),
         (["--exploding", "nan"], "exploding cannot be nan"),
-        (["-o", "found.txt"], "does not have the suffix of a report"),
+        (["-o", "found.txt"], "does not have the extension of a report"),
         (["-o", "no/folder/found.xml"], "does not exist"),
         (["--forward-only", "--loss", "ce"], "which --forward-only skips"),
         (["--forse"], "No such option"),

@@ -120,7 +120,7 @@ def test_a_damaged_shard_leaves_the_earlier_file(folder: Path, tmp_path: Path) -
         (
             "a.txt",
             "conv",
-            r"has the suffix of an unsupported format.\nUse .safetensors, .npy, .npz or",
+            r"has the extension of an unsupported format.\nUse .safetensors, .npy, .npz or",
         ),
         ("a.npy", "cnov", "Did you mean conv"),
         ("a.npy", "conv[0]", "is followed by a slice"),

@@ -170,7 +170,7 @@ def _saved(shot: hookscope.Capture, folder: Path) -> Path:
 
 def test_other_endings_are_refused(shot, tmp_path: Path) -> None:
     for name in ("a.gif", "a", "a.webp"):
-        with pytest.raises(RequestError, match="not have the suffix of a picture") as caught:
+        with pytest.raises(RequestError, match="not have the extension of a picture") as caught:
             save_overlay(shot, tmp_path / name)
         assert ".png, .jpg, .jpeg, .svg or .pdf" in caught.value.hint
 

@@ -153,7 +153,7 @@ def test_all_ranks_are_exported_as_one(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_an_error_with_a_repair(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="suffix of an unsupported format") as caught:
+    with pytest.raises(RequestError, match="extension of an unsupported format") as caught:
         hookscope.export(folder, tmp_path / "a.npy")
     assert ".csv" in caught.value.hint and "TensorBoard" in caught.value.hint
     (tmp_path / "file").touch()

@@ -75,7 +75,7 @@ def test_a_picture_of_ours_may_be_replaced_and_no_other(file, tmp_path, ending) 
 
 def test_other_endings_are_refused(file, tmp_path) -> None:
     for name in ("a.gif", "a", "a.png.gz"):
-        with pytest.raises(RequestError, match="not have the suffix of a picture") as caught:
+        with pytest.raises(RequestError, match="not have the extension of a picture") as caught:
             hookscope.plot(file).save(tmp_path / name)
         assert ".png, .jpg, .jpeg, .svg or .pdf" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
@@ -147,7 +147,7 @@ def test_a_wrong_file_or_name_is_told_before_anything_is_written(run, file, tmp_
     for arguments, status, words in [
         (["none.safetensors"], 2, "Cannot read none.safetensors"),
         ([file, "conv"], 2, "Did you mean conv1"),
-        ([file, "-o", "a.gif"], 2, "not have the suffix of a picture"),
+        ([file, "-o", "a.gif"], 2, "not have the extension of a picture"),
         ([file, "--kind", "map"], 2, "is not one of"),
         ([file, "--channels", "red"], 2, "not a list of channels"),
     ]:
