@@ -93,8 +93,8 @@ def export(
         features: the folder, or its address; the file of a capture; or the folder of a training
             run.
         output: the file. Its extension selects the format: ``.safetensors``, which
-            ``hookscope.load`` and ``hookscope show`` also open; ``.npy``, one array of one layer, for
-            ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, for a
+            ``hookscope.load`` and ``hookscope show`` also open; ``.npy``, one array of one layer,
+            for ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, for a
             folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a fixed-length
             list for each layer. In files of numpy, bfloat16 and the float8 types become float32 and
             complex32 becomes complex64, with the same values. For a training run: ``.csv`` or

@@ -137,6 +137,8 @@ foreach_sub_: Callable[[Sequence[Tensor], Sequence[Tensor]], object] = _found(
 
 # Autograd ----------------------------------------------------------------------------------------
 
+# The public function is a context manager whose end an interrupt can prevent.
+set_grad_enabled: Callable[[bool], None] = _found("torch._C._set_grad_enabled")
 current_graph_task_id: Callable[[], int] = _found("torch._C._current_graph_task_id")
 next_sequence_nr: Callable[[], int] = _found("torch._C._autograd._get_sequence_nr")
 top_saved_tensors_hooks: Callable[[bool], object] = _found(

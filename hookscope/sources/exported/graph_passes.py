@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import has_side_effect, map_aggregate
 
+from hookscope.tensors.torch_internals import set_grad_enabled
+
 _CASTS = {
     torch.ops.aten.to.dtype,
     torch.ops.aten.to.dtype_layout,
@@ -117,7 +119,7 @@ _BLOCK = torch.ops.higher_order.wrap_with_set_grad_enabled
 def switch_autograd(enabled: bool) -> bool:
     """Switch autograd on or off; return the previous state."""
     before = torch.is_grad_enabled()
-    torch.set_grad_enabled(enabled)
+    set_grad_enabled(enabled)
     return before
 
 
