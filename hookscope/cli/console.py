@@ -379,7 +379,7 @@ def _wrapped(text: str, width: int) -> str:
     lines, line = [], ""
     for part in _PARTS.findall(text):
         joined = f"{line} {part}" if line else part
-        if line.strip() and len(joined) > width:
+        if line.strip() and len(joined) > width and len(f"  {part}") <= width:
             lines.append(line)
             joined = f"  {part}"
         line = joined

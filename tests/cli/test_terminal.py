@@ -46,7 +46,9 @@ def seen(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., lis
     """Runs a command on a terminal and returns the screens that it showed, line by line each."""
     (tmp_path / "slow.py").write_text(SLOW)
 
-    def watch(columns: int, *words: str, stdout: Path | None = None) -> list[list[str]]:
+    def watch(
+        columns: int, *words: str, stdout: Path | None = None, status: int = 0
+    ) -> list[list[str]]:
         pid, terminal = pty.fork()
         if not pid:
             try:
@@ -69,7 +71,7 @@ def seen(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., lis
             if not data:
                 break
             raw += data
-        assert os.waitpid(pid, 0)[1] == 0, raw
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status, raw
         os.close(terminal)
         screen = pyte.Screen(columns, 40)
         stream, screens = pyte.ByteStream(screen), []
@@ -112,7 +114,15 @@ def test_the_bar_is_as_wide_as_its_terminal_where_the_result_goes_to_a_file(seen
     assert "\x1b" not in result.read_text()
 
 
-def test_notes_are_broken_between_words(seen, tmp_path: Path) -> None:
+def test_notes_and_errors_are_broken_between_words(seen, tmp_path: Path) -> None:
     lines = seen(40, "config", stdout=tmp_path / "settings.txt")[-1]
-    assert lines[0] == "the user's settings file:"
-    assert lines[-1].endswith("(does not exist)") and lines[1].startswith("  /")
+    assert lines[0].startswith("the user's settings file: /")  # no line has room for the path
+    assert lines[-1].endswith("(does not exist)")
+    assert seen(60, "capture", "--what", "attention", status=2)[-1] == [
+        "Error: Invalid value for --what: 'attention' is not one of",
+        "  output, input. Separate several with commas. Did you mean",
+        "  --attention?",
+        "See: hookscope capture --help",
+    ]
+    # A command that has no room stays in one piece: it is copied from the terminal.
+    assert seen(60, "lens", status=2)[-1][2].startswith("Name one: hookscope lens hf:FOLDER")
