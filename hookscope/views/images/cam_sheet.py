@@ -301,9 +301,8 @@ def paint(sheet: CamSheet) -> Image.Image:
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """The font of the other pictures, which is part of matplotlib; without it, that of pillow."""
-    matplotlib = find_spec("matplotlib")
-    folders = matplotlib.submodule_search_locations if matplotlib else None
-    for folder in folders or ():
+    package = find_spec("matplotlib")
+    for folder in (package.submodule_search_locations if package else None) or ():
         file = Path(folder, "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
         if file.is_file():
             return ImageFont.truetype(str(file), size)
