@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -70,6 +71,13 @@ def record(
             run = {"command": "record", "model": {"spec": spec}, "versions": versions()}
             capture.metadata = run
             yield capture
+    if not capture.records and "torch._dynamo" in sys.modules:  # what torch.compile imports
+        log.warning(
+            "nothing was recorded: %s was not called, or was called from compiled code, which calls"
+            " no hooks. Pass what torch.compile returned to record(), or run the block with"
+            " torch.compiler.set_stance('force_eager').",
+            spec,
+        )
     for name in recorder.modified_inputs:
         log.warning(
             "%s: an input that shares memory with another input was changed in place. While"

@@ -16,9 +16,9 @@ NAN, INF, DEAD, SATURATED, VANISHING, EXPLODING = (
     *("nan", "inf", "dead", "saturated"),
     *("vanishing", "exploding"),
 )
-UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES = (
+UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES, UNREAD = (
     *("unused", "frozen", "uncalled", "batchnorm"),
-    *("duplicated", "tied", "dtypes", "devices"),
+    *("duplicated", "tied", "dtypes", "devices", "unread"),
 )
 RUN = "run"  # that the model ran to its end, which all other checks need
 
@@ -107,6 +107,9 @@ CHECKS: dict[str, Check] = {
         ),
         Check(DTYPES, "floating-point types that are mixed", "{} floating-point types"),
         Check(DEVICES, "parameters on several devices", "{} devices"),
+        Check(
+            UNREAD, "parameters and buffers with values that cannot be read", "{} tensor|{} tensors"
+        ),
     )
 }
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hookscope.specs.health_checks import BATCHNORM, CHECKS, INF, NAN, Check
+from hookscope.specs.health_checks import BATCHNORM, CHECKS, INF, NAN, UNREAD, Check
 
 ZERO, CONSTANT, OUTLIER = "zero", "constant", "outlier"
 OVERFLOW, UNDERFLOW = "float16-overflow", "float16-underflow"
-ADAPTER, VARIANCE, UNREAD = "adapter", "variance", "unread"
+ADAPTER, VARIANCE = "adapter", "variance"
 
 WEIGHT_CHECKS: dict[str, Check] = {
     check.name: check

@@ -228,6 +228,29 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_near_names() -> None:
         pass
 
 
+def test_a_recording_around_compiled_code_says_why_it_is_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
+    compiled = torch.compile(net, backend="eager")
+    step = torch.compile(lambda x: net(x) + 1, backend="eager")
+    for call in (compiled, step):
+        call(x)  # compiled before any hook is there
+        caplog.clear()
+        with hookscope.record(net) as capture:
+            call(x)
+        assert not capture
+        assert "Sequential was not called, or was called from compiled code" in caplog.text
+        caplog.clear()
+        with hookscope.record(net) as capture, torch.compiler.set_stance("force_eager"):
+            call(x)
+        assert list(capture) == ["0/output", "./output"]
+        assert not caplog.text
+    with hookscope.record(compiled) as capture:
+        compiled(x)
+    assert list(capture) == ["0/output", "./output"]
+
+
 def test_compiled_modules_run_uncompiled_while_they_are_recorded() -> None:
     inner = nn.Linear(2, 2)
     net = nn.Sequential(torch.compile(inner, backend="eager"))

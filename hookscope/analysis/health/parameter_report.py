@@ -23,9 +23,11 @@ from hookscope.specs.health_checks import (
     NAN,
     NOTE,
     TIED,
+    UNREAD,
     WARNING,
 )
 from hookscope.tensors.grad_mode import without_grad
+from hookscope.tensors.nested import unreadable_reason
 from hookscope.tensors.tensor_stats import dense_real, real_blocks
 
 
@@ -42,6 +44,7 @@ class StateTensor:
         nan: number of NaN entries.
         inf: number of entries that are inf; for a parameter also of those that are -inf.
         all_zero: whether it is a parameter of two dimensions or more whose entries are all zero.
+        unread: why its values cannot be read; empty if they can, and on the meta device.
     """
 
     name: str
@@ -52,6 +55,7 @@ class StateTensor:
     nan: int
     inf: int
     all_zero: bool
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,9 @@ def _storage_key(tensor: Tensor) -> tuple[object, ...]:
 
 def _describe_tensor(name: str, tensor: Tensor, *, parameter: bool) -> StateTensor:
     nan = inf = 0
-    has_values = (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta
+    unread = "" if tensor.is_meta else unreadable_reason(tensor)
+    is_numeric = tensor.is_floating_point() or tensor.is_complex()
+    has_values = is_numeric and not tensor.is_meta and not unread
     all_zero = has_values and parameter and tensor.ndim > 1
     for values in real_blocks(tensor) if has_values else ():
         all_zero = all_zero and not bool(values.any())
@@ -139,6 +145,7 @@ def _describe_tensor(name: str, tensor: Tensor, *, parameter: bool) -> StateTens
         nan,
         inf,
         all_zero,
+        unread,
     )
 
 
@@ -146,7 +153,9 @@ def _equal_parameters(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterato
     """The names of parameters of equal values. Constant ones, as initialised, are left out."""
     candidates: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
     for name, parameter in parameters:
-        if parameter.is_meta or not parameter.is_floating_point() or parameter.numel() < 2:
+        if not parameter.is_floating_point() or parameter.numel() < 2:
+            continue
+        if unreadable_reason(parameter):  # also on the meta device
             continue
         values = dense_real(parameter.detach())
         low, high = values.aminmax()
@@ -180,6 +189,7 @@ def _layers_with_statistics(model: nn.Module) -> tuple[tuple[str, ...], tuple[st
 def parameter_findings(report: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:
     """The findings that need no run of the model."""
     yield from _nonfinite_findings(report.tensors)
+    yield from _unread_findings(report.tensors)
     yield from _batchnorm_findings(report, weights_from_file=weights_from_file)
     yield from _sharing_findings(report)
     floating = [tensor for tensor in report.tensors if tensor.floating and tensor.parameter]
@@ -198,6 +208,19 @@ def _nonfinite_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
                 message = f"{what} {name} has {count:,} {kind} {entries}"
                 hint = "Load weights that are finite; training that diverged produces such values."
                 yield Finding(check, ERROR, owner_of(tensor.name), message, count, 0, hint)
+
+
+def _unread_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
+    """The tensors whose values cannot be read, those with one name and reason together."""
+    owners: dict[str, list[str]] = {}
+    for tensor in tensors:
+        if tensor.unread:
+            what = "parameter" if tensor.parameter else "buffer"
+            name = tensor.name.rpartition(".")[2]
+            message = f"{what} {name} was not checked: it is {tensor.unread}"
+            owners.setdefault(message, []).append(owner_of(tensor.name))
+    for message, (first, *others) in owners.items():
+        yield Finding(UNREAD, NOTE, first, message, 1 + len(others), others=tuple(others))
 
 
 def _batchnorm_findings(report: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:

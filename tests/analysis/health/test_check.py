@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import hookscope
 from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
@@ -506,3 +507,52 @@ def test_a_model_that_exits_ends_the_check() -> None:
 
     with pytest.raises(ForwardError, match="SystemExit: 3"):
         hookscope.check(Module(forward, a=nn.Linear(3, 2)), input=torch.ones(2, 3))
+
+
+class Packed(torch.Tensor):
+    """A weight of integers with a scale, of which few operators are known, as torchao's."""
+
+    @staticmethod
+    def __new__(cls, numbers: Tensor, scale: Tensor) -> Packed:
+        return torch.Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
+
+    def __init__(self, numbers: Tensor, scale: Tensor) -> None:
+        self.numbers, self.scale = numbers, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["numbers", "scale"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride) -> Packed:
+        return cls(inner["numbers"], inner["scale"])
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is nn.functional.linear:
+            x, weight, bias = args
+            return nn.functional.linear(x, weight.numbers * weight.scale, bias)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            packed = cls(func(args[0].numbers), func(args[0].scale))
+            return return_and_correct_aliasing(func, args, kwargs or {}, packed)
+        raise NotImplementedError(f"no {func}")
+
+
+def test_a_weight_that_cannot_be_read_is_named_and_the_rest_is_checked() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    numbers = (net[0].weight.detach() * 100).round().to(torch.int8)
+    weight = Packed(numbers, torch.tensor(0.01))
+    net[0].weight = nn.Parameter(weight, requires_grad=False)
+    with torch.no_grad():
+        net[2].bias[0] = torch.nan
+    health = hookscope.check(net, input=torch.randn(4, 8))
+    found = {(finding.check, finding.layer) for finding in health.findings}
+    assert found >= {("unread", "0"), ("nan", "2")}
+    [unread] = [finding for finding in health.findings if finding.check == "unread"]
+    assert unread.level == "note"
+    assert unread.message.startswith("parameter weight was not checked: it is a Packed, whose")

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from hookscope.files.shell_words import join_words
 from hookscope.results.health import Finding
 from hookscope.results.weights.tensor_measures import TensorMeasures
-from hookscope.specs.health_checks import ERROR, INF, NAN, NOTE, WARNING
+from hookscope.specs.health_checks import ERROR, INF, NAN, NOTE, UNREAD, WARNING
 from hookscope.specs.weight_checks import (
     DEFAULT_WEIGHT_THRESHOLDS,
     OVERFLOW,
     UNDERFLOW,
-    UNREAD,
 )
 
 LIMITS = DEFAULT_WEIGHT_THRESHOLDS

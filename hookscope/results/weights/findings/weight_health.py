@@ -25,7 +25,7 @@ from hookscope.results.weights.findings.value_findings import (
 from hookscope.results.weights.tensor_measures import TensorMeasures, measure_weights
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import WeightCheckOptions
-from hookscope.specs.health_checks import BATCHNORM, INF, LEVELS, NAN
+from hookscope.specs.health_checks import BATCHNORM, INF, LEVELS, NAN, UNREAD
 from hookscope.specs.progress import NamedProgress
 from hookscope.specs.weight_checks import (
     ADAPTER,
@@ -34,7 +34,6 @@ from hookscope.specs.weight_checks import (
     OUTLIER,
     OVERFLOW,
     UNDERFLOW,
-    UNREAD,
     VARIANCE,
     WEIGHT_CHECKS,
     ZERO,
