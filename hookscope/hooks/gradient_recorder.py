@@ -123,7 +123,7 @@ class GradientRecorder:
 
     def begin_call(self, call: ModuleCall, state: CallGradients, *, inputs: bool) -> None:
         """A call begins. With ``inputs`` watch its inputs, which may be replaced by clones."""
-        state.first_node = self._shares.enter()
+        state.first_node = self._shares.enter(call.output)
         state.entered = True
         if inputs:
             arguments = (call.args, call.kwargs)

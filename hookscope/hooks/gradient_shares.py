@@ -119,13 +119,21 @@ class GradientShares:
         self._hooks = hooks
         self._here = _Thread()
 
-    def enter(self) -> int:
-        """A call begins; returns the number of the first node that it may create."""
+    def enter(self, returned: Any = None) -> int:
+        """A call begins; returns the number of the first node that it may create.
+
+        Args:
+            returned: the output of a call that has ended already. What uses a part of it was
+                created after that part.
+        """
         here = self._here
+        nodes = [tensor.grad_fn for tensor in distinct_tensors(returned).values()]
+        numbers = [node._sequence_nr() for node in nodes if node is not None]
+        first = min([next_node_number(), *numbers])
         if here.depth == 0:
-            here.start, here.own = next_node_number(), 0
+            here.start, here.own = first, 0
         here.depth += 1
-        return next_node_number()
+        return first
 
     def abandon(self) -> None:
         """An interrupt has ended a call."""

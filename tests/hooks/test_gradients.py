@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import hookscope
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
+from hookscope.tensors.nested import map_tensors, walk
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits
 
@@ -576,3 +577,46 @@ def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_get
     with hookscope.record(net, what="input", grads=True):
         net(x, x[:1])
     assert ".: an input that shares memory with another input was changed" in caplog.text
+
+
+class Around(nn.Module):
+    """A module with one child, which it calls."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.LSTM, nn.GRU, nn.RNN])
+def test_an_output_that_its_own_module_uses_has_the_gradient_from_outside_wherever_it_is_called(
+    kind: type[nn.Module],
+) -> None:
+    torch.manual_seed(0)
+    inner, x = kind(3, 4), torch.randn(2, 3)
+
+    def loss(output: Any) -> Tensor:
+        first, second = output if isinstance(output[1], Tensor) else (output[0], output[1][1])
+        return first.sum() * 2 + (second**2).sum()
+
+    output = inner(x)
+    apart = map_tensors(output, lambda path, tensor: tensor.detach().requires_grad_())
+    loss(apart).backward()
+    expected = {
+        f"output.{'.'.join(path)}.grad": tensor.grad
+        for path, tensor in walk(apart)
+        if tensor.grad is not None
+    }
+    assert len(expected) == 2
+    around = Around(inner)
+    for module, called, prefix in (
+        (inner, inner, "./"),
+        (around, around, "inner/"),
+        (around, inner, "inner/"),
+    ):
+        with hookscope.record(module, grads=True) as capture:
+            loss(called(x)).backward()
+        for name, gradient in expected.items():
+            assert same_bits(capture[prefix + name], gradient), prefix + name
