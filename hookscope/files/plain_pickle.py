@@ -24,6 +24,7 @@ from hookscope.files.pickle_scan import (
 )
 
 _CUT_KEY = 60  # characters of a key that is not a text, if another has the same
+_MOST_SKIPPED = 256  # numbers of values that are not used
 _LARGEST_KEY = 64  # bits of an integer
 # What instructions raise that do not belong together.
 _UNREADABLE = (
@@ -88,6 +89,8 @@ class PlainUnpickler:
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
         self._count = 0
+        # The keys that were no texts of each mapping, which is kept so that no other has its id.
+        self._no_texts: dict[int, tuple[dict[str, Any], set[str]]] = {}
         self.names = GlobalNames()
         self.called: dict[str, None] = {}
 
@@ -148,6 +151,8 @@ class PlainUnpickler:
         self._push(self._stack[-1])
 
     def _put(self, index: int | None) -> None:
+        if index is not None and index > self._count + _MOST_SKIPPED:  # C++ readers allocate all
+            raise DamagedPickle("it numbers its values far too high")
         self._memo[len(self._memo) if index is None else index] = self._stack[-1]
 
     def _get(self, index: int) -> None:
@@ -195,9 +200,16 @@ class PlainUnpickler:
             raise TypeError("items are set in an object that is not a mapping")
         for key, value in zip(items[::2], items[1::2], strict=True):
             text = key_text(key)
-            if not isinstance(key, str) and text in entries:  # such as two tuples
+            # Such as two tuples, or 2 and "2". The same text twice replaces the first value.
+            if text in entries and not (isinstance(key, str) and self._is_text(entries, text)):
                 text = f"{text[:_CUT_KEY]} {len(entries)}"
+            if not isinstance(key, str):
+                self._no_texts.setdefault(id(entries), (entries, set()))[1].add(text)
             entries[text] = value
+
+    def _is_text(self, entries: dict[str, Any], key: str) -> bool:
+        """Whether a key of a mapping was a text in the pickle."""
+        return id(entries) not in self._no_texts or key not in self._no_texts[id(entries)][1]
 
     def _global(self, name: str) -> None:
         self._push_global(*name.split(" ", 1))

@@ -29,6 +29,7 @@ from hookscope.files.file_types import (
 )
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
+from hookscope.results.weights.record_sizes import check_record_sizes
 from hookscope.specs.input_spec import InputSpec
 from hookscope.specs.output_path import MARK
 from hookscope.specs.suggestions import did_you_mean
@@ -158,6 +159,7 @@ def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
         raise InputError(f"The file {spec.path!r} is {kind}, not tensors.", hint)
     with decoding_errors(spec.path, "tensors saved by torch.save"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        check_record_sizes(io.BytesIO(data))
         value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if spec.rest:
         if not isinstance(value, Mapping):

@@ -23,6 +23,8 @@ from hookscope.errors import ModelError, WeightsFileError
 from hookscope.files import file_types
 from hookscope.files.pickle_scan import DAMAGED_ZIP
 from hookscope.files.weight_files import WeightFiles
+from hookscope.results.weights.record_sizes import check_record_sizes
+from hookscope.results.weights.zip_records import DamagedArchive
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
@@ -119,6 +121,12 @@ def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
     reader = _Reader()
     tensors: dict[str, Tensor] = {}
     for path, listed in files.holders.items():
+        try:
+            check_record_sizes(path)
+        except DamagedArchive as error:
+            raise WeightsFileError(
+                f"The weights in {path!r} cannot be read: {error}.", file_types.WRITE_AGAIN
+            ) from error
         names, read, mapped = _open_file(path)
         lacking = sorted(set(listed) - names.keys())
         if lacking:
@@ -217,6 +225,12 @@ def check_archive_intact(path: str) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
+            names = archive.namelist()
+        if not damaged:
+            _check_one_folder(names)
+            check_record_sizes(path)
+    except DamagedArchive as exc:
+        raise ModelError(f"{path!r} is damaged: {exc}.", file_types.WRITE_AGAIN) from exc
     except (EOFError, *DAMAGED_ZIP) as exc:
         raise ModelError(
             f"{path!r} is a damaged or cut-off archive: {exc}.", file_types.WRITE_AGAIN
@@ -226,3 +240,11 @@ def check_archive_intact(path: str) -> None:
             f"{path!r} is damaged: its record {damaged} is not intact.",
             file_types.WRITE_AGAIN,
         )
+
+
+def _check_one_folder(names: list[str]) -> None:
+    """Raise DamagedArchive if a record is outside the folder of the first one, as PyTorch does."""
+    folder, slash, _ = names[0].partition("/") if names else ("", "", "")
+    outside = [name for name in names if slash and not name.startswith(f"{folder}/")]
+    if outside:
+        raise DamagedArchive(f"its record {outside[0]!r} is outside its folder {folder!r}")

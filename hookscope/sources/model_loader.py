@@ -24,6 +24,7 @@ from hookscope.specs.model_spec import (
     LIVE,
     MODULE,
     ONNX,
+    PICKLED,
     PLUGIN,
     TIMM,
     TORCHSCRIPT,
@@ -48,6 +49,7 @@ _SOURCES = {
     TORCHSCRIPT: "hookscope.sources.torchscript.torchscript_source",
     EXPORTED: "hookscope.sources.exported.exported_source",
     ONNX: "hookscope.sources.onnx.onnx_source",
+    PICKLED: "hookscope.sources.pickled_model",
 }
 
 
@@ -107,7 +109,7 @@ def load(
     spec = os.fspath(spec)
     request = WeightsRequest(os.fspath(weights), tuple((rename or {}).items()), partial)
     _check_file_options(request)
-    parsed = catalog.check_model_spec(spec)
+    parsed = catalog.check_model_spec(spec, trust)
     catalog.check_attn(parsed, attn)
     check_adapter(parsed, adapter)
     keywords = join_arguments(spec, parsed.arguments, model_args)

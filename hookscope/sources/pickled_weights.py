@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hookscope.errors import WeightsFileError
-from hookscope.files.file_types import SAVE_WEIGHTS, describe_file, is_pickled_object
+from hookscope.files.file_types import SAVE_WEIGHTS, WRITE_AGAIN, describe_file, is_pickled_object
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.results.weights.checkpoint_parts import DamagedCheckpoint, choose_part
 from hookscope.results.weights.open_weights import open_weights, split_part
+from hookscope.results.weights.record_sizes import check_record_sizes
 from hookscope.results.weights.weight_dtypes import read_numpy_dtype
 from hookscope.results.weights.weight_set import WeightSet
+from hookscope.results.weights.zip_records import DamagedArchive
 from hookscope.sources.model_weights import tensor_set
 from hookscope.sources.user_code import run_user_code
 
@@ -49,24 +51,42 @@ def open_trusted_weights(text: str) -> WeightSet:
     path, part = split_part(text)
     if not is_pickled_object(describe_file(path)[0]):
         return open_weights(text)
-    with open(path, "rb") as file:
-        classes = foreign_globals(list_globals(file))
-    more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
-    log.warning("%s runs code: it names %s%s", path, ", ".join(classes[:_LISTED]), more)
-    content = run_user_code(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
+    content, named_classes = unpickle_trusted(path)
     try:
         chosen = choose_part(_plain(content, 0), _is_tensor, part, path, decides=_is_of_torch)
     except DamagedCheckpoint as error:
-        raise WeightsFileError(
-            f"The weights in {path!r} cannot be read: {error}.", SAVE_WEIGHTS
-        ) from error
+        raise _unreadable(path, error, SAVE_WEIGHTS) from error
     named = {name: _as_tensor(value) for name, value in chosen.tensors.items() if _is_plain(value)}
     if not named:
         raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)
-    notes = [f"Code of the file was run: it names {', '.join(classes[:_LISTED])}{more}."]
+    notes = [f"Code of the file was run: it names {named_classes}."]
     if left := sorted({*chosen.tensors, *chosen.unread} - named.keys()):
         notes.append(f"Not listed, since they are no plain tensors: {', '.join(left[:_LISTED])}.")
     return tensor_set(named, path, _KIND, chosen.name, metadata=chosen.metadata, notes=tuple(notes))
+
+
+def unpickle_trusted(path: str) -> tuple[Any, str]:
+    """Return what a pickle builds, which runs its code, and the first classes that it names.
+
+    Raises:
+        ModelError: its code raised.
+        WeightsFileError: a record of it is shorter than its tensor.
+    """
+    with open(path, "rb") as file:
+        classes = foreign_globals(list_globals(file))
+    more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
+    named = f"{', '.join(classes[:_LISTED])}{more}"
+    log.warning("%s runs code: it names %s", path, named)
+    try:
+        check_record_sizes(path)
+    except DamagedArchive as error:
+        raise _unreadable(path, error, WRITE_AGAIN) from error
+    load = lambda: torch.load(path, map_location="cpu", weights_only=False)  # noqa: E731
+    return run_user_code(path, load), named
+
+
+def _unreadable(path: str, error: Exception, hint: str) -> WeightsFileError:
+    return WeightsFileError(f"The weights in {path!r} cannot be read: {error}.", hint)
 
 
 def _is_tensor(value: Any) -> TypeGuard[Tensor | NDArray[Any]]:
@@ -100,7 +120,11 @@ def _plain(content: Any, depth: int) -> Any:
         is_read = read_numpy_dtype(content.dtype.str) is not None
         return content if is_read else OpaqueObject("numpy.ndarray")
     if isinstance(content, Mapping):
-        return {str(key): _plain(value, depth + 1) for key, value in content.items()}
+        named: dict[str, Any] = {}
+        for key, value in content.items():
+            name = str(key) if str(key) not in named else f"{key} {len(named)}"  # 2 and "2"
+            named[name] = _plain(value, depth + 1)
+        return named
     if isinstance(content, list | tuple):
         return [_plain(value, depth + 1) for value in content]
     attributes = getattr(content, "__dict__", None)

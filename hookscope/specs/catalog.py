@@ -122,14 +122,14 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     return matching
 
 
-def check_model_spec(text: str) -> ModelSpec:
-    """Parse a model spec and check it without torch.
+def check_model_spec(text: str, trust: bool = False) -> ModelSpec:
+    """Parse a model spec and check it without torch; with ``trust``, a pickled model is one.
 
     Raises:
         ModelError: there is no such file, source or model. A name of torchvision is checked here
             only if the bundled list is for the installed release, and else when it is loaded.
     """
-    spec = parse_model(text)
+    spec = parse_model(text, trust)
     if spec.source == TORCHVISION and list_is_current():
         known = [info.name for info in bundled_models()]
         check_model_name(spec.name, known, suggest_sources=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TORCHVISION, FILE, MODULE = "torchvision", "file", "module"
 TORCHSCRIPT, EXPORTED, ONNX = "torchscript", "exported", "onnx"
+PICKLED = "pickled"
 TIMM, TRANSFORMERS, PLUGIN = "timm", "hf", "plugin"
 LIVE = "live"  # a module that the caller passed
 PLUGIN_GROUP = "hookscope.sources"  # the entry points that other packages register
@@ -62,12 +63,13 @@ class ModelSpec:
 
     Attributes:
         source: ``torchvision``, ``file`` (Python source), ``module`` (one to import), ``timm``,
-            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported`` or ``onnx``.
+            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported``, ``onnx`` or ``pickled``.
         text: the whole spec.
         path: the file or the folder; the dotted name of a module; the prefix of a plugin; what
             follows ``hf:``; empty for a model of torchvision or timm.
         name: the model's name in its source; empty for the only model of a Python file; of a
-            scripted, exported or ONNX file its stem, with characters that a file name may have.
+            scripted, exported, ONNX or pickled file its stem, with characters that a file name may
+            have.
         arguments: those that follow the name, as in ``FILE.py:Net(5)``.
     """
 
@@ -85,8 +87,12 @@ class ModelSpec:
         )
 
 
-def parse_model(text: str) -> ModelSpec:
+def parse_model(text: str, trust: bool = False) -> ModelSpec:
     r"""Parse the spec of a model. The type of a file is read from its content.
+
+    Args:
+        text: the spec.
+        trust: accept a pickled model, which runs code when it is opened.
 
     Raises:
         ModelError: the file is missing, or there is no model in the file or source.
@@ -118,7 +124,7 @@ def parse_model(text: str) -> ModelSpec:
                 f"{name!r} is not a valid Python name.", f"Write {path}:NAME or {path}:NAME(5)."
             )
         return ModelSpec(FILE, text, path, name or "")
-    if Path(text).is_file() and (source := _SOURCES.get(describe_file(text)[0])):
+    if Path(text).is_file() and (source := _source_of_file(text, trust)):
         name = re.sub(r"[^\w-]+", "_", Path(text).stem).strip("_-")
         return ModelSpec(source, text, text, name or source)
     reject_path(text)
@@ -135,6 +141,14 @@ def parse_model(text: str) -> ModelSpec:
         near = near_files(text, MODEL_FORMS, MODEL_FILES)
         raise ModelError(f"There is no {noun} {text!r}.", near)
     return ModelSpec(TORCHVISION, text, "", text)
+
+
+def _source_of_file(path: str, trust: bool) -> str:
+    """The source for a file of this content; empty if it is no model."""
+    kind = describe_file(path)[0]
+    if trust and file_types.is_pickled_object(kind):
+        return PICKLED
+    return _SOURCES.get(kind, "")
 
 
 def may_name_code(text: str) -> bool:
@@ -288,9 +302,21 @@ def reject_path(text: str) -> None:
             show = f"Show its content: hookscope show {quote_word(text)}"
             raise ModelError(f"{text!r} is a capture, not a model.", show)
         kind, repair = describe_file(text)
+        if file_types.is_pickled_object(kind):
+            repair = f"{repair}{_offer_of_trust(text)}"
         raise ModelError(f"{text!r} is {kind}, not a model.", repair)
     if Path(text).exists():
         raise ModelError(f"{text!r} is a pipe or a device, not a model.", _COPY_FIRST)
+
+
+def _offer_of_trust(path: str) -> str:
+    """A sentence that names ``--trust``; empty if the file names a function that runs commands."""
+    from hookscope.files.pickle_scan import dangerous_globals, list_globals
+
+    with open(path, "rb") as file:
+        if dangerous_globals(list_globals(file)):
+            return ""
+    return " Add --trust if you trust its author: it opens the file and runs its code."
 
 
 def is_weights_file(text: str) -> bool:

@@ -93,7 +93,7 @@ class ModelRequest:
         model_args: keyword arguments for the class or factory.
         method: the method to run instead of ``forward``.
         attn: how a model of transformers computes attention.
-        trust: open an exported program even if it carries pickles that run code.
+        trust: open a pickled model, or an exported program with pickles, which runs their code.
         onnx_optimize: how far onnxruntime may change the graph of an ONNX file; None for ``none``.
         adapter: the folder of an adapter of peft; None or ``none`` without one.
 
@@ -153,7 +153,7 @@ class ModelRequest:
     @cached_property
     def spec(self) -> ModelSpec | None:
         """The spec, parsed; None for a module."""
-        return check_model_spec(os.fspath(self.model)) if self.named else None
+        return check_model_spec(os.fspath(self.model), self.trust) if self.named else None
 
     @property
     def stem(self) -> str:

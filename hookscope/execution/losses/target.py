@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hookscope.errors import LossError
 from hookscope.files.file_types import TOO_LARGE, describe_file
+from hookscope.results.weights.record_sizes import check_record_sizes
 from hookscope.specs.losses import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.suggestions import did_you_mean
@@ -143,6 +144,7 @@ def read_target(path: str) -> Tensor:
         elif path.lower().endswith(".safetensors"):
             tensor = load_file(path)
         else:
+            check_record_sizes(path)
             tensor = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # the readers raise many types for a damaged file
         why = str(exc).partition("\n")[0]

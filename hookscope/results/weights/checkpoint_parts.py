@@ -7,6 +7,7 @@ optimizer, or the weights of a model beside their moving average.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeGuard, TypeVar
@@ -126,10 +127,14 @@ class _PartChoice(Generic[Leaf]):
         """The part that the keys lead to."""
         metadata = dict(_cut_off(self._plain_values(self._root, "")))
         self._unread.clear()
-        tensors = {}
+        tensors: dict[str, Leaf] = {}
+        same: Counter[str] = Counter()
         characters = 0
         for names, value in self._walk(node, ()):
-            name = ".".join(names) or "tensor"
+            name = joined = ".".join(names) or "tensor"
+            while name in tensors:  # such as the key "w.2", and the key "2" in "w"
+                same[joined] += 1
+                name = f"{joined} {same[joined]}"
             tensors[name] = value
             characters += len(name)
             if characters > _MOST_NAME_TEXT:

@@ -15,7 +15,7 @@ from hookscope.files.file_types import MOST_INSTRUCTIONS
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle
 from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler, key_text
 from hookscope.results.weights.pickled_arrays import ArrayBuilder
-from hookscope.results.weights.strided_location import is_shape
+from hookscope.results.weights.strided_location import is_shape, span_of
 from hookscope.results.weights.weight_dtypes import bits_of, is_known
 
 _STORAGE_DTYPES = {
@@ -32,6 +32,15 @@ _STORAGE_DTYPES = {
     "ComplexDoubleStorage": "complex128",
     "ComplexFloatStorage": "complex64",
     "UntypedStorage": "uint8",
+}
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+# Bytes of an element of the storages whose values are not read: of quantized tensors, and of dtypes
+# that TorchScript names by themselves.
+_UNREAD_STORAGES = {
+    **dict.fromkeys(("QInt8", "QUInt8", "QUInt4x2", "QUInt2x4", "Bits8", "Bits4x2"), 1),
+    **dict.fromkeys(("Bits1x8", "Bits2x4", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys((f"Float8_{kind}" for kind in _FLOAT8), 1),
+    **{"UInt16": 2, "Bits16": 2, "UInt32": 4, "QInt32": 4, "ComplexHalf": 4, "UInt64": 8},
 }
 _MOST_ELEMENTS = 1 << 62
 _MOST_ARGUMENTS = 16  # of a function that builds a tensor, or of a persistent id
@@ -57,15 +66,18 @@ class StorageRecord:
 
     Attributes:
         key: the name of its bytes in the file.
-        dtype: torch's name of the dtype of its elements.
+        dtype: torch's name of the dtype of its elements; that of its class in torch, such as
+            ``torch.QInt8Storage``, if the values are not read.
         offset: of its first element in the bytes, in elements.
         numel: the number of its elements, as the pickle says.
+        itemsize: the size of an element in bytes.
     """
 
     key: str
     dtype: str
     offset: int
     numel: int
+    itemsize: int
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,7 @@ class TorchUnpickler(PlainUnpickler):
 
     Attributes:
         storages: the size of an element in bytes of each storage by key.
+        needed: the bytes that each storage must have, by key.
 
     Example:
         >>> import collections, io, pickle
@@ -97,6 +110,7 @@ class TorchUnpickler(PlainUnpickler):
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
         self.storages: dict[str, int] = {}
+        self.needed: dict[str, int] = {}
         self._build_array = ArrayBuilder()
         self._copied = 0
 
@@ -143,17 +157,24 @@ class TorchUnpickler(PlainUnpickler):
             return data[0]
         try:
             storage_type, key, _, numel, *views = data
-            dtype = _STORAGE_DTYPES.get(storage_type.name.rpartition(".")[2])
+            kind = storage_type.name.rpartition(".")[2]
         except _UNFIT as error:
             raise DamagedPickle("a persistent id is not valid") from error
-        if dtype is None:  # quantised or not strided
-            return OpaqueObject(storage_type.name)
+        dtype = _STORAGE_DTYPES.get(kind, storage_type.name)
+        if kind in _STORAGE_DTYPES:
+            itemsize = bits_of(dtype) // 8
+        elif (unread := kind.removesuffix("Storage")) in _UNREAD_STORAGES:
+            itemsize = _UNREAD_STORAGES[unread]
+        else:
+            return OpaqueObject(dtype)
         view = views[0] if views and isinstance(views[0], tuple) else ("", 0, numel)
         is_key = isinstance(key, str) or _are_sizes((key,))
         if len(view) != 3 or not _are_sizes((numel, *view[1:])) or not is_key:
             raise DamagedPickle("a persistent id is not valid")
-        self.storages[str(key)] = bits_of(dtype) // 8
-        return StorageRecord(str(key), dtype, view[1], view[2])
+        key = str(key)
+        self.storages[key] = itemsize
+        self.needed[key] = max(self.needed.get(key, 0), numel * itemsize)
+        return StorageRecord(key, dtype, view[1], view[2], itemsize)
 
 
 def _build(name: str, arguments: tuple[Any, ...]) -> Any:
@@ -199,7 +220,18 @@ def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, dtype: st
         raise DamagedPickle("a tensor has sizes that are no numbers, or negative")
     # The stride of a single entry is not used, and may be any number.
     strides = tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True))
+    span = span_of(shape, strides)
+    itemsize = bits_of(dtype) // 8 if dtype else storage.itemsize
+    if span and (offset + span) * itemsize > storage.numel * storage.itemsize:
+        raise DamagedPickle("a tensor extends beyond its storage")
+    if not is_known(storage.dtype):
+        return OpaqueObject(storage.dtype)
     return TensorRecord(storage, dtype or storage.dtype, offset, shape, strides)
+
+
+def _rebuild_quantized(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> Any:
+    _rebuild_tensor(storage, offset, size, stride)
+    return OpaqueObject("torch._utils._rebuild_qtensor")
 
 
 def _rebuild_tensor_v2(
@@ -240,6 +272,7 @@ _REBUILD: dict[str, Callable[..., Any]] = {
     "_rebuild_tensor": _rebuild_tensor,
     "_rebuild_tensor_v2": _rebuild_tensor_v2,
     "_rebuild_tensor_v3": _rebuild_tensor_v3,
+    "_rebuild_qtensor": _rebuild_quantized,
     "_rebuild_parameter": _rebuild_parameter,
     "_rebuild_parameter_with_state": _rebuild_parameter,
 }

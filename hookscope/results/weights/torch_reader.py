@@ -44,7 +44,12 @@ from hookscope.results.weights.torch_pickle import TensorRecord, TorchUnpickler
 from hookscope.results.weights.weight_dtypes import bits_of
 from hookscope.results.weights.weight_names import join_first
 from hookscope.results.weights.weight_set import StoredWeights, WeightTensor, check_count
-from hookscope.results.weights.zip_records import ByteRange, DamagedArchive, ZipRecords
+from hookscope.results.weights.zip_records import (
+    ByteRange,
+    DamagedArchive,
+    ZipRecords,
+    check_record_size,
+)
 
 _VERSION = 1001  # of the old format
 _EXPANDED = 1 << 30  # bytes that a tensor may have beyond the size of its file
@@ -137,7 +142,9 @@ def _archive(path: str) -> _TorchFile:
     root = unpickler.load()
 
     def storage(key: str) -> ByteRange:
-        return records.range(f"{prefix}data/{key}")
+        range_ = records.range(f"{prefix}data/{key}")
+        check_record_size(f"{prefix}data/{key}", range_.size, unpickler.needed[key])
+        return range_
 
     names, called = tuple(unpickler.names), tuple(unpickler.called)
     return _TorchFile("torch.save", root, len(data), names, called, storage)
@@ -227,7 +234,7 @@ def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> 
 def _location(path: str, record: TensorRecord, bytes_: ByteRange) -> StridedLocation:
     """Where a tensor is in the file, which must be inside its storage."""
     size = bits_of(record.dtype) // 8
-    start = record.storage.offset * (bits_of(record.storage.dtype) // 8) + record.offset * size
+    start = record.storage.offset * record.storage.itemsize + record.offset * size
     span = span_of(record.shape, record.strides) * size
     if span and start + span > bytes_.size:
         raise DamagedPickle("a tensor extends beyond its storage")

@@ -39,6 +39,14 @@ class ByteRange:
     record: str = ""
 
 
+def check_record_size(name: str, size: int, needed: int) -> None:
+    """Raise DamagedArchive if the record of a storage is shorter than its tensors need."""
+    if size < needed:
+        raise DamagedArchive(
+            f"its record {name!r} has {size:,} bytes, and its tensor needs {needed:,}"
+        )
+
+
 class ZipRecords:
     """The records of a zip archive by name.
 

@@ -18,7 +18,12 @@ from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.exported.program_modules import build_module
-from hookscope.sources.exported.pt2_archive import check_no_code, check_operators, container_types
+from hookscope.sources.exported.pt2_archive import (
+    check_no_code,
+    check_operators,
+    check_sizes,
+    container_types,
+)
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.specs.model_spec import EXPORTED, ModelSpec, end_sentence
 from hookscope.tensors.nested import map_tensors
@@ -32,6 +37,7 @@ _LOGGERS = (
 )
 # Output types of transformers. No other module is imported because a file names it.
 _OUTPUT = re.compile(r"(transformers\.(?:modeling_outputs|models\.\w+\.modeling_\w+))\.\w+")
+_ENFORCED = re.compile(r"^\[enforce fail at \S+\] ?\. ")  # of the reader in C++
 _LOGGED = "when deserializing the saved file"  # torch raises this, and logs the reason
 
 
@@ -101,6 +107,7 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
     check_archive_intact(path)
     with open(path, "rb") as file:
         try:
+            check_sizes(file, path)
             if not trust:
                 check_no_code(file, path)
             check_operators(file, path)
@@ -116,7 +123,8 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
             except Exception as exc:  # torch raises nearly any type for a damaged file
                 raised = _LOGGED not in str(exc) or not logged
                 cause = exc if raised else logged[-1]
-                text = str(cause).strip().partition("\n")[0].partition(". ")[0]
+                text = _ENFORCED.sub("", str(cause).strip().partition("\n")[0])
+                text = text.partition(". ")[0]
                 hint = f"Export it again, with torch {torch.__version__.partition('+')[0]}."
                 if "is not registered" in text:
                     hint = (

@@ -14,7 +14,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -22,7 +22,11 @@ import torch
 from torch.export.pt2_archive import PT2ArchiveReader
 
 from hookscope.errors import ModelError
+from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
+from hookscope.results.weights.record_sizes import check_record_sizes
+from hookscope.results.weights.strided_location import span_of
+from hookscope.results.weights.zip_records import DamagedArchive, check_record_size
 from hookscope.sources.torchscript.operators import REFUSED
 from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload
 
@@ -30,6 +34,15 @@ _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
 _PICKLED = re.compile(r"data/.*\.pt|serialized_(?!exported_program\.json).*", re.DOTALL)
 _OBJECTS = ("custom_obj_", "opaque_obj_")  # unpickled whatever their flag is
+
+# Bytes of an element by the number that the format has for a dtype.
+_ITEMSIZES = {
+    **dict.fromkeys(["1", "2", "12", "29", "30", "31", "32", "33"], 1),
+    **dict.fromkeys(["3", "6", "13", "28"], 2),
+    **dict.fromkeys(["4", "7", "9", "34"], 4),
+    **dict.fromkeys(["5", "8", "10", "35"], 8),
+    "11": 16,
+}
 
 # Functions that a graph may call besides operators: arithmetic, and modes of autograd.
 _ALLOWED_CALL = re.compile(
@@ -64,6 +77,49 @@ def check_no_code(file: IO[bytes], path: str) -> None:
             "Add --trust if you trust its author. A program of plain tensors saved by"
             " torch.export.save does not need it.",
         )
+
+
+def check_sizes(file: IO[bytes], path: str) -> None:
+    """Raise ModelError if a record of the archive is shorter than a tensor in it."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+        for layout in _layouts(file):
+            for name in layout.names:
+                if config := _CONFIG.fullmatch(name):
+                    _check_tensors(_parse(layout.read(name)), config[1], sizes)
+                elif _PICKLED.fullmatch(name):
+                    check_record_sizes(io.BytesIO(layout.read(name)))
+    except DamagedArchive as error:
+        raise ModelError(f"{path!r} is damaged: {error}.", WRITE_AGAIN) from error
+
+
+def _check_tensors(config: Any, folder: str, sizes: Mapping[str, int]) -> None:
+    """Compare the sizes of records with the tensors that a configuration lists."""
+    for _, entry in _items(config):
+        meta = entry.get("tensor_meta") if isinstance(entry, dict) else None
+        if not isinstance(meta, dict):
+            continue
+        itemsize = _ITEMSIZES.get(str(meta.get("dtype")), 0)
+        shape, strides = (_numbers(meta.get(key)) for key in ("sizes", "strides"))
+        (offset,) = _numbers([meta.get("storage_offset")]) or (0,)
+        if shape is None or strides is None or len(shape) != len(strides):
+            continue  # torch refuses it
+        span = span_of(shape, strides)
+        needed = (offset + span) * itemsize if span else 0
+        record = f"{folder}{entry.get('path_name')}"
+        for name, size in sizes.items():
+            if name == record or name.partition("/")[2] == record:
+                check_record_size(record, size, needed)
+
+
+def _numbers(sizes: Any) -> tuple[int, ...] | None:
+    """The numbers in the form ``[{"as_int": 3}]``; None for another one."""
+    if not isinstance(sizes, list):
+        return None
+    numbers = tuple(size.get("as_int") for size in sizes if isinstance(size, dict))
+    known = len(numbers) == len(sizes) and all(type(n) is int and n >= 0 for n in numbers)
+    return numbers if known else None
 
 
 def check_operators(file: IO[bytes], path: str) -> None:

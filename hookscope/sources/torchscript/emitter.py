@@ -78,6 +78,9 @@ class NodeFormatter(Protocol):
     def constant(self, value: Any, id: int = -1) -> str:
         """Return a literal or a name for the value; ``id`` is its number in the graph."""
 
+    def name(self, value: Any) -> str:
+        """Return the name of a global for ``value``."""
+
 
 class FunctionLines:
     """The lines of one Python function."""
@@ -130,20 +133,39 @@ class Emitter:
         inner = public if clear else [self._new(value) for value in inputs]
         self._texts.update(zip((value.id for value in inputs), inner, strict=True))
         self._variables.update(inner)
-        outer = [
-            f"{name}={self.nodes.constant(argument.default)}" if argument.optional else name
-            for name, argument in zip(public, self.method.arguments, strict=True)
-        ]
+        outer, replaced = self._parameters(public)
         function = FunctionLines(RUN if clear else BODY, [SELF, *(outer if clear else inner)])
+        for line in replaced if clear else ():
+            function.write(line)
         self._block(function, self.method.block, owned=ids(inputs))
         results = ", ".join(self._text(value) for value in self.method.block.outputs)
         function.write(f"return {results}")
         self._functions.append(function)
         if not clear:
             wrapper = FunctionLines(RUN, [SELF, *outer])
+            for line in replaced:
+                wrapper.write(line)
             wrapper.write(f"return {BODY}({', '.join([SELF, *public])})")
             self._functions.append(wrapper)
         return "\n".join(line for part in self._functions for line in part.lines)
+
+    def _parameters(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The parameters with their defaults, and lines that replace some defaults at a call.
+
+        A default such as a tensor is on the device of the module, which a definition cannot name.
+        """
+        parameters, lines = [], []
+        for name, argument in zip(names, self.method.arguments, strict=True):
+            if not argument.optional:
+                parameters.append(name)
+                continue
+            text = self.nodes.constant(argument.default)
+            if f"({SELF}, " in text and not isinstance(argument.default, str):
+                stored = self.nodes.name(argument.default)
+                lines.append(f"{name} = {text} if {name} is {stored} else {name}")
+                text = stored
+            parameters.append(f"{name}={text}")
+        return parameters, lines
 
     # Blocks
 

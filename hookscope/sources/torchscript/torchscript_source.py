@@ -20,6 +20,7 @@ from hookscope.sources import weights as weight_files
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.torchscript import private
+from hookscope.sources.torchscript.debug_records import check_debug_records
 from hookscope.sources.torchscript.example_input import find_example
 from hookscope.sources.torchscript.module_builder import ScriptedModule, build_module
 from hookscope.sources.torchscript.operators import REFUSED
@@ -83,6 +84,7 @@ def load(
 
 
 def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
+    check_debug_records(path)
     _check_no_file_access(path)
     archive = ScriptArchive(path)
     if archive.mentions("ConstantMKLDNNTensor"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import hookscope
 from hookscope.errors import LayerError, RequestError, WeightsFileError
 from hookscope.results.weights.open_weights import open_weights
 from hookscope.results.weights.weight_tree import WeightTree
@@ -184,3 +185,17 @@ def test_hints_are_quoted_for_the_shell(tmp_path: Path) -> None:
     with pytest.raises(LayerError) as caught:
         WeightTree.of(open_weights(f"{path}#one")).select(["nothing"], None, False)
     assert caught.value.hint.endswith(f"\"hookscope tree '{path}#one'\" lists them all.")
+
+
+def test_tensors_whose_dotted_names_coincide_are_all_listed(tmp_path: Path) -> None:
+    def saved(name: str, *values: float) -> Path:
+        a, b, c = (torch.full((2,), value) for value in values)
+        torch.save({"w": {2: a, "2": b}, "w.2": c}, tmp_path / name)
+        return tmp_path / name
+
+    first, second = saved("a.pt", 1, 2, 3), saved("b.pt", 7, 2, 3)
+    weights = hookscope.load(first)
+    assert [float(weights[name][0]) for name in weights.tensors] == [1, 2, 3]
+    assert len(set(weights.tensors)) == 3
+    assert not hookscope.diff(first, second).same
+    assert hookscope.diff(first, first).same

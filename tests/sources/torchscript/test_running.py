@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.sources.model_loader import load
 from tests.sources.torchscript.examples import Example, outcome, quietly, saved
 from tests.sources.torchscript.tables import EXAMPLES
 
@@ -263,3 +264,22 @@ def test_a_state_dict_goes_through_a_file(tmp_path: Path) -> None:
     assert module.count == 1
     module.load_state_dict(state)
     assert module.count == 0
+
+
+class WithTensorDefault(nn.Module):
+    def forward(self, x: Tensor, state: Tensor = torch.tensor([1.0, 2.0])) -> Tensor:  # noqa: B008
+        return x + state
+
+
+def test_a_tensor_as_default_argument_is_used_and_can_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "default.pt"
+    with quietly():
+        torch.jit.script(WithTensorDefault()).save(str(path))
+        expected = torch.jit.load(str(path))
+    x = torch.ones(3, 2)
+    capture = hookscope.capture(path, input=x)
+    assert torch.equal(capture["."], expected(x))
+    module = load(path).module
+    assert torch.equal(module(x, torch.zeros(2)), x)
+    assert torch.equal(module(x.double()), expected(x.double()))
+    assert module.double()(x).device == x.device

@@ -1,0 +1,68 @@
+"""Whether the records of a zip archive have as many bytes as the tensors in its pickles need.
+
+PyTorch's readers are written in C++. They take the sizes from the pickle, and read memory beyond a
+record that is shorter.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import IO
+
+from hookscope.files.pickle_scan import DAMAGED_ZIP, LONGEST_PICKLE, DamagedPickle, LongPickle
+from hookscope.results.weights.torch_pickle import TorchUnpickler
+from hookscope.results.weights.zip_records import DamagedArchive, check_record_size
+
+# The pickles that PyTorch reads tensors of; the storages of one are in the folder of its name.
+# PyTorch itself leaves out the values of the inputs that a traced model was saved with.
+_PICKLES = ("data.pkl", "constants.pkl")
+
+
+def check_record_sizes(file: str | IO[bytes]) -> None:
+    """Raise DamagedArchive if a record of an archive is shorter than a tensor in it.
+
+    Args:
+        file: of ``torch.save`` or TorchScript. What is not a zip archive is left to its reader.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            _check_archive(archive)
+    except DAMAGED_ZIP as error:
+        if isinstance(error, DamagedArchive):
+            raise
+        raise DamagedArchive("a record of its zip archive is damaged") from error
+    finally:
+        if not isinstance(file, str):
+            file.seek(0)
+
+
+def _check_archive(archive: zipfile.ZipFile) -> None:
+    sizes: dict[str, int] = {}
+    for info in archive.infolist():  # a name may occur twice; the readers differ in which they take
+        sizes[info.filename] = min(info.file_size, sizes.get(info.filename, info.file_size))
+    for name in sizes:
+        folder, _, last = name.rpartition("/")
+        if last not in _PICKLES or "/" in folder:
+            continue
+        for key, needed in _needed(archive, name).items():
+            record = f"{name.removesuffix('.pkl')}/{key}"
+            check_record_size(record, sizes.get(record, needed), needed)
+
+
+def _needed(archive: zipfile.ZipFile, name: str) -> dict[str, int]:
+    """The bytes that the storages of a pickle need by key."""
+    with archive.open(name) as record:
+        data = record.read(LONGEST_PICKLE + 1)
+    if len(data) > LONGEST_PICKLE:
+        raise DamagedArchive(f"its record {name} has more than {LONGEST_PICKLE:,} bytes")
+    unpickler = TorchUnpickler(io.BytesIO(data))
+    try:
+        unpickler.load()
+    except LongPickle as error:
+        raise DamagedArchive(f"its record {name} is too large: {error}") from error
+    except DamagedPickle as error:
+        raise DamagedArchive(f"its record {name} is not a valid pickle: {error}") from error
+    return unpickler.needed

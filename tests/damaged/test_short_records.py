@@ -1,0 +1,137 @@
+"""Archives whose records do not hold what their pickles and lists say, with right checksums."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hookscope
+from hookscope.errors import HookscopeError
+from hookscope.files.weight_files import find_weight_files
+from hookscope.sources.checkpoint import lazy_tensors
+from tests.sources.torchscript.examples import quietly
+
+X = torch.ones(2, 4)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.fc(x))
+
+
+def repacked(path: Path, change: Callable[[str, bytes], bytes], added: str = "") -> Path:
+    """The archive at ``path`` with changed records, and perhaps one more, beside it."""
+    changed = path.with_name(f"changed-{path.name}")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, change(name, source.read(name)))
+        if added:
+            target.writestr(added, b"x")
+    return changed
+
+
+def cut(ending: str, size: int = 4) -> Callable[[str, bytes], bytes]:
+    return lambda name, data: data[:size] if name.endswith(ending) else data
+
+
+def scripted(folder: Path) -> Path:
+    path = folder / "net.pt"
+    with quietly():
+        torch.jit.save(torch.jit.script(Net()), path)
+    return path
+
+
+def exported(folder: Path) -> Path:
+    path = folder / "net.pt2"
+    torch.export.save(torch.export.export(Net(), (X,)), path)
+    return path
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(HookscopeError) as caught:
+        call()
+    return caught.value.message
+
+
+def test_a_scripted_file_with_a_short_storage_is_refused(tmp_path: Path) -> None:
+    path = repacked(scripted(tmp_path), cut("data/0"))
+    expected = f"{str(path)!r} is damaged: its record 'net/data/0' has 4 bytes, and its tensor"
+    expected += " needs 48."
+    assert refusal(lambda: hookscope.tree(path)) == expected
+    assert refusal(lambda: hookscope.capture(path, input=X)) == expected
+
+
+def test_a_scripted_file_with_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
+    # The shape (3, 4) as two numbers of one byte, in the tuple that follows the storage.
+    longer = repacked(
+        scripted(tmp_path),
+        lambda name, data: data.replace(b"(K\x03K\x04t", b"(K\x7fK\x04t"),
+    )
+    assert "a tensor extends beyond its storage" in refusal(lambda: hookscope.tree(longer))
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_an_exported_file_with_a_short_weight_is_refused(tmp_path: Path, size: int) -> None:
+    path = repacked(exported(tmp_path), cut("weight_0", size))
+    assert refusal(lambda: hookscope.capture(path)) == (
+        f"{str(path)!r} is damaged: its record 'data/weights/weight_0' has {size} bytes, and its"
+        " tensor needs 48."
+    )
+
+
+@pytest.mark.parametrize("use", ["weights", "tree", "input", "target"])
+def test_a_checkpoint_with_a_short_record_is_refused(tmp_path: Path, use: str) -> None:
+    path = tmp_path / "saved.pt"
+    content = Net().state_dict() if use in ("weights", "tree") else torch.zeros(2, 3)
+    torch.save(content if use != "input" else X, path)
+    short = repacked(path, cut("data/0"))
+    calls: dict[str, Callable[[], object]] = {
+        "weights": lambda: lazy_tensors(find_weight_files(str(short))),
+        "tree": lambda: hookscope.tree(short),
+        "input": lambda: hookscope.capture(Net(), input=short),
+        "target": lambda: hookscope.grads(Net(), input=X, loss="mse", target=str(short)),
+    }
+    assert "has 4 bytes, and its tensor needs" in refusal(calls[use])
+
+
+def test_a_trusted_file_with_a_short_record_is_refused(tmp_path: Path) -> None:
+    torch.save(Net(), tmp_path / "whole.pt")
+    short = repacked(tmp_path / "whole.pt", cut("data/0"))
+    assert "has 4 bytes, and its tensor needs" in refusal(lambda: hookscope.tree(short, trust=True))
+
+
+@pytest.mark.parametrize("make", [scripted, exported])
+def test_a_record_outside_the_folder_of_an_archive_is_named(tmp_path: Path, make) -> None:
+    path = repacked(make(tmp_path), lambda name, data: data, added="other/note.txt")
+    assert refusal(lambda: hookscope.tree(path)) == (
+        f"{str(path)!r} is damaged: its record 'other/note.txt' is outside its folder 'net'."
+    )
+
+
+def test_damaged_records_of_source_lines_are_not_read_by_pytorch(tmp_path: Path) -> None:
+    """PyTorch takes gigabytes for such a record, or ends the process with SIGSEGV."""
+    path = scripted(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        name, *_ = [n for n in archive.namelist() if n.endswith(".debug_pkl")]
+        data = archive.read(name)
+    refused = 0
+    for position in range(180, len(data), 9):
+        for byte in (0xFF, 0x7F, ord("r"), ord("X")):
+            other = bytearray(data)
+            other[position] = byte
+            changed = repacked(path, lambda n, d: bytes(other) if n == name else d)  # noqa: B023
+            try:
+                hookscope.tree(changed)
+            except HookscopeError as error:
+                refused += 1
+                assert "changed-net.pt" in error.message
+    assert refused > 10
