@@ -6,15 +6,20 @@ was wrong, 1 if a valid request failed while running.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from hookscope.files.escapes import visible
+from hookscope.files.escapes import bounded, visible
+
+# Characters: a message may quote names and values of files, and a damaged file has any.
+_LONGEST_MESSAGE, _LONGEST_HINT = 1000, 2000
 
 
 class HookscopeError(Exception):
     """Base of all errors raised by hookscope.
 
-    Both texts may contain names of files, modules and keys; invisible characters are escaped.
+    Both texts may contain names of files, modules and keys; invisible characters are escaped,
+    and long texts are cut.
 
     Args:
         message: one sentence that names the cause.
@@ -24,8 +29,8 @@ class HookscopeError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = visible(message.strip())
-        self.hint = visible(hint.strip())
+        self.message = bounded(visible(message.strip()), _LONGEST_MESSAGE)
+        self.hint = bounded(visible(hint.strip()), _LONGEST_HINT)
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -171,3 +176,26 @@ def cause(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+# What torch, the loader of libraries and C++ say when memory is short; torch has no type for it on
+# a CPU.
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|not enough memory|out of memory|std::bad_alloc"
+    r"|failed to map segment from shared object|can't start new thread"
+    r"|storage size calculation overflowed|overflow when unpacking long|unable to mmap",
+    re.IGNORECASE,
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory ran out, whatever its type.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+        True
+    """
+    kinds = (RuntimeError, TypeError, ImportError, OSError)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, kinds) and bool(_NO_MEMORY.search(str(error)))
+    )

@@ -68,7 +68,7 @@ def add_shapes(
     """
     if shape is not None:
         check_noise_shape(loaded, tuple(shape))
-    value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
+    value = loaded.example(0) if shape is None else loaded.layout.make_noise(tuple(shape), 0)
     module = loaded.module
     on_meta = any(parameter.is_meta for parameter in module.parameters())
     try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from hookscope.cli.windows_console import enable_escape_sequences
 from hookscope.errors import RequestError
-from hookscope.files.escapes import visible, visible_lines
+from hookscope.files.escapes import bounded, visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RED, YELLOW, DIM = "1;31", "33", "2"
 TRUE_COLOR = 1 << 24
+_LONGEST_WARNING = 1000  # characters
 _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
     16: "standard",
     256: "256",
@@ -216,7 +217,7 @@ class Console:
 
     def warning(self, text: str) -> None:
         """Print a warning."""
-        self._say(text, YELLOW, "Warning: ")
+        self._say(bounded(visible(text), _LONGEST_WARNING), YELLOW, "Warning: ")
 
     def error(self, text: str, hint: str = "") -> None:
         """Print an error, and its hint on further lines."""

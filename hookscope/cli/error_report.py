@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from hookscope.cli.console import Console
-from hookscope.errors import ForwardError, HookscopeError
+from hookscope.errors import ForwardError, HookscopeError, is_out_of_memory
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # Windows has no EDQUOT.
@@ -60,6 +60,8 @@ def explain_error(error: BaseException) -> ErrorReport:
         return ErrorReport(error.message, error.hint, error.exit_code)
     if isinstance(error, click.ClickException):
         return _usage(error)
+    if is_out_of_memory(error):
+        return _out_of_memory(error)
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in (
         "torch",
         "torchvision",
@@ -70,9 +72,6 @@ def explain_error(error: BaseException) -> ErrorReport:
     if isinstance(error, SystemExit):
         hint = "Move code that should not run on import under: if __name__ == '__main__'."
         return ErrorReport(f"The model's code exited with status {error.code}.", hint, FAILED)
-    if isinstance(error, MemoryError):
-        hint = "Select fewer layers with --layer, or a smaller input with --shape or --size."
-        return ErrorReport("Out of memory.", hint, FAILED)
     if isinstance(error, OSError) and error.errno in _FULL:
         where = f" to {error.filename}" if error.filename else ""
         return ErrorReport(
@@ -121,6 +120,17 @@ def _usage(error: click.ClickException) -> ErrorReport:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "hookscope"
     return ErrorReport(message, f"See: {path} --help", error.exit_code)
+
+
+def _out_of_memory(error: BaseException) -> ErrorReport:
+    if isinstance(error, ImportError):
+        hint = "Close other programs, or raise the limit on memory (ulimit -v)."
+        return ErrorReport("Memory ran out during the import of a package.", hint, FAILED)
+    if "worker process" in str(error):
+        hint = "Use fewer --workers, or a smaller --batch."
+        return ErrorReport("Memory ran out in a process that reads the inputs.", hint, FAILED)
+    hint = "Select fewer layers with --layer, or a smaller input with --shape, --size or --batch."
+    return ErrorReport("Out of memory.", hint, FAILED)
 
 
 def _broken_torch(error: ImportError) -> ErrorReport:

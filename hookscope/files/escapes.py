@@ -7,6 +7,10 @@ and images.
 
 from __future__ import annotations
 
+import re
+
+_LONGEST_WORD = 400  # characters without a space in a message; longer ones are cut
+
 
 def visible(text: str, ascii: bool = False) -> str:
     r"""Return ``text`` on one line, with characters that are not visible written as escapes.
@@ -22,6 +26,31 @@ def visible(text: str, ascii: bool = False) -> str:
     if not (body.isascii() and body.isprintable()):
         body = "".join(_shown(character, ascii) for character in body)
     return body + r"\x20" * (len(text) - len(text.rstrip(" ")))
+
+
+def bounded(text: str, most: int) -> str:
+    """Return a message of at most about ``most`` characters, whatever it quotes from a file.
+
+    A long word, such as a name from a damaged file, is cut first, and then the whole text; what is
+    cut is in the middle.
+
+    Example:
+        >>> bounded("There is no 'a' here.", 100)
+        "There is no 'a' here."
+        >>> bounded("a" * 2000, 1000).count("a") < 310
+        True
+    """
+    if len(text) > _LONGEST_WORD:
+        text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: _without_middle(word[0], 300), text)
+    return _without_middle(text, most)
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    head = most * 2 // 3
+    left_out = f" ... ({len(text) - most:,} characters left out) ... "
+    return text[:head] + left_out + text[head - most :]
 
 
 def visible_lines(text: str) -> str:

@@ -157,7 +157,7 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
         return Batch(value, entries, f"input: {loaded.example_text}, {format_shapes(entries)}")
     if shape is not None:
         check_noise_shape(loaded, shape)
-    value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
+    value = loaded.example(seed) if shape is None else loaded.layout.make_noise(shape, seed)
     entries = _entries(value, "noise")
     warn_if_small(loaded, entries)
     note = f"input: {loaded.layout.distribution} of {format_shapes(entries)} from seed {seed}"

@@ -202,5 +202,7 @@ def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None
     """
     try:
         return _GENERATORS[spec.rest](spec, context.generator), None
-    except (RuntimeError, MemoryError) as exc:  # torch raises either if memory is short
-        raise InputError(f"{spec.text} does not fit into memory.", "Give a smaller shape.") from exc
+    except (RuntimeError, TypeError, MemoryError) as exc:  # as torch does if memory is short
+        raise InputError(
+            f"{spec.text} does not fit into memory.", "Choose a smaller shape."
+        ) from exc

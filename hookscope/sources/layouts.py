@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.errors import InputError
+from hookscope.errors import InputError, is_out_of_memory
 
 log = logging.getLogger("hookscope")
 
@@ -33,6 +33,22 @@ class Layout:
     noise: Callable[[tuple[int, ...], int], Any]
     distribution: str = "standard normal noise"
     frames: int | None = None
+
+    def make_noise(self, shape: tuple[int, ...], seed: int) -> Any:
+        """Return noise as a call value.
+
+        Raises:
+            InputError: it does not fit into memory.
+        """
+        try:
+            return self.noise(shape, seed)
+        except (RuntimeError, TypeError, MemoryError) as error:  # as torch does if memory is short
+            if not is_out_of_memory(error):
+                raise
+            lengths = "x".join(map(str, shape))
+            raise InputError(
+                f"An input of {lengths} does not fit into memory.", "Choose a smaller --shape."
+            ) from error
 
 
 def seeded_generator(seed: int) -> torch.Generator:

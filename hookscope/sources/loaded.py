@@ -241,7 +241,7 @@ class LoadedModel:
                 "Give --shape (for example 1x3x224x224) for noise, or --input FILE, or define"
                 " example_input() in the model's file.",
             )
-        return self.layout.noise(self.shape, seed)
+        return self.layout.make_noise(self.shape, seed)
 
     def arrange(self, images: Sequence[Tensor]) -> Any:
         """Arrange image tensors (each C, H, W) to a call value.

@@ -63,7 +63,8 @@ class ModelSpec:
 
     Attributes:
         source: ``torchvision``, ``file`` (Python source), ``module`` (one to import), ``timm``,
-            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported``, ``onnx`` or ``pickled``.
+            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported``, ``onnx`` or
+            ``pickled``.
         text: the whole spec.
         path: the file or the folder; the dotted name of a module; the prefix of a plugin; what
             follows ``hf:``; empty for a model of torchvision or timm.

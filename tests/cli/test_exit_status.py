@@ -60,6 +60,21 @@ def test_a_wrong_request_is_told_in_a_sentence_with_status_2(run, arguments, sen
         (ForwardError("It broke.", "fc", 3, "Try."), "It broke.", "Try.", 1),
         (click.UsageError("Wrong."), "Wrong.", "See: hookscope --help", 2),
         (MemoryError(), "Out of memory.", "--layer", 1),
+        (RuntimeError("can't allocate memory: you tried"), "Out of memory.", "--shape", 1),
+        (
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+            "Memory ran out during the import of a package.",
+            "ulimit -v",
+            1,
+        ),
+        (
+            RuntimeError(
+                "Caught RuntimeError in DataLoader worker process 0. can't allocate memory"
+            ),
+            "Memory ran out in a process that reads the inputs.",
+            "fewer --workers",
+            1,
+        ),
         (
             OSError(28, "No space left on device"),
             "not be written: No space left",

@@ -117,9 +117,9 @@ def _numbers(sizes: Any) -> tuple[int, ...] | None:
     """The numbers in the form ``[{"as_int": 3}]``; None for another one."""
     if not isinstance(sizes, list):
         return None
-    numbers = tuple(size.get("as_int") for size in sizes if isinstance(size, dict))
-    known = len(numbers) == len(sizes) and all(type(n) is int and n >= 0 for n in numbers)
-    return numbers if known else None
+    found = (size.get("as_int") for size in sizes if isinstance(size, dict))
+    numbers = tuple(number for number in found if isinstance(number, int) and number >= 0)
+    return numbers if len(numbers) == len(sizes) else None
 
 
 def check_operators(file: IO[bytes], path: str) -> None:
