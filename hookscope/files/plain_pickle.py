@@ -47,7 +47,7 @@ class OpaqueObject:
         arguments: what the class or the function would have been called with.
         state: what would have been set on it: usually its attributes by name; None without.
         entries: the items of a mapping.
-        elements: the items of a list.
+        elements: the items of a list, or of a tuple with names.
     """
 
     __slots__ = ("arguments", "elements", "entries", "name", "state")
@@ -234,6 +234,9 @@ class PlainUnpickler:
     def _new_object(self, argument: Any) -> None:
         arguments = self._stack.pop()
         self._build(self._stack.pop(), arguments)
+        # An object that is made of values, without a call, is a tuple with names, or a number.
+        if isinstance(self._stack[-1], OpaqueObject) and isinstance(arguments, tuple):
+            self._stack[-1].elements.extend(arguments)
 
     def _new_object_with_keywords(self, argument: Any) -> None:
         self._stack.pop()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import GGUF_MAGIC, WRITE_AGAIN
 from hookscope.results.weights.strided_location import StridedLocation, is_shape
+from hookscope.results.weights.weight_names import join_first
 from hookscope.results.weights.weight_set import (
     LONGEST_NAME,
     StoredWeights,
@@ -72,6 +73,7 @@ _NUMBERS = {
 }
 _TEXT, _LIST = 8, 9
 _VERSIONS = (2, 3)
+_MOST_TYPES = 256  # of tensors; a number beyond it is damage, and one below may be a new type
 _MOST_DIMENSIONS = 8
 # Keys are read one by one, and texts in lists faster: each number takes about a second. A large
 # vocabulary with its merges has 800,000 texts.
@@ -233,12 +235,21 @@ def _read(path: str, header: _Header) -> StoredWeights:
     entries = [_entry(header) for _ in range(tensor_count)]
     start = -(-header.position // alignment) * alignment
     tensors = _tensors(path, entries, start, header.size)
-    return StoredWeights("GGUF", tensors, metadata)
+    return StoredWeights("GGUF", tensors, metadata, notes=tuple(_notes(entries)))
+
+
+def _notes(entries: Sequence[_Entry]) -> Iterator[str]:
+    for dtype in sorted({entry.dtype for entry in entries if not entry.block[1]}):
+        names = [entry.name for entry in entries if entry.dtype == dtype]
+        yield f"The values of {join_first(names)} cannot be read: {dtype} of GGUF is not known."
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor in the header; ``block`` is the number of elements and of bytes of a block."""
+    """A tensor in the header; ``block`` is the number of elements and of bytes of a block.
+
+    A tensor of a type that is not known is one block, whose size only the next offset tells.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -264,7 +275,9 @@ def _entry(header: _Header) -> _Entry:
     if kind in _PLAIN_TYPES:
         return _Entry(name, shape, kind, offset, _PLAIN_TYPES[kind], (1, _PLAIN_SIZES[kind]))
     if kind not in _BLOCK_TYPES:
-        raise ValueError(f"{name!r} has the unknown type {kind}")
+        if kind >= _MOST_TYPES:
+            raise ValueError(f"{name!r} has the unknown type {kind}")
+        return _Entry(name, shape, kind, offset, f"type {kind}", (max(prod(shape), 1), 0))
     dtype, elements, size = _BLOCK_TYPES[kind]
     if not shape or shape[-1] % elements:
         raise ValueError(f"the shape of {name!r} does not fit blocks of {elements}")
@@ -278,7 +291,11 @@ def _tensors(
     tensors: list[tuple[WeightTensor, TensorLocation]] = []
     names: set[str] = set()
     end = 0
-    for entry in sorted(entries, key=lambda entry: (entry.offset, entry.nbytes)):
+    in_order = sorted(entries, key=lambda entry: (entry.offset, entry.nbytes))
+    following = [*(entry.offset for entry in in_order[1:]), max(size - start, 0)]
+    for entry, limit in zip(in_order, following, strict=True):
+        if not entry.block[1]:
+            entry = replace(entry, block=(entry.block[0], max(limit - entry.offset, 0)))
         if entry.name in names:
             raise ValueError(f"the name {entry.name!r} is repeated")
         if entry.offset < end:

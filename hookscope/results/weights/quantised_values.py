@@ -43,7 +43,14 @@ class QuantisedValues:
                 " installed.",
                 "Install it: pip install 'hookscope[gguf]'",
             ) from error
-        kind = GGMLQuantizationType(location.type_number)
+        try:
+            kind = GGMLQuantizationType(location.type_number)
+        except ValueError as error:
+            raise WeightsFileError(
+                f"Values of type {location.type_number} in {location.path} cannot be read:"
+                " the package gguf does not know this type.",
+                "Convert the file to another type of GGUF.",
+            ) from error
 
         def dequantised(stored: NDArray[np.uint8]) -> NDArray[np.float32]:
             with np.errstate(all="ignore"):  # a scale may be infinite

@@ -199,3 +199,25 @@ def test_tensors_whose_dotted_names_coincide_are_all_listed(tmp_path: Path) -> N
     assert len(set(weights.tensors)) == 3
     assert not hookscope.diff(first, second).same
     assert hookscope.diff(first, first).same
+
+
+Pair = collections.namedtuple("Pair", "mean std")
+
+
+def test_tensors_of_a_tuple_with_names_are_listed(tmp_path: Path) -> None:
+    pair = Pair(torch.zeros(2), torch.ones(3))
+    torch.save({"weight": torch.ones(1), "moments": pair}, tmp_path / "a.pt")
+    weights = open_weights(tmp_path / "a.pt")
+    assert list(weights) == ["weight", "moments.0", "moments.1"]
+    assert weights["moments.1"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("archive", [False, True])
+def test_quantized_tensors_do_not_hide_the_others(tmp_path: Path, archive: bool) -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(4, 2), 0.1, 0, torch.qint8)
+    state = {"a": torch.ones(3), "q": quantized, "z": torch.zeros(2)}
+    torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=archive)
+    weights = open_weights(tmp_path / "a.pt")
+    assert {name: weights[name].tolist() for name in weights} == {"a": [1, 1, 1], "z": [0, 0]}
+    assert "'q' (a quantized tensor)" in weights.notes[0]

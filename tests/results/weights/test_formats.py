@@ -241,3 +241,28 @@ def test_a_compressed_tensor_of_strides_is_read(tmp_path: Path) -> None:
     saved = {"w": torch.randn(300, 200).t(), "v": torch.randn(300)}
     packed = repack(save_torch(saved, tmp_path / "a.pth"), tmp_path / "b.pth")
     assert_same(open_weights(packed), saved)
+
+
+def test_a_gguf_file_with_an_unknown_type_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "new.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for name in ("first", "second", "third"):
+        writer.add_tensor(name, np.full((3, 16), 2, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    data = bytearray(path.read_bytes())
+    position = data.index(b"second") + len("second") + 4 + 2 * 8  # its rank, its shape
+    assert data[position : position + 4] == bytes(4)
+    data[position] = 241
+    path.write_bytes(data)
+
+    weights = open_weights(path)
+    assert list(weights) == ["first", "second", "third"]
+    assert weights.tensors["second"].dtype == "type 241"
+    assert weights.tensors["second"].nbytes == 3 * 16 * 4
+    assert weights.notes == ("The values of second cannot be read: type 241 of GGUF is not known.",)
+    assert weights["third"].tolist() == np.full((3, 16), 2).tolist()
+    with pytest.raises(WeightsFileError, match="type 241"):
+        weights["second"]
