@@ -17,7 +17,9 @@ from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
-from hookscope.specs.input_list import is_listing
+from hookscope.specs.input_list import check_entries
+from hookscope.specs.input_spec import names_object
+from hookscope.specs.model_spec import parse_function
 from hookscope.specs.reduction import STORE_DTYPES
 from hookscope.specs.text_sources import text_sources
 
@@ -210,8 +212,12 @@ def extract(ctx: click.Context, **values: Any) -> None:
     folder: str = values["folder"]
     if not values["input"]:
         raise RequestError("No input is given.", "Give a folder of images: --input photos/")
-    if text_sources(values["input"]) is None and not values["skip_bad"]:
-        input_options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
+    if text_sources(values["input"]) is None:
+        objects = [spec for spec in values["input"] if names_object(spec)]
+        for spec in objects:
+            parse_function(spec)
+        files = [spec for spec in values["input"] if spec not in objects]
+        check_entries(files, skip_bad=values["skip_bad"])
     from hookscope.cli.request_builder import build_request
 
     build_request("extract", values)

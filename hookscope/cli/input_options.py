@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -22,17 +21,7 @@ from hookscope.cli.param_types import (
 if TYPE_CHECKING:
     from hookscope.specs.input_spec import InputSpec
 
-_CHECKED_FILES = 64  # of an input; of a million files a few show whether they are images
-
-
-def check_inputs(specs: Iterable[str]) -> list[InputSpec]:
-    """Parse the specs of ``--input``, one for each file, and check the types of the first."""
-    from hookscope.specs.input_spec import check_file_type, parse_inputs
-
-    parsed = parse_inputs(specs)
-    for input_spec in parsed[:_CHECKED_FILES]:
-        check_file_type(input_spec)
-    return parsed
+_CHECKED_FILES = 64  # of a folder; a few show whether they are what their names say
 
 
 def _one_batch(
@@ -42,6 +31,7 @@ def _one_batch(
         return None
     from hookscope.cli.run_context import show_logs
     from hookscope.errors import InputError
+    from hookscope.specs.input_spec import check_file_type, parse_inputs
     from hookscope.specs.text_sources import needs_dataset
 
     if listing := next(filter(needs_dataset, value), None):
@@ -50,7 +40,10 @@ def _one_batch(
             "Use that command, or repeat --input for each.",
         )
     show_logs(ctx.obj)  # prints what was skipped in folders
-    return check_inputs(value)
+    parsed = parse_inputs(value)
+    for input_spec in parsed[:_CHECKED_FILES]:
+        check_file_type(input_spec)
+    return parsed
 
 
 shape = option(

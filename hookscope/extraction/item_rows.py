@@ -31,7 +31,7 @@ from hookscope.inputs.python_input import (
 )
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_files import LABEL
-from hookscope.specs.input_spec import names_function
+from hookscope.specs.input_spec import names_object
 from hookscope.tensors.seeding import seeded_throughout
 
 _ORDER = "To resume a run, or to share it between processes, each row must always be the same item"
@@ -76,7 +76,7 @@ def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:
     if not isinstance(specs, list | tuple):
         return _items(input, type(input).__name__, lambda call: call(), every)
     texts = [os.fspath(spec) for spec in specs if isinstance(spec, str | os.PathLike)]
-    objects = [text for text in texts if not os.path.lexists(text) and names_function(text)]
+    objects = [text for text in texts if names_object(text)]
     if not objects and len(texts) == len(specs):
         return None
     if len(specs) > 1 or not objects:

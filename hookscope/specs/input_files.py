@@ -53,7 +53,7 @@ def list_files(
     if os.path.isdir(path):
         return _images_in(path, usable)
     if os.path.lexists(path) or not has_magic(path):
-        return [_check(path, hint, usable) if there else path]
+        return [check_file(path, hint, usable) if there else path]
     found = glob_files(path)
     if not found:
         raise InputError(f"No file matches {spec!r}.", "Check the folder and the pattern.")
@@ -63,7 +63,7 @@ def list_files(
         spec,
         [one for one in rest if not os.path.isdir(one) or one.lower().endswith(IMAGE_SUFFIXES)],
     )
-    return [_check(file, hint, usable) for file in found]
+    return [check_file(file, hint, usable) for file in found]
 
 
 def glob_files(pattern: str) -> list[str]:
@@ -89,7 +89,7 @@ def _images_in(folder: str, usable: bool) -> Sequence[str]:
             f"Only {known} files of a folder are read; give others by name or by a glob.",
         )
     _tell_left_out(folder, others)
-    return [_check(file, "", usable) for file in images]
+    return [check_file(file, "", usable) for file in images]
 
 
 def _tell_left_out(spec: str, entries: Sequence[str]) -> None:
@@ -117,7 +117,12 @@ def _kind(entry: str) -> str:
     return "a pipe" if stat.S_ISFIFO(os.stat(entry).st_mode) else "a device or socket"
 
 
-def _check(file: str, hint: str, usable: bool) -> str:
+def check_file(file: str, hint: str = "", usable: bool = True) -> str:
+    """Return ``file`` after checking it; see ``list_files``.
+
+    Raises:
+        InputError: it is missing, or it is empty or unreadable and should be ``usable``.
+    """
     path = Path(file)
     if not os.path.exists(file):
         no_folder = (

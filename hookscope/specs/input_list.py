@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hookscope.errors import InputError
+from hookscope.files.file_types import check_is_image
 from hookscope.specs.input_files import (
     IMAGE_SUFFIXES,
     LABEL,
     PATH,
     RESERVED,
     Columns,
+    check_file,
     list_files,
 )
 from hookscope.specs.suggestions import did_you_mean
@@ -32,6 +34,7 @@ _INSIDE = "::"
 _ARCHIVE = ".tar"
 # Bytes of one file. The largest image that is decoded takes 1.5 GB uncompressed.
 _MOST = 2 * 10**9
+_CHECKED_FILES = 64  # of a million files a few show whether they are images
 
 
 @dataclass(frozen=True, slots=True)  # there may be millions of them
@@ -96,6 +99,28 @@ def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputE
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
+
+
+def check_entries(specs: Iterable[str], *, skip_bad: bool = False) -> None:
+    """Check the inputs that ``list_entries`` will return, before torch is imported.
+
+    Lists and archives are not opened: reading them twice could take minutes.
+
+    Args:
+        specs: files, folders, globs; others are left out.
+        skip_bad: only check that the files exist.
+
+    Raises:
+        InputError: a file is missing, empty or of another kind, or there is none.
+    """
+    named = [spec for spec in specs if not is_listing(spec)]
+    entries = list_entries(named) if named else []
+    if skip_bad:
+        return
+    for entry in entries:
+        check_file(entry.path)
+    for entry in entries[:_CHECKED_FILES]:
+        check_is_image(entry.path)
 
 
 def _with_columns(entry: InputEntry, columns: Columns) -> InputEntry:

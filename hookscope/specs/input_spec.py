@@ -259,6 +259,15 @@ def names_function(spec: str) -> bool:
     return home.endswith(".py") or "." in home or find_spec(home) is not None
 
 
+def names_object(spec: str) -> bool:
+    """Whether an input of a dataset names an object in Python code, such as a Dataset.
+
+    >>> names_object("data.py:photos"), names_object("photos/")
+    (True, False)
+    """
+    return names_function(spec) and (spec.endswith(".py") or not os.path.lexists(spec))
+
+
 def may_name_code(spec: str) -> bool:
     """Whether a spec that is not a file may name an object in Python code. No file is read.
 

@@ -273,3 +273,36 @@ def test_a_file_as_the_folder_leads_to_export(run, photos: Path) -> None:
     done = run("extract", "small.py:small", "--input", "photos", "-o", "f.npy", cwd=photos.parent)
     assert done.rc == 2
     assert done.stderr.endswith("hookscope export features/ --layer LAYER -o f.npy\n")
+
+
+@pytest.mark.slow
+def test_subfolders_are_classes_on_the_command_line_too(run, photos: Path) -> None:
+    for name, numbers in (("odd", (1, 3, 5)), ("even", (0, 2, 4))):
+        (photos / name).mkdir()
+        for number in numbers:
+            (photos / f"{number}.png").rename(photos / name / f"{number}.png")
+    for more in ((), ("--skip-bad", "--force")):
+        done = run(*EXTRACT, "-o", "features/", *more, cwd=photos.parent)
+        assert done.rc == 0, done.stderr
+        lines = (photos.parent / "features" / "inputs.jsonl").read_text().splitlines()
+        table = [json.loads(line) for line in lines]
+        wanted = [("even", number) for number in (0, 2, 4)] + [("odd", n) for n in (1, 3, 5)]
+        assert [(line["label"], line["path"]) for line in table] == [
+            (name, f"photos/{name}/{number}.png") for name, number in wanted
+        ]
+
+
+def test_files_in_subfolders_are_checked_like_those_of_a_folder(run, photos: Path) -> None:
+    (photos / "odd").mkdir()
+    for image in photos.glob("*.png"):
+        image.rename(photos / "odd" / image.name)
+    (photos / "odd" / "3.png").write_bytes(b"")
+    for words, said in [
+        (EXTRACT, "The file 'photos/odd/3.png' is empty."),
+        ((*EXTRACT, "--input", "nosuch/"), "There is no file 'nosuch/'."),
+        (("extract", "small.py:small", "--input", "small.py"), "does not name a function"),
+        (("extract", "small.py:small", "--input", "none.py:data"), "There is no file 'none.py'."),
+    ]:
+        done = run(*words, cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert said in done.stderr
