@@ -6,6 +6,7 @@ Worker processes read and preprocess the inputs. They inherit the recipe by fork
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,12 +21,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookscope.errors import HookscopeError, cause
+from hookscope.extraction.worker_transfer import PackedBatch, Packer, check_open_files
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.input_reader import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.input_list import InputEntry
 from hookscope.tensors.nested import as_call, map_tensors
+
+log = logging.getLogger("hookscope")
+
+_UNSHARED = (
+    "workers: batches go through pipes, which is slower, because shared memory (/dev/shm) cannot be"
+    " used: %s. Give a container more with --shm-size 2g, use a smaller --batch, or --workers 0"
+)
 
 TableEntry = dict[str, Any]  # a line of the table of inputs, without the row's number
 Decode = Callable[[bytes, str, int], Image.Image]
@@ -177,24 +186,34 @@ def load_batches(
 
     Raises:
         InputError: rows cannot be collated because their shapes differ.
-        HookscopeError: a worker process has died.
+        HookscopeError: a worker process has died, or a batch cannot be received from one.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"collate_fn": collate}
     if workers and "fork" in multiprocessing.get_all_start_methods():
-        options = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
+        options = {
+            "collate_fn": Packer(collate),
+            "num_workers": workers,
+            "prefetch_factor": 2,
+            "multiprocessing_context": "fork",
+        }
+        check_open_files(workers)
     loader = DataLoader(
         _Numbered(rows),
         batch_sampler=map(list, batches),
-        collate_fn=collate,
         worker_init_fn=_ignore_closed_connections,
         pin_memory=pin,
         **options,
     )
-    iterator = iter(loader)
+    iterator, told = iter(loader), False
     while True:
         try:
             with report_dead_workers():
                 batch = next(iterator, None)
+            if isinstance(batch, PackedBatch):
+                if batch.unshared and not told:
+                    log.warning(_UNSHARED, batch.unshared)
+                    told = True
+                batch = batch.unpack()
         except (ConnectionError, EOFError) as error:
             raise _worker_died(error) from error
         if batch is None:

@@ -1,4 +1,4 @@
-"""What worker processes print while they hand tensors over."""
+"""How worker processes hand tensors over, what they print, and what they do if they cannot."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import multiprocessing
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.connection import Client
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from hookscope.extraction.row_batches import Collator, Row, load_batches
+from hookscope.errors import HookscopeError
+from hookscope.extraction.row_batches import Collator, Row, RowBatch, load_batches
 
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the main process reads the rows"
@@ -54,11 +58,14 @@ def read(message: object) -> list[torch.Tensor]:
 
 
 def said(message: object, repo: Path) -> str:
-    """What a process prints that reads the rows; it has no other threads when it forks."""
-    code = (
-        "import torch\nfrom tests.extraction.test_worker_processes import read\n"
-        f"assert torch.equal(torch.cat(read({message!r}))[:, 0], torch.arange(4.0))"
+    return printed(
+        f"assert torch.equal(torch.cat(read({message!r}))[:, 0], torch.arange(4.0))", repo
     )
+
+
+def printed(code: str, repo: Path) -> str:
+    """What a process prints that runs ``code``; it has no other threads when it forks."""
+    code = f"import torch\nfrom tests.extraction.test_worker_processes import *\n{dedent(code)}"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=repo,
@@ -78,3 +85,57 @@ def test_a_connection_that_is_closed_early_prints_nothing(repo: Path) -> None:
 @needs_fork
 def test_other_errors_of_that_thread_are_printed(repo: Path) -> None:
     assert "ValueError: too many values to unpack" in said("not a request", repo)
+
+
+class Large(Dataset[Row]):
+    """Rows of a tenth of a megabyte."""
+
+    def __getitem__(self, row: int) -> Row:
+        return Row(torch.full((25_000,), float(row)), {})
+
+
+def read_large(make: Callable[[list[Tensor]], object] = torch.stack) -> list[RowBatch]:
+    collate = Collator(make, torch.zeros(25_000))
+    return list(load_batches(Large(), [[0, 1], [2, 3], [4, 5]], collate, workers=1, pin=False))
+
+
+@needs_fork
+def test_batches_for_which_shared_memory_is_too_small_go_another_way(repo: Path) -> None:
+    # The limit is for files of any kind, and shared memory is a file.
+    stderr = printed(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        values = torch.cat([batch.value for batch in read_large()])
+        assert torch.equal(values, torch.arange(6.0)[:, None].expand(6, 25_000))
+        """,
+        repo,
+    )
+    assert stderr.count("shared memory (/dev/shm) cannot be") == 1
+    assert "File too large" in stderr
+    for advice in ("--workers 0", "--batch", "--shm-size"):
+        assert advice in stderr
+
+
+@needs_fork
+def test_too_few_open_files_for_the_workers_are_an_error(repo: Path) -> None:
+    stderr = printed(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14))
+        try:
+            read_large()
+        except HookscopeError as error:
+            print(error.message, error.hint, file=sys.stderr)
+        """,
+        repo,
+    )
+    assert "1 worker process needs about 16 open files, and the limit leaves" in stderr
+    assert "Use --workers 0" in stderr
+    assert "Traceback" not in stderr
+
+
+@needs_fork
+def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
+    with pytest.raises(HookscopeError, match="cannot be sent from a worker process"):
+        read_large(lambda values: lambda: values)
