@@ -21,6 +21,7 @@ from hookscope.cli.console import Console, columns, discard_output, finish, prep
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
+from hookscope.cli.termination import catch_termination
 
 if TYPE_CHECKING:
     from hookscope.training.script_runner import Program
@@ -126,15 +127,17 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run ``hookscope`` with ``args`` (those of the process if None) and exit.
 
     The status is 0 for success, 1 for a valid request that failed, 2 for a wrong request, 130 after
-    Ctrl-C. Only where a program of the user's was run and has ended does this return.
+    Ctrl-C, 143 after SIGTERM, 129 after SIGHUP. Only where a program of the user's was run and has
+    ended does this return.
     """
     console = Console()
     try:
         restore_streams = prepare_streams()
-        outcome = _run(list(sys.argv[1:] if args is None else args), console)
-        finish()
-    except KeyboardInterrupt:
-        outcome = error_report.INTERRUPTED
+        with catch_termination():
+            outcome = _run(list(sys.argv[1:] if args is None else args), console)
+            finish()
+    except KeyboardInterrupt as error:
+        outcome = getattr(error, "status", error_report.INTERRUPTED)
         console.interrupted()
     except OSError as error:
         outcome = _output_failed(error, console)

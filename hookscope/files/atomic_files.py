@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,12 +16,20 @@ from safetensors import SafetensorError
 from hookscope.errors import StoreError, cause
 from hookscope.files.escapes import encodable
 
+try:
+    import fcntl
+except ImportError:  # Windows, where what a killed process left stays
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX = ".part"
+
 
 @contextmanager
 def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path]:
     """Yield a new empty file in the folder of ``path``; it replaces ``path`` after the block.
 
-    A link stays a link, to the new file. The mode of the new file follows the umask.
+    A link stays a link, to the new file. The mode of the new file follows the umask. What killed
+    processes left of earlier writes to ``path`` is removed.
 
     Args:
         path: the file to replace.
@@ -30,11 +39,11 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
         StoreError: the file cannot be written. An earlier file is not changed.
     """
     target = Path(os.path.realpath(path))
-    scratch = None
+    scratch = lock = None
     try:
         if target.is_symlink():  # realpath does not resolve a loop of links
             raise OSError(errno.ELOOP, "the symbolic link points back to itself")
-        scratch = _scratch_beside(target)
+        scratch, lock = _scratch_beside(target)
         yield scratch
         os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
         os.replace(scratch, target)
@@ -46,6 +55,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
         if scratch is not None:
             # Errors are ignored: the folder may be gone or read-only by now.
             shutil.rmtree(scratch.parent, ignore_errors=True)
+            _unlock(lock)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> int:
@@ -67,16 +77,57 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
         return scratch.write_bytes(content)
 
 
-def _scratch_beside(target: Path) -> Path:
-    """A new empty file near ``target``, so that it can be renamed within one disk.
+def _scratch_beside(target: Path) -> tuple[Path, int | None]:
+    """A new empty file near ``target``, so that it can be renamed within one disk; and its lock.
 
     It is in a folder of its own, because safetensors writes another file beside it, with a random
-    name, which stays if the process is killed.
+    name, which stays if the process is killed. The system releases the lock of a killed process.
     """
-    name = tempfile.mkdtemp(prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent)
-    scratch = Path(name) / target.name
-    scratch.touch()
-    return scratch
+    prefix = f".{target.name[:40]}."
+    _remove_stale(target.parent, prefix)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=target.parent))
+        lock = _lock(folder, wait=True)
+        scratch = folder / target.name
+        try:
+            scratch.touch()
+        except FileNotFoundError:  # another process took it for a stale one before it was locked
+            _unlock(lock)
+        else:
+            return scratch, lock
+
+
+def _remove_stale(home: Path, prefix: str) -> None:
+    """Remove the folders of earlier writes to a path whose processes are gone."""
+    own = re.compile(rf"{re.escape(prefix)}\w{{8}}{re.escape(_SUFFIX)}")
+    try:
+        names = [name for name in os.listdir(home) if own.fullmatch(name)]
+    except OSError:  # a folder may be writable and not readable
+        return
+    for folder in (home / name for name in names):
+        lock = _lock(folder, wait=False)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            _unlock(lock)
+
+
+def _lock(folder: Path, *, wait: bool) -> int | None:
+    """Lock a folder until ``_unlock`` or the end of the process; None if that is not possible."""
+    if fcntl is None:
+        return None
+    handle = None
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # it is locked or gone, or the file system has no locks
+        _unlock(handle)
+        return None
+    return handle
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
 
 
 def umask() -> int:

@@ -87,3 +87,4 @@ def test_killed_at_any_moment_a_command_leaves_the_old_file_or_the_new_one(
     done = run(*words)
     assert done.rc == 0, done.stderr
     assert target.read_bytes() == whole
+    assert not list(folder.glob(".*.part"))
