@@ -32,7 +32,7 @@ from hookscope.inputs.python_input import (
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_files import LABEL
 from hookscope.specs.input_spec import names_object
-from hookscope.tensors.seeding import seeded_throughout
+from hookscope.tensors.seeding import SeededCalls, seeded_throughout
 
 _ORDER = "To resume a run, or to share it between processes, each row must always be the same item"
 
@@ -156,6 +156,7 @@ class ItemRows(Dataset[Row]):
         self._one_argument = takes_one_argument(loaded)
         self._recipe = recipe
         self._seed = seed
+        self._seeded = SeededCalls()
         self.labelled = False
         self.label_type: str | None = None
 
@@ -163,16 +164,25 @@ class ItemRows(Dataset[Row]):
         return len(self._items.numbers)
 
     def __getitem__(self, row: int) -> Row:
-        number = self._items.numbers[row]
+        return self.__getitems__([row])[0]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[Row]:
+        """Read the items of a batch; a DataLoader calls this."""
+        numbers = (self._items.numbers[row] for row in rows)
+        # Seeded per item, so that an item does not depend on the process or on other items.
+        seeds = {(self._seed + n) % 2**63: n for n in numbers}
+        return self._items.run(
+            lambda: self._seeded.map(lambda seed: self._read(seeds[seed]), list(seeds))
+        )
+
+    def _read(self, number: int) -> Row:
         try:
-            # Seeded per item, so that an item does not depend on the process or on other items.
-            with seeded_throughout((self._seed + number) % 2**63):
-                item = self._items.run(lambda: self._items.dataset[number])
-                if item is None:
-                    raise InputError("it is None.")
-                # Made first, because it notes whether items have labels.
-                value = self._prepare(item)
-                return Row(value, {"item": number, **self._label(item)})
+            item = self._items.run(lambda: self._items.dataset[number])
+            if item is None:
+                raise InputError("it is None.")
+            # Made first, because it notes whether items have labels.
+            value = self._prepare(item)
+            return Row(value, {"item": number, **self._label(item)})
         except Exception as error:
             reason = error.message if isinstance(error, HookscopeError) else cause(error)
             skipped = f"Item {number} of {self._items.name} cannot be used: {reason}"
@@ -223,7 +233,10 @@ class ItemRows(Dataset[Row]):
         """
         items = self._items
         try:
-            batch = items.run(lambda: (items.collate or default_collate)(list(values)))
+            if items.collate:
+                batch = items.run(lambda: items.collate(list(values)))
+            else:
+                batch = default_collate(list(values))
         except Exception as error:
             reason = error.message if isinstance(error, HookscopeError) else cause(error)
             raise InputError(

@@ -178,6 +178,11 @@ class _Numbered(Dataset[tuple[int, Row]]):
     def __getitem__(self, row: int) -> tuple[int, Row]:
         return row, self.rows[row]
 
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[int, Row]]:
+        if hasattr(self.rows, "__getitems__"):
+            return list(zip(rows, self.rows.__getitems__(rows), strict=True))
+        return [self[row] for row in rows]
+
 
 def load_batches(
     rows: Dataset[Row], batches: Iterable[Sequence[int]], collate: Collator, workers: int, pin: bool

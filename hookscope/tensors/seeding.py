@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.threads import exclusive_run
+
+T = TypeVar("T")
 
 
 @signal_safe_contextmanager
@@ -52,3 +56,51 @@ def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+class SeededCalls:
+    """Calls a function with a seed for each call, as in a block of ``seeded_throughout``.
+
+    To seed the generators of Python and numpy takes longer than to read a small item, and few
+    functions use them. So they are seeded once for several calls; if one of these used them, all
+    are repeated with a seed each, and later calls too have a seed each.
+    """
+
+    def __init__(self) -> None:
+        self._each = False
+
+    def map(self, call: Callable[[int], T], seeds: Sequence[int]) -> list[T]:
+        """Return what ``call`` returns for each of the seeds."""
+        if not seeds:
+            return []
+        with seeded_throughout(0):
+            if not self._each:
+                results = [_call_with_torch(call, seed) for seed in seeds]
+                if _is_unused(random.getstate(), np.random.get_state(legacy=False)):
+                    return results
+                self._each = True
+            results = []
+            for seed in seeds:
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
+                results.append(_call_with_torch(call, seed))
+            return results
+
+
+def _call_with_torch(call: Callable[[int], T], seed: int) -> T:
+    torch.default_generator.manual_seed(seed)
+    return call(seed)
+
+
+def _is_unused(python: object, numpy: Any) -> bool:
+    """Whether these are the states of the generators after they were seeded with 0."""
+    first_python, first_numpy = _first_states()
+    keys = (numpy["state"].pop("key"), first_numpy["state"]["key"])
+    rest = {**first_numpy, "state": {"pos": first_numpy["state"]["pos"]}}
+    return python == first_python and numpy == rest and np.array_equal(*keys)
+
+
+@cache
+def _first_states() -> tuple[object, Any]:
+    generator = np.random.RandomState(0)
+    return random.Random(0).getstate(), generator.get_state(legacy=False)

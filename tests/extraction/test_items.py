@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -275,3 +276,22 @@ def test_without_a_number_some_workers_read(tmp_path) -> None:
     out = tmp_path / "out"
     hookscope.extract(torch.nn.Identity(), out, layers=".", input=WorkersOfItems())
     assert hookscope.load(out)["."][:].min() >= 1
+
+
+class Drawing(Dataset):
+    """Only one item is random, and it draws from numpy."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((3, 16, 16), float(np.random.rand()) if i == 7 else i / 10)
+
+
+def test_what_a_single_item_draws_does_not_depend_on_its_batch(home) -> None:
+    found = []
+    for batch in (1, 4, 10):
+        extract(Drawing(), f"batch{batch}", batch=batch, layers="relu")
+        found.append(joined(home / f"batch{batch}", "relu/output"))
+    assert torch.allclose(found[0], found[1], atol=1e-6)
+    assert torch.allclose(found[0], found[2], atol=1e-6)
