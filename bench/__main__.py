@@ -412,6 +412,13 @@ MEASURES = (
         lambda: jobs(1024, "resnet18", "layer4", "hookscope", ours=datasets.RANKS),
     ),
     Measure(
+        "40,000 rows of a Dataset in a Python file",
+        "a DataLoader loop by hand",
+        1.11,
+        "ms",
+        lambda: inside("bench.own_dataset"),
+    ),
+    Measure(
         "writing 1 GB in shards with their checksums",
         "one file, written and synced",
         1.25,
