@@ -49,6 +49,12 @@ class FileName(click.ParamType[str]):
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path; an empty one is an error, as of a variable that is not set."""
+        if not value:
+            self.fail("The path is empty. Give one, or leave out the option.", param, ctx)
+        return value
+
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
@@ -204,6 +210,8 @@ def read_indices(value: Any) -> tuple[int, ...]:
         ends = (first, last if dash else first)
         if not all(end.isdecimal() for end in ends):
             raise ValueError(f"{value!r} is not a list of channels. Write 0,3,8-11.")
+        if int(ends[0]) > int(ends[1]):
+            raise ValueError(f"The range {str(item).strip()!r} ends before it begins. Write 8-11.")
         indices += range(int(ends[0]), int(ends[1]) + 1)
     return tuple(dict.fromkeys(indices))
 

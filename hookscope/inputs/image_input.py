@@ -98,7 +98,11 @@ def _check_shape(value: Any, shape: Shape, count: int) -> None:
 
 
 def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
-    """The requested recipe, else the model's own, else ``none`` at the size the model expects."""
+    """The requested recipe, else the model's own, else ``none`` at the size the model expects.
+
+    That is the rule for every model that declares no preprocessing, whatever it is read from. An
+    image keeps its size only if the expected one is not known.
+    """
     loaded, size, mean, std = context.loaded, context.size, context.mean, context.std
     changed = any(option is not None for option in (size, mean, std))
     if context.preprocess is not None:
@@ -115,7 +119,8 @@ def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
     if size is None and expected is not None and len(expected) in (3, 4, 5):
         size = (expected[-2], expected[-1])
     recipe = named_recipe("none", size, mean, std)
-    return replace(recipe, text=f"{recipe.text} (the model declares no preprocessing)")
+    declared = "no preprocessing" if size else "neither a size nor preprocessing"
+    return replace(recipe, text=f"{recipe.text} (the model declares {declared})")
 
 
 def expected_shape(loaded: LoadedModel) -> Shape | None:

@@ -27,7 +27,8 @@ def named_recipe(
 
     ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and normalises by
     the mean and standard deviation of ImageNet; another ``size`` keeps that proportion. ``none``
-    gives values from 0 to 1 and resizes only if ``size`` is given. Resizing is bilinear and
+    gives values from 0 to 1. It resizes the whole image if ``size`` is given; otherwise the image
+    keeps its size. Resizing is bilinear and
     antialiased.
 
     Raises:
@@ -68,8 +69,8 @@ def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
         return _normalised(to_tensor(image), mean, std)
 
-    resized = "resized to {}x{}, ".format(*_pair(size)) if size else ""
-    text = f"{resized}scaled to 0-1"
+    resized = "resized to {}x{}, aspect ratio not kept".format(*_pair(size)) if size else "own size"
+    text = f"{resized}, scaled to 0-1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
     return Recipe(run, text + changes, lambda *new: _none(*new))
 

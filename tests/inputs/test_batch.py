@@ -338,9 +338,9 @@ def test_an_image_that_is_repeated_is_told(
 
 def test_a_photo_made_grey_is_told_and_takes_no_recipe_for_colours(photos: list[str]) -> None:
     model = wrap(nn.Conv2d(1, 2, 3))
-    assert (
-        build_batch(model, photos[0]).note
-        == "input: converted to grey, scaled to 0-1 (the model declares no preprocessing)"
+    assert build_batch(model, photos[0]).note == (
+        "input: converted to grey, own size, scaled to 0-1 (the model declares neither a size nor"
+        " preprocessing)"
     )
     with pytest.raises(InputError, match="imagenet is for colour images") as caught:
         build_batch(model, photos[0], preprocess="imagenet")

@@ -174,4 +174,6 @@ def test_the_text_says_what_is_done() -> None:
     text = preset_recipe(get_model_weights("resnet18").DEFAULT).text
     assert "ResNet18_Weights.IMAGENET1K_V1" in text
     assert "shorter side to 256 (bilinear), centre crop 224x224" in text
-    assert named_recipe("none", 32).text == "resized to 32x32, scaled to 0-1"
+    text = "resized to 32x32, aspect ratio not kept, scaled to 0-1"
+    assert named_recipe("none", 32).text == text
+    assert named_recipe("none").text == "own size, scaled to 0-1"
