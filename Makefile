@@ -35,8 +35,10 @@ show = printf '\n$$ %s\n' '$(1)' && $(1)
 test: ready-dev
 	@$(PY) -m pytest -n $(JOBS)
 
+# TESTS="tests/hooks tests/api" runs these alone.
+TESTS ?=
 test-oldest: ready-oldest
-	@"$(OLDEST_PYTHON)" -m pytest -n $(JOBS) -m 'not slow and not exhaustive'
+	@"$(OLDEST_PYTHON)" -m pytest -n $(JOBS) -m 'not slow and not exhaustive' $(TESTS)
 
 test-all: ready-dev
 	@$(PY) -m pytest -n $(JOBS) -m ''
