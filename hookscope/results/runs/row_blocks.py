@@ -181,6 +181,8 @@ class BlockFile:
                 raise ValueError("its tensors do not have the shapes that its name says")
             if len(block.series) and block.series.min() < 0:
                 raise ValueError("the number of a series is negative")
+            if (np.diff(block.steps) < 0).any():
+                raise ValueError("its steps are not in order")
             return block
         except FileNotFoundError:
             raise

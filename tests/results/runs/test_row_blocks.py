@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+import hookscope
 from hookscope.errors import ResultsFileError
 from hookscope.results.runs.row_blocks import (
     BlockFile,
@@ -19,6 +21,7 @@ from hookscope.results.runs.row_blocks import (
     concatenate,
     read_blocks,
 )
+from tests.conftest import REPO
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 rows = st.lists(st.dictionaries(st.integers(0, 20), floats, min_size=1), min_size=1, max_size=9)
@@ -133,3 +136,14 @@ def test_any_changed_byte_is_read_or_named(tmp_path_factory, data: st.DataObject
         assert len(file.read()) == 2
     except ResultsFileError as error:
         assert "is damaged" in error.message
+
+
+@pytest.mark.parametrize("table", ["steps", "layers"])
+def test_a_damaged_step_is_named_by_the_report(tmp_path: Path, table: str) -> None:
+    folder = shutil.copytree(f"{REPO}/sample_models/run", tmp_path / "run")
+    [path] = folder.glob(f"{table}-*.safetensors")
+    tensors = {name: values.copy() for name, values in load_file(path).items()}
+    tensors["step"][len(tensors["step"]) // 2] = 1 << 40
+    save_file(tensors, path)
+    with pytest.raises(ResultsFileError, match="is damaged: its steps are not in order"):
+        hookscope.report(folder)
