@@ -18,6 +18,7 @@ _CHANGED = re.compile(r"onnx::Conv(Transpose)?_\d+")  # a weight that is none of
 _FOLDED = "folded into {} by the exporter"
 _FOLDED_INTO = re.compile(re.escape(_FOLDED).replace(re.escape("{}"), "(.+)"))
 REMOVED = "the exporter removed it, or computed its result beforehand"
+_REPLACED = "its nodes do not name it: the exporter or a later tool removed or replaced it"
 CHANGED = "weights changed by the exporter, as when it folds a batch norm into them"
 
 
@@ -39,12 +40,20 @@ def absent_modules(
             for initializer in initializers_of(graph, node):
                 users.setdefault(initializer, node)
     names = dict.fromkeys((*exported_tensors(metadata), *filter(is_tensor_name, users)))
+    unknown = _REPLACED if any(map(_is_of_another_tool, graph.nodes)) else REMOVED
     absent: dict[str, str] = {}
     for name in names:
         owner = name.rpartition(".")[0]
-        if owner and owner not in present and absent.get(owner, REMOVED) == REMOVED:
-            absent[owner] = _fate(users[name]) if name in users else REMOVED
+        if owner and owner not in present and absent.get(owner, unknown) == unknown:
+            user = next((users[n] for n in users if n == name or n.startswith(f"{name}_")), None)
+            absent[owner] = _fate(user) if user is not None else unknown
     return absent
+
+
+def _is_of_another_tool(node: GraphNode) -> bool:
+    """Whether a node has a module of its own because it names none."""
+    levels = node.scope.levels if node.scope is not None else ()
+    return bool(levels) and levels[-1].type == node.op
 
 
 def _fate(node: GraphNode) -> str:

@@ -55,11 +55,6 @@ class _OpenCall:
     call: GraphCall
     operations: dict[str, str] = field(default_factory=dict)  # by the function of torch
 
-    def may_contain(self, level: ModuleLevel) -> bool:
-        """Whether a node with this level may belong to the call."""
-        own, other = self.level, level
-        return own.name == other.name and (own.site == other.site or not (own.site and other.site))
-
 
 def find_calls(graph: Graph, *, in_order: bool = True) -> GraphCall:
     """Return the call of the model, which has all others within it.
@@ -81,8 +76,6 @@ def find_calls(graph: Graph, *, in_order: bool = True) -> GraphCall:
                 _enter(opened, node.scope)
             else:
                 opened = groups.find(node.scope)
-        elif in_order and len(node.outputs) > 1:
-            _leave(opened, graph, node)
         for entry in opened:
             entry.call.nodes.append(node.index)
     for call in root.walk():
@@ -96,7 +89,7 @@ def _enter(opened: list[_OpenCall], scope: NodeScope) -> None:
     """Close the open calls that the next node is not a part of, and open the others."""
     depth = 1
     for entry, level in zip(opened[1:], scope.levels, strict=False):
-        if not entry.may_contain(level):
+        if not entry.level.may_be_same_call(level):
             break
         if not entry.level.site:
             entry.level = level
@@ -110,21 +103,6 @@ def _enter(opened: list[_OpenCall], scope: NodeScope) -> None:
         opened[-1].call.children.append(call)
         opened.append(_OpenCall(level, call))
     opened[-1].operations[scope.target] = scope.operation
-
-
-def _leave(opened: list[_OpenCall], graph: Graph, node: GraphNode) -> None:
-    """Close the open calls that a split tensor is not used in.
-
-    The exporter writes no modules for a split. It is rarely the last operation of a module, since
-    most modules return one tensor; so it is not counted to a module that uses none of the parts.
-    """
-    users = [graph.nodes[n].scope for name in node.outputs for n in graph.consumers.get(name, ())]
-    paths = [[level.name for level in scope.levels] for scope in users if scope is not None]
-    while paths and len(opened) > 1:
-        depth, name = len(opened) - 2, opened[-1].level.name
-        if all(len(path) > depth and path[depth] == name for path in paths):
-            break
-        del opened[-1]
 
 
 def _is_done_again(entry: _OpenCall, scope: NodeScope) -> bool:
@@ -186,14 +164,20 @@ def name_each_node(nodes: Sequence[GraphNode]) -> list[NodeScope]:
         ['a.b.0', 'a.b.0_1']
     """
     taken: set[str] = set()
-    scopes = []
-    for node in nodes:
-        text = node.name or next(iter(node.outputs), "") or node.op
-        plain = usable_name(text) or node.op
-        name, count = plain, 0
-        while name in taken:
-            count += 1
-            name = f"{plain}_{count}"
-        taken.add(name)
-        scopes.append(NodeScope((ModuleLevel(name, node.op),)))
-    return scopes
+    return [NodeScope((ModuleLevel(unused_name(node, taken), node.op),)) for node in nodes]
+
+
+def unused_name(node: GraphNode, taken: set[str], prefix: str = "") -> str:
+    """Return a name for the module of a node, and add it to those that are taken.
+
+    >>> unused_name(GraphNode(0, "", "Relu", (), ("y",), None), {"body.y"}, "body.")
+    'body.y_1'
+    """
+    text = node.name or next(iter(node.outputs), "") or node.op
+    name = plain = prefix + (usable_name(text) or node.op)
+    count = 0
+    while name in taken:
+        count += 1
+        name = f"{plain}_{count}"
+    taken.add(name)
+    return name

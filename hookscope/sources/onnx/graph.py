@@ -136,14 +136,17 @@ class PlainValues:
             is_helper: whether it belongs to no module, in a file that names modules. Then it is
                 plain if it computes something of constants alone, such as a dequantized weight.
         """
-        if self._static.issuperset(inputs):
+        is_static = self._static.issuperset(inputs)
+        if is_static:
             self._static.update(node.output)
-            if is_helper:
-                return True
         if node.op_type == "Constant":
             if _constant_dtype(node) in _INTEGERS:
                 self._integers.update(node.output)
             return True
+        return self._is_size(node, inputs) or (is_helper and is_static)
+
+    def _is_size(self, node: Any, inputs: tuple[str, ...]) -> bool:
+        """Whether a node computes sizes and indices of integers known beforehand."""
         known = all(name in self._integers for name in inputs)
         if node.op_type not in _SIZES and not (node.op_type in _ARITHMETIC and inputs and known):
             return False

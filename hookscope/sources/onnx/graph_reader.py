@@ -11,6 +11,7 @@ from hookscope.errors import ModelError
 from hookscope.sources.onnx.calls import name_each_node
 from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer, PlainValues
 from hookscope.sources.onnx.model_file import OnnxFile
+from hookscope.sources.onnx.nodes_without_scope import place_nodes
 from hookscope.sources.onnx.scopes import (
     NodeScope,
     is_exported_by_torch,
@@ -84,6 +85,8 @@ def read_graph(file: OnnxFile) -> ReadGraph:
         tuple(value.name for value in file.outputs),
         initializers,
     )
+    if has_modules:
+        graph = replace(graph, nodes=place_nodes(graph))
     missing = [name for name in graph.outputs if name not in known and name not in graph.producers]
     if missing:
         raise ModelError(f"The output {missing[0]!r} of {file.path!r} is never computed.", _AGAIN)

@@ -38,6 +38,11 @@ class ModuleLevel:
     type: str = ""
     site: str = ""
 
+    def may_be_same_call(self, other: ModuleLevel) -> bool:
+        """Whether two nodes with these levels may belong to one call of the module."""
+        own, its = self.site, other.site
+        return self.name == other.name and (own == its or not (own and its))
+
 
 @dataclass(frozen=True)
 class NodeScope:

@@ -178,7 +178,7 @@ class _Images(CalibrationDataReader):
 
 
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
-def test_a_quantized_file_has_the_same_names(
+def test_a_quantized_file_has_the_same_names_and_a_module_for_each_added_node(
     form: QuantFormat, exported: Exported, tmp_path: Path
 ) -> None:
     path = tmp_path / "quantized.onnx"
@@ -188,7 +188,10 @@ def test_a_quantized_file_has_the_same_names(
     left, right = exported.inputs
     shot = hookscope.capture(path, input=(left, right))
     own = hookscope.capture(source, input=(left, right))
-    assert {record.module for record in shot.records} <= {record.module for record in own.records}
+    names_of_model = {record.module for record in own.records}
+    added = {r.module: r.type for r in shot.records if r.module not in names_of_model}
+    kinds = {node.op_type for node in onnx.load(path).graph.node if not node.metadata_props}
+    assert added and set(added.values()) <= kinds
     assert "blocks.1" in {record.module for record in shot.records}
     for module in ("blocks.1.conv", "head"):
         key = f"{module}/output"
