@@ -21,10 +21,13 @@ from hookscope.execution.size_estimate import check_recording_size
 from hookscope.execution.stop_point import find_stop_point, wants_stop
 from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.ops.op_recorder import is_graph
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.intervention_spec import Hooks, Interventions
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.onnx_limits import check_onnx_ops
 from hookscope.specs.record_kinds import ATTENTION, OP
 from hookscope.specs.request import (
     InputRequest,
@@ -180,10 +183,12 @@ def capture(
         Interventions(edits, (), compare, hooks, hook_args, hook_kind),
     )
     options = CaptureOptions(what, ops, attention, verify, strict, max_bytes, stop)
+    check_onnx_ops(request.model.source == ONNX, ops)
     check_early_stop(request, options)
     traced_kinds = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
     kinds = options.kinds | traced_kinds
     prepared = prepare(request)
+    check_onnx_ops(is_graph(prepared.module), ops)
     stop = wants_stop(request, options, prepared)
     order = check_recording_size(prepared, kinds, max_bytes, stop=stop)
     chosen = request.chosen(replace(options, stop=bool(options.stop)))

@@ -11,11 +11,12 @@ from torch import nn
 
 from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.ops.op_recorder import record_ops
+from hookscope.hooks.ops.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
+from hookscope.specs.onnx_limits import check_onnx_ops
 from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import LayerSelection
 from hookscope.tensors.signal_safety import signal_safe_contextmanager
@@ -64,6 +65,7 @@ def record(
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     check_model(module)
     with hookable(module) as open_module:
+        check_onnx_ops(is_graph(open_module), ops)
         spec = type(unwrapped(open_module)).__name__
         selected = select(open_module, selection.layers, spec=spec)
         recorder = Recorder(open_module, selected, kinds, caches=True)

@@ -21,7 +21,8 @@ from hookscope.specs.command_options import (
 from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.onnx_limits import check_onnx_cam
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.onnx_limits import check_onnx_cam, check_onnx_ops
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -74,6 +75,7 @@ def build_request(command: str, values: Mapping[str, Any]) -> Request:
         build_part(LossRequest, values) if "loss" in values else None,
     )
     if isinstance(options, CaptureOptions):
+        check_onnx_ops(model.source == ONNX, options.ops)
         check_early_stop(request, options)
     return request
 

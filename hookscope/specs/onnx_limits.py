@@ -116,6 +116,20 @@ def check_onnx_run(
         )
 
 
+def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
+    """Raise RequestError if operations between modules are asked for and the model is an ONNX file.
+
+    Example:
+        >>> check_onnx_ops(True, False)
+    """
+    if is_onnx and ops:
+        raise RequestError(
+            "--ops records functions of PyTorch that a model calls between its modules, and an ONNX"
+            " file calls none: onnxruntime computes the whole graph at once.",
+            f"Leave it out: operators that belong to no module are modules. Or {_GIVE_SOURCE}",
+        )
+
+
 def check_onnx_cam(source: str, method: str) -> None:
     """Raise RequestError if a method of ``cam`` cannot be used with the model.
 

@@ -29,6 +29,8 @@ DEFAULT_TOLERANCES = {
 # measured. Dtypes that are not listed must be equal.
 ENGINE_TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-9}
 
+_SUBNORMAL = 2.0**-126  # smaller ones of float32 have few bits, or none in some engines
+
 
 def engine_tolerances(
     a: str, b: str, largest: float, atol: float | None = None, rtol: float | None = None
@@ -46,7 +48,8 @@ def engine_tolerances(
     ((2.0, 0.01), (0, 0.0001))
     """
     share = max(ENGINE_TOLERANCES.get(dtype, 0.0) for dtype in (a, b))
-    return (share * largest if atol is None else atol, share if rtol is None else rtol)
+    part = max(share * largest, _SUBNORMAL) if share else 0.0
+    return (part if atol is None else atol, share if rtol is None else rtol)
 
 
 def tolerances(

@@ -9,6 +9,7 @@ from torch import nn
 
 from hookscope.hooks.layers import layers_of
 from hookscope.results.diff.record_matches import ExportRules
+from hookscope.results.diff.value_matches import Fingerprints
 from hookscope.results.records import Record
 from hookscope.sources.onnx.absent_modules import has_absorbed_norm, holders, norm_that_absorbed
 from hookscope.sources.onnx.graph_modules import GraphModel
@@ -28,13 +29,16 @@ _CUT = "its last module {} has {} folded into it by the exporter"
 
 
 def export_rules(
-    models: tuple[nn.Module, nn.Module], records: tuple[Sequence[Record], Sequence[Record]]
+    models: tuple[nn.Module, nn.Module],
+    records: tuple[Sequence[Record], Sequence[Record]],
+    prints: Fingerprints,
 ) -> ExportRules | None:
     """Return how the records of two models differ by what an exporter did.
 
     Args:
         models: A and B.
         records: of one run of each, in execution order.
+        prints: the fingerprints of the tensors of these runs.
 
     Returns:
         None if neither is an ONNX file.
@@ -60,7 +64,7 @@ def export_rules(
             folded |= {convolution: norm} if side else {norm: convolution}
         for reasons in absent:
             reasons.update(cut)
-    return ExportRules(folded, absent)
+    return ExportRules(folded, absent, prints)
 
 
 def _absent(model: nn.Module, file: GraphModel) -> dict[str, str]:

@@ -37,6 +37,7 @@ from hookscope.results.diff.record_matches import (
     match_records,
     select_matches,
 )
+from hookscope.results.diff.value_matches import Fingerprint
 from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
@@ -85,14 +86,21 @@ class StreamingSink:
         self.absent.append(absent(key, reason))
 
 
-def list_records(prepared: Prepared, kinds: Iterable[str], side: int) -> tuple[Record, ...]:
+def list_records(
+    prepared: Prepared,
+    kinds: Iterable[str],
+    side: int,
+    look: Callable[[Record, Tensor], None] = lambda record, tensor: None,
+) -> tuple[Record, ...]:
     """Run a model once, and return the records of all its layers without their tensors.
+
+    ``look`` is called with each record and its tensor.
 
     Raises:
         ForwardError: the model raised.
     """
     layers = layers_of(prepared.module)
-    sink = StreamingSink(lambda record, tensor: None)
+    sink = StreamingSink(look)
     recorder = Recorder(prepared.module, layers, kinds, sink=sink)
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     explained = explain_forward_errors(prepared)
@@ -181,11 +189,19 @@ def compare_models(request: DiffRequest) -> Diff:
     engines = any(isinstance(model.module, GraphModel) for model in prepared)
     comparator = Comparator(request.atol, request.rtol, request.equal_nan, engines)
     chosen_a, chosen_b = _selected_layers(prepared, request.selection)
-    records_a, records_b = (list_records(model, kinds, n) for n, model in enumerate(prepared))
+    prints: tuple[dict[str, Fingerprint], dict[str, Fingerprint]] = ({}, {})
+
+    def look(side: int, record: Record, tensor: Tensor) -> None:
+        if engines:
+            prints[side][record.key] = Fingerprint.of(numpy_blocks(tensor))
+
+    records_a, records_b = (
+        list_records(model, kinds, n, partial(look, n)) for n, model in enumerate(prepared)
+    )
     for model, one_request in zip(prepared, request.requests, strict=True):
         if one_request.model.onnx_optimize not in (None, "none"):
             cast(GraphModel, model.module).separate_depths()
-    rules = export_rules((a.module, b.module), (records_a, records_b))
+    rules = export_rules((a.module, b.module), (records_a, records_b), prints)
     matches = select_matches(
         match_records(records_a, records_b, request.map or {}, rules),
         lambda record: record.module in chosen_a,

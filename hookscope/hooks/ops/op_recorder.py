@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.hooks.hook import as_hook, depth_readers, hook_depth
@@ -76,6 +76,11 @@ class _Mode(TorchFunctionMode):
         return self._recorder.call(func, args, kwargs or {})
 
 
+def is_graph(model: nn.Module) -> bool:
+    """Whether a model is one of an ONNX file: functions of torch that it calls compute nothing."""
+    return bool(getattr(model, "_hookscope_is_graph", False))
+
+
 @signal_safe_contextmanager
 def record_ops(recorder: Recorder) -> Iterator[list[dict[str, Any]]]:
     """Let ``recorder`` record operators and attention in the block, if these are of its kinds.
@@ -96,7 +101,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.attention_metadata: list[dict[str, Any]] = []
-        self._ops = bool(recorder.kinds & {OP, OP_GRAD})
+        self._ops = bool(recorder.kinds & {OP, OP_GRAD}) and not is_graph(recorder.model)
         self._attention = AttentionTracker() if ATTENTION in recorder.kinds else None
         self._chosen = {layer.module for layer in recorder.layers}
         self._thread = _ThreadState()

@@ -9,7 +9,7 @@ from typing import Any
 from hookscope.results.notebook import NotebookResult
 
 # How a pair was matched.
-BY_NAME, BY_MAP, BY_ORDER, BY_FOLD = "name", "map", "order", "fold"
+BY_NAME, BY_MAP, BY_ORDER, BY_FOLD, BY_VALUE = "name", "map", "order", "fold", "value"
 # The verdict on a pair: the same numbers, within tolerance, beyond tolerance.
 EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
 
@@ -49,7 +49,7 @@ class TensorComparison:
     Attributes:
         key: its name in A.
         other: the name of the other tensor in B.
-        by: how they were matched: ``name``, ``map``, ``order`` or ``fold``.
+        by: how they were matched: ``name``, ``map``, ``order``, ``fold`` or ``value``.
         type: class name of the module in A.
         shapes: of the two tensors.
         dtypes: of the two tensors.

@@ -15,13 +15,16 @@ from hookscope.results.diff.diff_result import (
     BY_MAP,
     BY_NAME,
     BY_ORDER,
+    BY_VALUE,
     Diff,
     TensorComparison,
     UnmatchedTensor,
 )
+from hookscope.results.diff.value_matches import Fingerprints, match_by_value
 from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
 from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.suggestions import did_you_mean
 
 RecordTest = Callable[[Record], bool]
@@ -47,10 +50,12 @@ class ExportRules:
     Attributes:
         folded: the name in B of each module of A that is folded into another one there.
         absent: for A and for B, modules whose outputs the other side does not have, and why.
+        prints: the fingerprints of A's and of B's tensors by key.
     """
 
     folded: Mapping[str, str]
     absent: tuple[Mapping[str, str], Mapping[str, str]]
+    prints: Fingerprints
 
 
 def match_records(
@@ -66,7 +71,9 @@ def match_records(
     follow in the same order with the same module type, kind and shape.
 
     If one of the two is an ONNX file, a module that is folded into another one is matched with that
-    one first, and unmatched records of one call, such as the parts of a tuple, are matched if they
+    one first. Then records of modules whose calls or outputs may have other numbers are matched by
+    their values; see ``match_by_value``. The outputs of the model are matched by position if their
+    names differ. Unmatched records of one call, such as the parts of a tuple, are matched if they
     follow in the same order with the same kind and shape.
 
     Args:
@@ -88,23 +95,54 @@ def match_records(
                 matches_of_a[record.key] = unmatched.pop(other), BY_FOLD
     without = set() if rules is None else {*rules.absent[0], *rules.absent[1]}
     left = [r for r in a if r.module not in without and r.key not in matches_of_a]
+    spare: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    if rules is not None:
+        others = [r for r in unmatched.values() if r.module not in without]
+        found, spare = _match_exported(left, others, prefixes, rules)
+        for record, partner, by in found:
+            matches_of_a[record.key] = unmatched.pop(partner.key), by
+        unmatched = {key: r for key, r in unmatched.items() if key not in spare[1]}
+    left = [r for r in left if r.key not in spare[0] and r.key not in matches_of_a]
     for record in left:
         if record.key in unmatched:
             matches_of_a[record.key] = unmatched.pop(record.key), BY_NAME
     for record in left:
-        other = key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
-        if record.key not in matches_of_a and other in unmatched:
-            matches_of_a[record.key] = unmatched.pop(other), BY_MAP
+        renamed = _renamed_key(record, prefixes)
+        if record.key not in matches_of_a and renamed in unmatched:
+            matches_of_a[record.key] = unmatched.pop(renamed), BY_MAP
     if rules is not None:
         for record_a, record_b in _match_within_calls(left, unmatched.values(), matches_of_a):
             matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
     matched = {key: record.key for key, (record, _) in matches_of_a.items()}
-    left = [r for r in a if r.module not in without or r.key in matched]
-    for record_a, record_b in _match_by_order(left, b, matched):
+    left = [r for r in a if r.key in matched or (r.module not in without and r.key not in spare[0])]
+    left_b = [record for record in b if record.key not in spare[1]]
+    for record_a, record_b in _match_by_order(left, left_b, matched):
         matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
     pairs = tuple((record, *matches_of_a[record.key]) for record in a if record.key in matches_of_a)
     only_a = tuple(record for record in a if record.key not in matches_of_a)
-    return RecordMatches(pairs, only_a, tuple(unmatched.values()))
+    partners = {record.key for _, record, _ in pairs}
+    return RecordMatches(pairs, only_a, tuple(r for r in b if r.key not in partners))
+
+
+def _match_exported(
+    a: Sequence[Record], b: Sequence[Record], prefixes: Mapping[str, str], rules: ExportRules
+) -> tuple[list[tuple[Record, Record, str]], tuple[frozenset[str], frozenset[str]]]:
+    """Pairs of a model and an ONNX file that names do not tell, and keys that have no partner."""
+    values = match_by_value(a, b, rules.prints, lambda name: _replace_prefix(name, prefixes))
+    found = []
+    for record, other in values.pairs:
+        same = BY_NAME if record.key == other.key else BY_MAP
+        is_same = other.key in (record.key, _renamed_key(record, prefixes))
+        found.append((record, other, same if is_same else BY_VALUE))
+    outputs = [[r for r in side if r.module == ROOT and r.kind == OUTPUT] for side in (a, b)]
+    names = [{record.what for record in side} for side in outputs]
+    if names[0] != names[1] and len(outputs[0]) == len(outputs[1]):
+        found += [(own, other, BY_ORDER) for own, other in zip(*outputs, strict=True)]
+    return found, values.left
+
+
+def _renamed_key(record: Record, prefixes: Mapping[str, str]) -> str:
+    return key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
 
 
 def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:

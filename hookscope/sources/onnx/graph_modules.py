@@ -102,6 +102,7 @@ class GraphModel(GraphPart):
     _onnx_program: GraphProgram
     _hookscope_keeps_dtypes = True  # the file names a dtype for each input
     _hookscope_computes_shapes = True  # for inputs on the meta device
+    _hookscope_is_graph = True
     _onnx_by_depth = False
 
     @property

@@ -9,6 +9,7 @@ from hookscope.results.diff.diff_result import (
     BY_MAP,
     BY_NAME,
     BY_ORDER,
+    BY_VALUE,
     CLOSE,
     DIFFERS,
     Diff,
@@ -54,7 +55,12 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
 )
 STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
-MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape", BY_FOLD: "folded into one"}
+MATCHED_BY_TEXT = {
+    BY_MAP: "by --map",
+    BY_ORDER: "by order and shape",
+    BY_FOLD: "folded into one",
+    BY_VALUE: "by value",
+}
 FIRST_DIFFERENCE_NOTE = "first difference"
 
 

@@ -287,6 +287,7 @@ REFUSED: list[tuple[str, str]] = [
     ("capture NET --device cuda", "--device cuda does not apply"),
     ("capture NET --weights default", "--weights does not apply"),
     ("capture NET --model-arg a=1", "--model-arg does not apply"),
+    ("capture NET --ops", "--ops records functions of PyTorch"),
     ("capture NET --method encode", "--method does not apply"),
     ("capture NET --generate 3", "has no method generate"),
     ("capture NET --device-map auto", "--device-map auto does not apply"),
@@ -305,6 +306,15 @@ def test_what_cannot_be_done_is_refused_before_torch_is_imported(
 
 
 def test_the_same_is_refused_in_python(small: str) -> None:
+    module = hookscope.load_model(small).module
+    for net in (small, module):
+        with pytest.raises(RequestError, match="an ONNX file calls none"):
+            hookscope.capture(net, input=X, ops=True)
+    with (
+        pytest.raises(RequestError, match="an ONNX file calls none"),
+        hookscope.record(module, ops=True),
+    ):
+        pass
     with pytest.raises(RequestError, match="no gradients"):
         hookscope.grads(small)
     with pytest.raises(RequestError, match="needs gradients"):
