@@ -16,8 +16,12 @@ from tests.sources.onnx.conftest import export
 
 NAMES = (*TRANSFORMERS, *CLASSIFIERS, *OWN)
 EXPORTERS = ("newer", "older")
-# The newer exporter of torch 2.14 fails with these.
-NOT_EXPORTED = {("Swin", "newer"), ("T5", "newer")}
+# The exporters of torch 2.14 fail with these, but for the last: its layers are called by forward,
+# so the older exporter does not know their names.
+NOT_EXPORTED = {
+    *(("Swin", "newer"), ("T5", "newer"), ("GPT2", "older"), ("Llama", "older")),
+    *(("Qwen2", "older"), ("SqueezeBert", "older")),
+}
 PAIRS = [(n, e) for n in NAMES for e in EXPORTERS if (n, e) not in NOT_EXPORTED]
 
 
@@ -30,8 +34,11 @@ def exported(
         export(model, (value,), path, dynamo=exporter == "newer")
     elif exporter == "newer":
         export(model, (), path, kwargs=value)
-    else:
+    else:  # this exporter gives every argument by position, which wrappers of forward do not take
+        forward = model.forward
+        model.forward = lambda value: forward(value)
         export(model, tuple(value.values()), path, input_names=list(value), dynamo=False)
+        del model.forward
     return model, value, path
 
 
