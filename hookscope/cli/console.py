@@ -293,7 +293,7 @@ class Console:
                 self._shows_bar = True
             bar.console.width = width = max(columns(sys.__stderr__) - 1, 10)
             # The rest of the line: a bar, `5/10`, `0:00:09`, and a space before each.
-            room = width - (_LEAST_BAR + 2 * len(str(total)) + len("/0:00:00") + 3)
+            room = width - (_least_bar(width) + 2 * len(str(total)) + len("/0:00:00") + 3)
             label = _shortened(text, more, room)
             bar.update(bar.task_ids[0], completed=done, total=total, description=label)
             bar.start()  # has an effect only the first time
@@ -354,6 +354,11 @@ def _new_bar(colored: bool) -> Progress:
     left = TimeRemainingColumn(table_column=Column(no_wrap=True))
     parts = (text, BarColumn(None), count, left)
     return Progress(*parts, console=console, transient=True, expand=True)
+
+
+def _least_bar(width: int) -> int:
+    """Return the cells of the bar in a line of that width: a quarter, so that it is readable."""
+    return max(_LEAST_BAR, width // 4)
 
 
 def _shortened(text: str, more: str, room: int) -> str:

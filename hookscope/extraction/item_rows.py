@@ -171,9 +171,10 @@ class ItemRows(Dataset[Row]):
         numbers = (self._items.numbers[row] for row in rows)
         # Seeded per item, so that an item does not depend on the process or on other items.
         seeds = {(self._seed + n) % 2**63: n for n in numbers}
-        return self._items.run(
+        found: list[Row] = self._items.run(
             lambda: self._seeded.map(lambda seed: self._read(seeds[seed]), list(seeds))
         )
+        return found
 
     def _read(self, number: int) -> Row:
         try:
@@ -233,8 +234,8 @@ class ItemRows(Dataset[Row]):
         """
         items = self._items
         try:
-            if items.collate:
-                batch = items.run(lambda: items.collate(list(values)))
+            if collate := items.collate:
+                batch = items.run(lambda: collate(list(values)))
             else:
                 batch = default_collate(list(values))
         except Exception as error:

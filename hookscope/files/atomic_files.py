@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,8 @@ from safetensors import SafetensorError
 from hookscope.errors import StoreError, cause
 from hookscope.files.escapes import encodable
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows, where what a killed process left stays
-    fcntl = None  # type: ignore[assignment]
 
 _SUFFIX = ".part"
 
@@ -113,7 +112,7 @@ def _remove_stale(home: Path, prefix: str) -> None:
 
 def _lock(folder: Path, *, wait: bool) -> int | None:
     """Lock a folder until ``_unlock`` or the end of the process; None if that is not possible."""
-    if fcntl is None:
+    if sys.platform == "win32":  # what a killed process left stays there
         return None
     handle = None
     try:

@@ -17,9 +17,11 @@ PACE = "rows/s, 2.69 kB, decode 39%, forward 61%, write 0%"
 def test_count_and_time_are_whole_at_any_width(columns: int, rate: str) -> None:
     bar = out._new_bar(colored=False)
     console = Console(file=io.StringIO(), width=columns - 1)
-    room = columns - 1 - (out._LEAST_BAR + 2 * 3 + len("/0:00:00") + 3)
+    room = columns - 1 - (out._least_bar(columns - 1) + 2 * 3 + len("/0:00:00") + 3)
     bar.add_task(out._shortened("rows", f"{rate} {PACE}", room), total=203, completed=100)
     console.print(bar.get_renderable())
     line = console.file.getvalue().rstrip()
     assert line.endswith("100/203 -:--:--") and "━" in line, line
     assert "…" not in line and len(line) < columns
+    if columns >= 38:
+        assert line.count("━") + line.count("╸") + line.count("╺") >= (columns - 1) // 4, line
