@@ -69,8 +69,9 @@ def attribute(
         position: the position after which the token is predicted, without padding; negative from
             the end. None for the last one.
         steps: for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.
-        baseline: for ``integrated`` and ``occlusion``: ``zero``, an embedding of zeros, or a token,
-            by its text or id. None for ``zero``.
+        baseline: for ``integrated`` and ``occlusion``: ``zero``, an embedding of zeros; ``mean``,
+            the mean of all embeddings; or a token, by its text or id. None for ``zero``, and for
+            ``mean`` where integrated gradients from ``zero`` do not add up.
         progress: called with the number of runs done and the total, by ``integrated`` and
             ``occlusion``.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from hookscope.analysis.lens.residual_stream import block_stacks
 from hookscope.analysis.sweep.effect_measure import resolve_measure
 from hookscope.analysis.sweep.sweep_run import prepare_sweep, run_sweep
 from hookscope.execution.isolation import disable_mha_fast_path
@@ -83,7 +85,9 @@ def sweep(
             ``dtype:bfloat16`` rounds the layer's output to that dtype and back.
             ``quantize:BITS`` differs: it rounds the weights of the layer, each output channel to
             a symmetric grid of its own; see ``hookscope.analysis.sweep.weight_rounding``.
-        positions: ``all`` or positions such as ``"0,2-3"``: edit one position at a time.
+        positions: ``all`` or positions such as ``"0,2-3"``: edit one position at a time. Without
+            ``layers``, those that are edited are then the blocks of the model, which return the
+            residual stream, instead of the leaves.
         heads: number of attention heads, or ``auto`` for that of the model's configuration: edit
             one head at a time, in the input of the output projections of attention.
         experts: edit one expert at a time in layers whose experts share parameters, as in
@@ -128,10 +132,12 @@ def sweep(
     if file is not None:
         check_ending(Path(file), ".json")
     # A module of experts is no leaf: it contains their activation function.
-    selection = replace(
-        request.layers, leaves=leaves or (request.layers.everything and not experts)
-    )
+    everything = request.layers.everything and not leaves
+    selection = replace(request.layers, leaves=leaves or (everything and not experts))
     prepared = prepare(replace(request, layers=selection))
+    if everything and positions is not None:  # what a position knows is in the residual stream
+        blocks = chain.from_iterable(block_stacks(prepared.module))
+        prepared = replace(prepared, layers=tuple(blocks) or prepared.layers)
     # The fast path of transformers skips layers, which then could not be edited.
     with grad_mode(False), disable_mha_fast_path():
         metadata = describe_run("sweep", prepared, request.chosen(options))

@@ -15,7 +15,7 @@ from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.attribution_options import INTEGRATED, METHOD_ALIASES, METHODS, STEPS, ZERO
+from hookscope.specs.attribution_options import INTEGRATED, METHOD_ALIASES, METHODS, STEPS
 
 EXAMPLES = (
     Example(
@@ -84,8 +84,8 @@ how = combine(
         "--baseline",
         section="Attribution",
         metavar="TOKEN",
-        show_default=ZERO,
-        help="Token in place of the others: text, id, or zero.",
+        help="Token in place of the others: text, id, zero or mean. Default: zero, or mean if the"
+        " sum from zero is wrong.",
     ),
 )
 

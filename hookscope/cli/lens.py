@@ -58,7 +58,7 @@ how = combine(
     "lens",
     options.text_model,
     how,
-    options.layers,
+    options.layers_by_default("the blocks of the model"),
     input_options.inputs,
     input_options.texts,
     options.run,

@@ -217,36 +217,41 @@ def note_model_source(ctx: click.Context) -> None:
 # Layers
 
 
-layers = combine(
-    option(
-        "--layer",
-        "-l",
-        "layers",
-        section="Layers",
-        multiple=True,
-        metavar="GLOB",
-        shell_complete=completion_values.layers,
-        help="Layers to select, such as 'layer3.*', or '(model)'. Prefix ! to exclude. Repeatable."
-        " Default: all.",
-    ),
-    option(
-        "--type",
-        "types",
-        section="Layers",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=completion_values.types,
-        help="Layers of this type only, such as Conv2d. Repeatable.",
-    ),
-    option(
-        "--depth",
-        section="Layers",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Maximum depth; 0 is the model itself.",
-    ),
-    flag("leaves", section="Layers", help="Leaf layers only."),
-)
+def layers_by_default(default: str) -> Callable[[Any], Any]:
+    """The options that select layers; without them a command takes ``default``."""
+    return combine(
+        option(
+            "--layer",
+            "-l",
+            "layers",
+            section="Layers",
+            multiple=True,
+            metavar="GLOB",
+            shell_complete=completion_values.layers,
+            help="Layers to select, such as 'layer3.*', or '(model)'. Prefix ! to exclude."
+            f" Repeatable. Default: {default}.",
+        ),
+        option(
+            "--type",
+            "types",
+            section="Layers",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=completion_values.types,
+            help="Layers of this type only, such as Conv2d. Repeatable.",
+        ),
+        option(
+            "--depth",
+            section="Layers",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Maximum depth; 0 is the model itself.",
+        ),
+        flag("leaves", section="Layers", help="Leaf layers only."),
+    )
+
+
+layers = layers_by_default("all")
 
 shapes = flag(
     "shapes",

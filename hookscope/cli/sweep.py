@@ -106,7 +106,7 @@ how = combine(
     options.model,
     how,
     loss_options.loss,
-    options.layers,
+    options.layers_by_default("leaves; with --positions the blocks of the model"),
     input_options.inputs,
     options.run,
     model_output("sweep", "file"),
@@ -123,10 +123,10 @@ def sweep(
 ) -> None:
     """Apply one edit at each layer, position, head or expert in turn.
 
-    Runs the model once for each selected layer (default: all leaf layers) with the edit, or once
-    for each position, attention head or expert of each layer, and shows the change of the
-    prediction as a map. For a language model, it is the prediction after the last token. A
-    JSON file is written during the run: after an interruption, the same command resumes.
+    Runs the model once for each selected layer with the edit, or once for each position, attention
+    head or expert of each layer, and shows the change of the prediction as a map. For a language
+    model, it is the prediction after the last token. A JSON file is written during the run: after
+    an interruption, the same command resumes.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request

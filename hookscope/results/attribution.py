@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -62,6 +63,13 @@ class AttributionRow:
         """The score less that of the baseline; None for ``rollout``."""
         return None if self.baseline_score is None else self.score - self.baseline_score
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether the sum is the difference, up to ``TOLERANCE`` of it; True for ``rollout``."""
+        if self.difference is None or not math.isfinite(self.total):
+            return True
+        return abs(self.total - self.difference) <= TOLERANCE * abs(self.difference)
+
 
 @dataclass(frozen=True)
 class Attribution(NotebookResult):
@@ -72,7 +80,7 @@ class Attribution(NotebookResult):
         formula: the attribution of a token.
         paper: where the method was published.
         layer: the embedding, whose output is differentiated or replaced.
-        baseline: what takes the place of a token: ``zero``, or a token in quotes.
+        baseline: what takes the place of a token: ``zero``, ``mean``, or a token in quotes.
         against: the token or class whose logit is subtracted; None without one.
         steps: points of the quadrature; None for methods without one.
         rows: the texts of the batch.

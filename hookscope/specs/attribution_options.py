@@ -10,7 +10,7 @@ from hookscope.specs.cam_methods import STEPS as STEPS
 from hookscope.specs.suggestions import did_you_mean
 
 INTEGRATED, GRADIENT, OCCLUSION, ROLLOUT = "integrated", "gradxinput", "occlusion", "rollout"
-ZERO = "zero"
+ZERO, MEAN = "zero", "mean"
 
 
 class AttributionMethod(NamedTuple):
@@ -74,8 +74,9 @@ class AttributeOptions:
         position: the position after which the token is predicted, counted without padding; negative
             from the end. None for the last one.
         steps: points of the quadrature of ``integrated``; None for 50.
-        baseline: ``zero`` for an embedding of zeros, or a token, of ``integrated`` and
-            ``occlusion``; None for ``zero``.
+        baseline: ``zero`` for an embedding of zeros, ``mean`` for the mean of all embeddings, or
+            a token, of ``integrated`` and ``occlusion``; None for ``zero``, and for ``mean`` where
+            integrated gradients from zeros do not add up.
 
     Raises:
         RequestError: an option is unknown, out of range, or of another method.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.layers import Layer
 from hookscope.results.attribution import (
-    TOLERANCE,
     Attribution,
     AttributionRow,
     TokenAttribution,
@@ -28,6 +28,7 @@ from hookscope.results.lens import Token
 from hookscope.specs.attribution_options import (
     GRADIENT,
     INTEGRATED,
+    MEAN,
     METHODS,
     OCCLUSION,
     ROLLOUT,
@@ -159,6 +160,26 @@ def run_attribution(
     """
     tokens = TokenEmbeddings(prepared)
     score = TokenScore(prepared, tokens.prompt, tokens.output, options)
+    result = _attribute(tokens, score, options, metadata, progress)
+    # Near an embedding of zeros a norm makes the score change abruptly.
+    if (
+        options.by == INTEGRATED
+        and options.baseline is None
+        and not all(row.adds_up for row in result.rows)
+    ):
+        with suppress(RequestError):
+            other = replace(options, baseline=MEAN)
+            return _attribute(tokens, score, other, metadata, progress)
+    return result
+
+
+def _attribute(
+    tokens: TokenEmbeddings,
+    score: TokenScore,
+    options: AttributeOptions,
+    metadata: dict[str, Any],
+    progress: Progress | None,
+) -> Attribution:
     baseline, name = _baseline_of(tokens, options.baseline)
     steps = options.steps or STEPS
     inputs = AttributionInput(tokens, score, baseline, steps, progress)
@@ -201,6 +222,8 @@ def _baseline_of(tokens: TokenEmbeddings, baseline: str | int | None) -> tuple[T
     """The baseline's embeddings, and its name. Padding keeps its own, so it contributes nothing."""
     if baseline is None or baseline == ZERO:
         value, name = torch.zeros_like(tokens.values), ZERO
+    elif baseline == MEAN:
+        value, name = tokens.mean_embedding(), MEAN
     else:
         recipe = tokens.prepared.loaded.own_text
         vocabulary = recipe.vocabulary if recipe else None
@@ -227,13 +250,11 @@ def _notes(rows: tuple[AttributionRow, ...], by: str, steps: int) -> tuple[str, 
             notes.append(
                 f"The attributions{text} contain NaN or Inf. hookscope check names the layer."
             )
-        elif by == INTEGRATED and row.difference is not None:
-            gap = abs(row.total - row.difference)
-            if gap > TOLERANCE * abs(row.difference):
-                notes.append(
-                    f"The attributions{text} add up to {row.total:.4g}, and the scores differ by"
-                    f" {row.difference:.4g}: the integral is not exact. Use a token as --baseline"
-                    " (near an embedding of zeros a norm makes the score change abruptly), or more"
-                    f" --steps than {steps}."
-                )
+        elif by == INTEGRATED and row.difference is not None and not row.adds_up:
+            notes.append(
+                f"The attributions{text} add up to {row.total:.4g}, and the scores differ by"
+                f" {row.difference:.4g}: the integral is not exact. Use a token as --baseline"
+                " (near an embedding of zeros a norm makes the score change abruptly), or more"
+                f" --steps than {steps}."
+            )
     return tuple(notes)

@@ -201,6 +201,28 @@ class TokenEmbeddings:
                 ) from error
         return detach_clone(value)  # type: ignore[no-any-return]
 
+    def mean_embedding(self) -> Tensor:
+        """Return the mean of the embeddings of all tokens at every position: (N, L, width).
+
+        Raises:
+            RequestError: it is not known how many tokens there are.
+        """
+        count = getattr(self.layer.module, "num_embeddings", None)
+        if not isinstance(count, int):
+            raise RequestError(
+                f"It is not known how many tokens {self.layer.title} embeds, so their mean is not"
+                " known.",
+                "Give a token as --baseline.",
+            )
+        total = torch.zeros(self.values.shape[-1], dtype=torch.float64)
+        with _run_guard(self.prepared):
+            for ids in torch.arange(count, device=self.values.device).split(_AT_ONCE):
+                total += self.layer.module(ids[None]).detach().cpu().double().sum((0, 1))
+        return (total / count).to(self.values).expand_as(self.values)
+
+
+_AT_ONCE = 4096  # tokens that are embedded together
+
 
 @contextmanager
 def _run_guard(prepared: Prepared) -> Iterator[None]:

@@ -137,7 +137,7 @@ def record_stream(
         ForwardError: the model raised.
     """
     module, chosen = prepared.module, tuple(layers)
-    stacks = _stacks(module)
+    stacks = block_stacks(module)
     blocks = [layer for stack in stacks for layer in stack]
     inside = {inner for layer in blocks for inner in layer.module.modules()}
     inside -= {layer.module for layer in blocks}
@@ -171,8 +171,8 @@ def _first_tensor(value: Any) -> Tensor | None:
     return next((t for t in tensors if t.is_floating_point() and t.ndim > 1), None)
 
 
-def _stacks(module: nn.Module) -> list[list[Layer]]:
-    """The lists of modules of one class each; a stack inside another is left out."""
+def block_stacks(module: nn.Module) -> list[list[Layer]]:
+    """Return the lists of modules of one class each; a stack inside another is left out."""
     layers = layers_of(module)
     by_module = {layer.module: layer for layer in layers}
     stacks: list[list[Layer]] = []

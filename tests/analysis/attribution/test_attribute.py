@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from captum.attr import FeatureAblation, InputXGradient, IntegratedGradients
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import hookscope
@@ -281,3 +282,22 @@ def test_the_sample_reads_the_country(repo: Path) -> None:
         hookscope.attribute(folder, input=text, target="the capital")
     with pytest.raises(InputError, match="not in the vocabulary"):
         hookscope.attribute(folder, input=text, target=" zebra")
+
+
+def test_the_default_baseline_is_one_from_which_the_attributions_add_up(repo: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = f"hf:{repo / 'sample_models' / 'capitals'}"
+    text = "text:the capital of Peru"
+    found = hookscope.attribute(folder, input=text)
+    [row] = found.rows
+    assert found.baseline == "mean" and not found.notes
+    assert row.difference is not None and abs(row.total - row.difference) < 0.01
+    table = load_file(repo / "sample_models" / "capitals" / "model.safetensors")
+    mean = next(v for k, v in table.items() if k.endswith("embed_tokens.weight")).double().mean(0)
+    model = AutoModelForCausalLM.from_pretrained(repo / "sample_models" / "capitals").eval()
+    embeddings = mean.float().expand(1, len(row.tokens), -1)
+    with torch.no_grad():
+        logits = model(inputs_embeds=embeddings).logits[0, -1]
+    assert row.baseline_score == pytest.approx(float(logits[row.target.index]), abs=1e-4)
+    assert hookscope.attribute(folder, input=text, baseline="zero").notes  # as asked for
