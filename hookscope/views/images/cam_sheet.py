@@ -228,8 +228,9 @@ def _scale(values: NDArray[np.float64], cam: CamMetadata, n: int) -> tuple[float
         return float(finite.min()), float(finite.max())
     # Between the cells of the grid, the map at the size of the image may be smaller throughout.
     largest = parse_number(cam["images"][n]["largest"])
-    known = largest is not None and np.isfinite(largest)
-    return 0.0, float(largest) if known else float(finite.max())
+    if largest is None or not np.isfinite(largest):
+        largest = finite.max()
+    return 0.0, float(largest)
 
 
 def heading(metadata: CamMetadata) -> str:
