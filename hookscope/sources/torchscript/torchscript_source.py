@@ -84,8 +84,8 @@ def load(
 
 
 def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
-    check_debug_records(path)
     _check_no_file_access(path)
+    check_debug_records(path)
     archive = ScriptArchive(path)
     if archive.mentions("ConstantMKLDNNTensor"):
         raise ModelError(
