@@ -87,8 +87,8 @@ def test_the_attributions_are_those_of_captum(make: Callable[[], Any], start: st
     }
     for by, expected in wanted.items():
         options: dict[str, Any] = {"steps": 20} if by == "integrated" else {}
-        if by != "gradxinput" and start == "token":
-            options["baseline"] = 9
+        if by != "gradxinput":
+            options["baseline"] = 9 if start == "token" else "zero"
         found = hookscope.attribute(model, input={"input_ids": X}, target=2, by=by, **options)
         for row in range(2):
             torch.testing.assert_close(
