@@ -23,5 +23,13 @@ def test_count_and_time_are_whole_at_any_width(columns: int, rate: str) -> None:
     line = console.file.getvalue().rstrip()
     assert line.endswith("100/203 -:--:--") and "━" in line, line
     assert "…" not in line and len(line) < columns
-    if columns >= 38:
-        assert line.count("━") + line.count("╸") + line.count("╺") >= (columns - 1) // 4, line
+
+
+@pytest.mark.parametrize("columns", [38, 80, 120])
+def test_the_bar_itself_has_at_least_a_quarter_of_the_line(columns: int) -> None:
+    bar = out._new_bar(colored=False)
+    console = Console(file=io.StringIO(), width=columns - 1)
+    room = columns - 1 - (out._least_bar(columns - 1) + 2 * 3 + len("/0:00:00") + 3)
+    bar.add_task(out._shortened("rows", f"87.3 {PACE}", room), total=203, completed=203)
+    console.print(bar.get_renderable())
+    assert console.file.getvalue().count("━") >= (columns - 1) // 4

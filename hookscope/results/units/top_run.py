@@ -110,11 +110,11 @@ def rank_inputs(
     }
     if layer.over == MAX:
         notes.append(_position_note(layer, part is not None, inputs, contents))
+    notes += texts.notes()
     if len(numbers) < 2 * options.count:
         notes.append(
-            f"There are only {row_count(len(numbers))}: some are both among the most and the least."
+            f"There are only {row_count(len(numbers))}: some are among both the most and the least."
         )
-    notes += texts.notes()
     names = range(layer.count) if layer.directions is not None else layer.units
     means = np.divide(sums, counts, out=np.full(layer.count, math.nan), where=counts > 0)
     units = tuple(
