@@ -11,7 +11,7 @@ import io
 import os
 import re
 from fnmatch import fnmatchcase
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from hookscope.errors import InputError
 from hookscope.files.shell_words import quote_word
@@ -218,7 +218,7 @@ def _zip_names(file: BinaryIO) -> tuple[list[str], str, str]:
 
     from hookscope.files.pickle_scan import DAMAGED_ZIP
 
-    if _directory_length(file) > _LONGEST_DIRECTORY:
+    if is_crowded(file):
         return [], CROWDED_ARCHIVE, _SAVE_TENSORS
     try:
         with zipfile.ZipFile(file) as archive:
@@ -231,7 +231,12 @@ def _zip_names(file: BinaryIO) -> tuple[list[str], str, str]:
     return names, "", ""
 
 
-def _directory_length(file: BinaryIO) -> int:
+def is_crowded(file: IO[bytes]) -> bool:
+    """Whether a zip archive lists so many records that the list takes seconds to read."""
+    return _directory_length(file) > _LONGEST_DIRECTORY
+
+
+def _directory_length(file: IO[bytes]) -> int:
     """The length of a zip archive's directory in bytes, as its end record says."""
     file.seek(max(file.seek(0, os.SEEK_END) - (1 << 17), 0))
     end = file.read()

@@ -73,7 +73,7 @@ def test_a_scripted_and_an_exported_file_stop_with_the_same_bits(
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Tanh()).eval()
     path = tmp_path / f"net{suffix}"
     if suffix == ".pt":
-        with pytest.warns(FutureWarning, match="is deprecated"):
+        with pytest.warns((FutureWarning, DeprecationWarning), match="is deprecated"):
             torch.jit.script(net).save(path)  # type: ignore[no-untyped-call]
     else:
         torch.export.save(torch.export.export(net, (LARGE,)), path)

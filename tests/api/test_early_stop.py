@@ -127,7 +127,7 @@ def test_a_run_that_was_ended_leaves_the_model_as_it_was() -> None:
 
 @pytest.mark.parametrize("convert", [torch.jit.script, lambda net: torch.jit.trace(net, X)])
 def test_a_scripted_model_ends_too(tmp_path: Path, convert: Callable[[nn.Module], Any]) -> None:
-    with pytest.warns(FutureWarning, match="is deprecated"):
+    with pytest.warns((FutureWarning, DeprecationWarning), match="is deprecated"):
         scripted = convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
     scripted.save(tmp_path / "net.pt")
     whole = hookscope.capture(str(tmp_path / "net.pt"), layers="0", input=X)

@@ -160,7 +160,7 @@ def test_a_scripted_loop_over_values_does_not_stop(tmp_path: Path) -> None:
         "        return self.b(self.a(x))\n"
     )
     net = hookscope.load_model(f"{tmp_path}/net.py:Net").module
-    with pytest.warns(FutureWarning, match="is deprecated"):
+    with pytest.warns((FutureWarning, DeprecationWarning), match="is deprecated"):
         torch.jit.script(net).save(tmp_path / "net.pt")  # type: ignore[no-untyped-call]
     shot = hookscope.capture(tmp_path / "net.pt", layers="a", input=LARGE, stop=None)
     assert list(shot) == ["a/output", "a:2/output"]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hookscope.specs.choices import OVERLAY_ALPHA
-from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE
+from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, TITLE
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
@@ -19,7 +19,8 @@ from tests.conftest import REPO, Run
 pytestmark = pytest.mark.slow
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
-TOP = GAP + 4 * LINE  # of the first image: below two lines, an empty one and its caption
+# Of the first image: below the title, a line, an empty one, its caption and the names.
+TOP = GAP + round(LINE * TITLE) + 4 * LINE
 
 
 def test_the_real_command_on_a_trained_model(run: Run, tmp_path: Path) -> None:
@@ -60,7 +61,8 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
     assert (left == image).all()
     right = pixels[np.ix_(middles, GAP + 400 + GAP + 25 + 50 * np.arange(8))]
     grey = MIDDLE + (image.mean(2, keepdims=True) - MIDDLE) / 2
-    colors = SEQUENTIAL[(heat / heat.max() * 255).round().astype(int)]
+    largest = shot.metadata["cam"]["images"][0]["largest"]  # of the map in its own grid
+    colors = SEQUENTIAL[(heat / largest * 255).round().astype(int)]
     assert abs(right - (OVERLAY_ALPHA * colors + (1 - OVERLAY_ALPHA) * grey)).max() <= 1
     bar = pixels[TOP : TOP + 400, GAP + 800 + 2 * GAP + BAR // 2]
     ends = OVERLAY_ALPHA * SEQUENTIAL[[255, 0]].astype(float) + (1 - OVERLAY_ALPHA) * MIDDLE

@@ -72,7 +72,8 @@ def test_an_edited_run_tells_what_it_did(run: Run, tmp_path: Path) -> None:
     assert any(x.startswith("conv1") and x.endswith("edited: zero [0-12]") for x in lines)
     assert any(line.startswith("The model's output changed by at most") for line in lines)
     header = next(line.split() for line in lines if line.startswith("unedited"))
-    assert header == ["unedited", "p", "unedited", "edited", "p", "edited", "image"]
+    names = "unedited p unedited logit unedited edited p edited logit edited image"
+    assert header == names.split()
     made, clean = load_file(output), tmp_path / "clean.safetensors"
     assert run("capture", TRAINED, "--input", FIVE, "-o", clean).rc == 0
     before = load_file(clean)

@@ -350,7 +350,6 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
     "beyond.gguf": lambda: gguf_file(tensors=1, body=gguf_tensor(b"w", [1 << 30], 0, 0)),
     "offset.gguf": lambda: gguf_file(tensors=1, body=gguf_tensor(b"w", [1], 0, (1 << 64) - 32)),
     "blocks.gguf": lambda: gguf_file(tensors=1, body=gguf_tensor(b"w", [33], 8, 0)),
-    "type.gguf": lambda: gguf_file(tensors=1, body=gguf_tensor(b"w", [32], 5, 0)),
     "overlap.gguf": lambda: gguf_file(
         tensors=2, body=gguf_tensor(b"a", [8], 0, 0) + gguf_tensor(b"b", [8], 0, 16)
     ),

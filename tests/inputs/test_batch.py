@@ -211,7 +211,7 @@ def test_choices_for_images_are_refused_where_there_is_none() -> None:
     with pytest.raises(InputError, match="--mean is for images"):
         InputRequest(shape=(1, 3, 8, 8), mean=(1.0,))
     with pytest.raises(InputError, match="used unchanged"):
-        build_batch(PLAIN, torch.ones(1), preprocess="none")
+        build_batch(PLAIN, torch.ones(1), preprocess="imagenet")
 
 
 def test_a_model_of_one_channel_gets_a_grey_image(photos: list[str], tmp_path: Path) -> None:

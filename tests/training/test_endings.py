@@ -339,7 +339,7 @@ def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: 
     import torch
     from small_training import train
     class Odd(dict):
-        def items(self):
+        def values(self):
             raise KeyError("planted")
     class Net(torch.nn.Linear):
         def forward(self, x):

@@ -45,7 +45,7 @@ CASES = [
     ("checkpointing reentrant", 6, "model"),
     ("checkpointing", 6, "model"),
     pytest.param("hf_trainer", 6, "model", marks=needs_trainer),
-    ("saved_ema", 4, "model"),
+    ("saved_ema", 4, "model ema"),
     ("manual_sgd", 10, "model"),
     ("optimizer_in_backward", 6, "model"),
     ("fine_tuning", 8, "model"),

@@ -10,6 +10,7 @@ import io
 import zipfile
 from typing import IO
 
+from hookscope.files.file_types import CROWDED_ARCHIVE, is_crowded
 from hookscope.files.pickle_scan import DAMAGED_ZIP, LONGEST_PICKLE, DamagedPickle, LongPickle
 from hookscope.results.weights.torch_pickle import TorchUnpickler
 from hookscope.results.weights.zip_records import DamagedArchive, check_record_size
@@ -25,8 +26,13 @@ def check_record_sizes(file: str | IO[bytes]) -> None:
     Args:
         file: of ``torch.save`` or TorchScript. What is not a zip archive is left to its reader.
     """
+    if isinstance(file, str):
+        with open(file, "rb") as opened:
+            return check_record_sizes(opened)
     if not zipfile.is_zipfile(file):
         return
+    if is_crowded(file):
+        raise DamagedArchive(f"it is {CROWDED_ARCHIVE}")
     try:
         with zipfile.ZipFile(file) as archive:
             _check_archive(archive)
@@ -35,8 +41,7 @@ def check_record_sizes(file: str | IO[bytes]) -> None:
             raise
         raise DamagedArchive("a record of its zip archive is damaged") from error
     finally:
-        if not isinstance(file, str):
-            file.seek(0)
+        file.seek(0)
 
 
 def _check_archive(archive: zipfile.ZipFile) -> None:

@@ -363,7 +363,7 @@ def test_a_scripted_and_a_live_exported_model_are_checked_alike(repo: Path) -> N
     for word in ("digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"):
         assert worst(hookscope.check(f"{repo}/sample_models/{word}")) == []
     torch.manual_seed(0)
-    with pytest.warns(FutureWarning, match="deprecated"):
+    with pytest.warns((FutureWarning, DeprecationWarning), match="deprecated"):
         scripted = torch.jit.trace(faulty.dead_relu(), faulty.example_input())
     found = worst(hookscope.check(scripted, input=faulty.example_input()))
     assert ("warning", "dead", "2.1") in found
