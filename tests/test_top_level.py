@@ -43,7 +43,8 @@ def checkout(repo: Path, tmp_path: Path) -> Path:
 def test_make_alone_lists_its_targets(checkout: Path) -> None:
     done = make(checkout, "help")
     assert done.returncode == 0
-    for target in "demo test test-oldest test-all check docs site bench clean".split():
+    targets = ("demo", "test", "test-oldest", "test-all", "check", "docs", "site", "bench", "clean")
+    for target in targets:
         assert f"make {target} " in done.stdout
 
 
