@@ -83,8 +83,9 @@ def sweep(
         edit: an operation of ``--edit`` without a layer, such as ``zero``, ``noise:1std`` or
             ``patch:FILE``, which takes the tensor of the same layer from a capture.
             ``dtype:bfloat16`` rounds the layer's output to that dtype and back.
-            ``quantize:BITS`` differs: it rounds the weights of the layer, each output channel to
-            a symmetric grid of its own; see ``hookscope.analysis.sweep.weight_rounding``.
+            ``quantize:BITS`` rounds it to a grid, and ``quantize-weights:BITS`` the weights of the
+            layer, each output channel to a symmetric grid of its own; see
+            ``hookscope.hooks.edits.edited_weights``.
         positions: ``all`` or positions such as ``"0,2-3"``: edit one position at a time. Without
             ``layers``, those that are edited are then the blocks of the model, which return the
             residual stream, instead of the leaves.

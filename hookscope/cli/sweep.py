@@ -38,7 +38,7 @@ EXAMPLES = (
     ),
     Example(
         "hookscope sweep sample_models/digits.py:trained -i sample_models/five.png --edit"
-        " quantize:3 --metric kl",
+        " quantize-weights:3 --metric kl",
         "How much each layer depends on the precision of its weights.",
     ),
 )
@@ -47,7 +47,11 @@ MEANINGS = {
     "Edits (--edit)": [
         ("patch:FILE", "the tensor of the same layer in a capture"),
         ("zero, mean, noise:1std, scale:A, add:FILE#KEY, ...", "as in --edit LAYER=OPERATION"),
-        ("quantize:BITS", "weights rounded: each output channel to a symmetric grid of its own"),
+        (
+            "quantize-weights:BITS",
+            "weights rounded: each output channel to a symmetric grid of its own",
+        ),
+        ("quantize:BITS", "output rounded: one grid for the tensor"),
         ("dtype:bfloat16", "output rounded to bfloat16 and back"),
     ],
     "Metrics (--metric)": [

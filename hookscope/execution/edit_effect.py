@@ -30,6 +30,7 @@ from hookscope.results.metadata import (
 )
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.choices import VALUE_HOOKS
+from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.literal_arguments import split_call
 from hookscope.specs.model_spec import FILE, MODULE
 from hookscope.tensors.grad_mode import grad_mode
@@ -51,7 +52,8 @@ def describe_effect(
     - ``top``: for a classifier with named classes, the most probable classes of each image,
       ``unedited`` and ``edited``; ``next_tokens``: likewise, for a language model,
     - ``drift``: with ``compare``, the change of each recorded tensor. The first entry of a capture
-      is the first edited tensor, because tensors before it do not change.
+      is the first edited tensor, because tensors before it do not change; with edited weights, it
+      has all tensors.
 
     Args:
         prepared: the model, its input and its interventions.
@@ -82,9 +84,12 @@ def describe_effect(
                 )
     if compared is not None:
         entries = drift(run.capture, compared)
+        # What is before the first edited value did not change. Edited weights may be read anywhere.
+        values_only = not any(edit.edit.kind == WEIGHTS for edit in interventions.values)
         changed = {key for entry in applied for key in entry["changed"]}
         indices = [n for n, entry in enumerate(entries) if entry["key"] in changed]
-        effect["drift"] = entries[indices[0] if indices and run.gradients is None else 0 :]
+        known = indices and run.gradients is None and values_only
+        effect["drift"] = entries[indices[0] if known else 0 :]
     metadata = {"edits": applied, "grad_edits": grad_edits, "effect": effect}
     return {name: value for name, value in metadata.items() if value}
 

@@ -29,6 +29,7 @@ _SPECIAL = re.compile(r"[@:*?\[\]{}]")
 _AFTER_NAME = re.compile(r"(:\d+)?(@|\[[\d,\s-]*\]=|=)")
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 _MOST = 1 << 20  # channels that one range may name
+WEIGHTS = "weights"  # the kind of an edit that changes the parameters of a layer
 
 
 class Edit(NamedTuple):
@@ -36,7 +37,7 @@ class Edit(NamedTuple):
 
     Attributes:
         text: the whole edit as typed, ``conv1[3]=scale:0.5``.
-        kind: what is changed: ``output``, ``input`` or ``output.grad``.
+        kind: what is changed: ``output``, ``input``, ``output.grad`` or ``weights``.
         pattern: glob over the names of layers.
         call: the number of the module's call, from 1; None for all calls.
         channels: channel numbers in ascending order; None for all.
@@ -173,7 +174,23 @@ def _read(spec: str, gradients: bool) -> Edit:
     channels = None if match[3] is None else _channels(spec, match[3])
     value = _argument(spec, known[name], argument)
     kind = OUTPUT_GRAD if gradients else side
+    if known[name].changes_weights:
+        _check_whole(spec, f"{match[1]}={what}", name, (side == INPUT, call, positions, match[3]))
+        kind = WEIGHTS
     return Edit(spec, kind, match[1], call, channels, name, value, positions)
+
+
+def _check_whole(spec: str, plain: str, name: str, parts: tuple[Any, ...]) -> None:
+    """Raise EditError if an edit of weights names an input, a call, positions or channels."""
+    for part, given in zip(
+        ("the prefix input:", "a call", "positions", "channels"), parts, strict=True
+    ):
+        if given not in (None, False):
+            raise EditError(
+                f"{spec!r}: {name} changes the weights of the layer for the whole run, so {part}"
+                " cannot be used.",
+                f"Write {quote_word(plain)}.",
+            )
 
 
 def _split(spec: str) -> tuple[str, str, str]:
@@ -223,6 +240,7 @@ class EditOperation(NamedTuple):
         example: the operation as a user types it.
         formula: what is computed.
         read: parses the argument; its ValueError says what is wrong.
+        changes_weights: whether it changes the weights of a layer instead of a value.
     """
 
     name: str
@@ -230,6 +248,7 @@ class EditOperation(NamedTuple):
     example: str
     formula: str
     read: Callable[[str], Any]
+    changes_weights: bool = False
 
 
 def _nothing(text: str) -> None:
@@ -271,10 +290,13 @@ def _bounds(text: str) -> tuple[float, float]:
     return low, high
 
 
-def _bits(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 16:
-        raise ValueError(f"{text!r} is not a number of bits from 1 to 16")
-    return int(text)
+def _bits(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= 16:
+            raise ValueError(f"{text!r} is not a number of bits from {least} to 16")
+        return int(text)
+
+    return read
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -392,7 +414,16 @@ VALUE_OPERATIONS = _table(
         "quantize:BITS",
         "quantize:8",
         "s (clamp(round(x / s) + z, 0, 2^BITS - 1) - z), s and z from x's range and 0",
-        _bits,
+        _bits(1),
+    ),
+    EditOperation(
+        "quantize-weights",
+        "quantize-weights:BITS",
+        "quantize-weights:8",
+        "changes the weights: s round(w / s), s = max |w| / (2^(BITS - 1) - 1) of each output"
+        " channel",
+        _bits(2),  # the grid is symmetric
+        changes_weights=True,
     ),
     EditOperation(
         "dropout",

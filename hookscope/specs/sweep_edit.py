@@ -1,18 +1,13 @@
-"""The edit of a sweep, ``zero`` or ``patch:FILE``: an operation of ``--edit`` without a layer.
-
-``quantize:BITS`` is the only one that differs from ``--edit``: it rounds the weights of a layer,
-not its output.
-"""
+"""The edit of a sweep, ``zero`` or ``patch:FILE``: an operation of ``--edit`` without a layer."""
 
 from __future__ import annotations
 
 from hookscope.errors import EditError, RequestError
-from hookscope.specs.edit import Edit, TensorSource, parse_edits
+from hookscope.specs.edit import WEIGHTS, Edit, TensorSource, parse_edits
 from hookscope.specs.positions import parse_positions
 
 ALL_POSITIONS = "all"
 AUTO_HEADS = "auto"
-_QUANTIZE = "quantize"
 
 
 def parse_sweep_edit(text: str) -> Edit:
@@ -36,17 +31,7 @@ def parse_sweep_edit(text: str) -> Edit:
             ) from None
         hint = error.hint.replace("--edit LAYER=OPERATION", "--edit OPERATION")
         raise EditError(message, hint) from None
-    if changes_weights(edit) and edit.argument < 2:
-        raise EditError(
-            f"{text!r}: weights are rounded to 2 bits or more, because the grid is symmetric.",
-            "Write quantize:2 to quantize:16.",
-        )
     return edit
-
-
-def changes_weights(edit: Edit) -> bool:
-    """Whether the edit of a sweep changes the weights of a layer instead of its output."""
-    return edit.name == _QUANTIZE
 
 
 def sweep_files(text: str) -> list[str]:
@@ -96,9 +81,9 @@ def check_sweep_places(
     ]
     if len(chosen) > 1:
         raise RequestError(f"{' and '.join(chosen)} cannot be combined.", "Use only one of them.")
-    if chosen and changes_weights(edit):
+    if chosen and edit.kind == WEIGHTS:
         raise RequestError(
-            f"quantize changes the weights of a whole layer, so {chosen[0]} does not apply.",
+            f"{edit.name} changes the weights of a whole layer, so {chosen[0]} does not apply.",
             f"Leave out {chosen[0]}.",
         )
     if experts and expert_factor(edit) is None:

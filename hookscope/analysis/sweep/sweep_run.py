@@ -34,7 +34,6 @@ from hookscope.analysis.sweep.sweep_columns import (
     position_places,
     resolve_head_count,
 )
-from hookscope.analysis.sweep.weight_rounding import RoundedWeights
 from hookscope.errors import EditError, ForwardError, LossError, RequestError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import run_without_hooks
@@ -43,15 +42,16 @@ from hookscope.execution.prompt_tokens import describe_arguments, prompt_tokens
 from hookscope.execution.verification import first_difference
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.edit_tensors import read_source
+from hookscope.hooks.edits.edited_weights import check_weights
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.sweep import Sweep, SweepCell, SweepColumn, SweepPlace
 from hookscope.specs.command_options import SweepOptions
-from hookscope.specs.edit import Edit
+from hookscope.specs.edit import WEIGHTS, Edit
 from hookscope.specs.progress import Progress
-from hookscope.specs.record_kinds import INPUT, OUTPUT
-from hookscope.specs.sweep_edit import changes_weights, expert_factor, parse_sweep_edit
+from hookscope.specs.record_kinds import INPUT
+from hookscope.specs.sweep_edit import expert_factor, parse_sweep_edit
 from hookscope.tensors.nested import as_call
 
 # The names of the modules in attention that get what the heads return, side by side.
@@ -85,7 +85,7 @@ class SweepEdit:
 
     def at(self, layer: Layer, place: EditPlace) -> BoundEdit:
         """Return the edit at one place of a layer."""
-        side, channels, target = OUTPUT, None, layer.name
+        side, channels, target = self.edit.kind, None, layer.name
         if place.positions is not None:
             target += f"@{place.column.name}"
         if place.head is not None:
@@ -124,9 +124,6 @@ class SweepJob:
         return SweepCell(layer.name, layer.type, column, **metrics)
 
     def _output(self, layer: Layer, column: int) -> Any:
-        if changes_weights(self.edit.edit):
-            with RoundedWeights(layer, self.edit.edit.argument):
-                return run_without_hooks(self.prepared)
         expert = self.places[column].expert
         if self.edit.factor is not None and expert is not None:
             change = ExpertEdit(expert, self.edit.factor)
@@ -329,18 +326,17 @@ def _check_widths(edit: SweepEdit) -> None:
 
 def _scan(prepared: Prepared, edit: SweepEdit, places: Sequence[EditPlace]) -> EditScan:
     def edits_of(layer: Layer) -> list[BoundEdit]:
-        if changes_weights(edit.edit) or edit.factor is not None:
+        if edit.edit.kind == WEIGHTS or edit.factor is not None:
             return []
         if edit.heads and layer not in edit.widths:
             return []
         return [edit.at(layer, place) for place in places]
 
     scan = EditScan(prepared, edits_of)
-    for layer in prepared.layers if changes_weights(edit.edit) else ():
-        try:
-            RoundedWeights(layer, edit.edit.argument)
-        except EditError as error:
-            scan.faults[layer] = error.reason
+    for layer in prepared.layers if edit.edit.kind == WEIGHTS else ():
+        reason = check_weights(edit.at(layer, places[0]))
+        if reason:
+            scan.faults[layer] = reason
     return scan
 
 
@@ -386,7 +382,7 @@ def _reuse(
     edit: SweepEdit,
     noisy: bool,
 ) -> BlockReuse:
-    if changes_weights(edit.edit):
+    if edit.edit.kind == WEIGHTS:
         return BlockReuse(
             "Every run was computed from the start: other layers may read the changed weights."
         )

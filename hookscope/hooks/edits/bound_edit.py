@@ -94,7 +94,7 @@ def apply_edit(
             new = _apply(bound, part, key, seed, active, located, tuple(tensor.shape))
             return put_positions(tensor, located, new)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise _edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
+            raise edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
     return _apply(bound, tensor, key, seed, activation)
 
 
@@ -124,12 +124,13 @@ def _apply(
     except HookscopeError:
         raise
     except (RuntimeError, ValueError, TypeError) as error:
-        raise _edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
+        raise edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
 
 
-def _edit_error(
+def edit_error(
     bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
 ) -> EditError:
+    """Return the error for an edit that cannot be applied to its layer, and what to do."""
     return EditError(
         f"The edit {bound.edit.text!r} cannot be applied to layer {bound.layer.title}"
         f" ({bound.layer.type}): {reason}.",
@@ -148,7 +149,7 @@ def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
     """
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         reason = "its tensor is nested, sparse or quantized"
-        raise _edit_error(bound, reason, "Edit a layer before or after it.")
+        raise edit_error(bound, reason, "Edit a layer before or after it.")
     return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -158,10 +159,10 @@ def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
     if channels is None:
         return None
     if not tensor.ndim:
-        raise _edit_error(bound, "a single number has no channels", "Leave out the brackets.")
+        raise edit_error(bound, "a single number has no channels", "Leave out the brackets.")
     if channels[-1] >= tensor.shape[dim]:
         last = tensor.shape[dim] - 1
-        raise _edit_error(
+        raise edit_error(
             bound,
             f"there is no channel {channels[-1]} in dimension {dim} of {_describe(tensor)}",
             f"Use channels from 0 to {last}.",
@@ -195,7 +196,7 @@ def _stored_operand(
         if located is not None:
             fits.insert(1, _shape(whole))
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise _edit_error(
+        raise edit_error(
             bound,
             f"{name} is {_describe(other)}, but the tensor is {_describe(tensor)}",
             f"Give a tensor of shape {' or '.join(fits)} and dtype {dtype}; a dimension may be 1.",

@@ -1,4 +1,4 @@
-"""Applies edits: to values in the forward pass and to gradients in the backward pass.
+"""Applies edits: to weights, to values in the forward pass and to gradients in the backward pass.
 
 Edits of values are entered before a recorder, so that it records edited values. Edits of gradients
 are entered after it, so that a gradient is edited first and then recorded.
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
+from hookscope.hooks.edits.edited_weights import EditedWeights
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.position_sink import locate_in
@@ -20,6 +21,7 @@ from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.records import key_of
+from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
@@ -53,17 +55,29 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         self.seed = seed
         self.calls = CallRegistry(model) if calls is None else calls
         self.recorder = recorder
+        self._weights = EditedWeights(bound for bound in bounds if bound.edit.kind == WEIGHTS)
         self.changed: dict[int, list[str]] = {bound.position: [] for bound in bounds}
+        self.changed |= self._weights.changed
         self._edits: dict[nn.Module, list[BoundEdit]] = {}
         for bound in bounds:
-            self._edits.setdefault(bound.layer.module, []).append(bound)
+            if bound.edit.kind != WEIGHTS:
+                self._edits.setdefault(bound.layer.module, []).append(bound)
 
     def _enter(self) -> Editor:
-        self.calls.subscribe(self, [bound.layer for bound in self.bounds])
+        self._weights.put()
+        try:
+            layers = [bound.layer for bound in self.bounds if bound.layer.module in self._edits]
+            self.calls.subscribe(self, layers)
+        except BaseException:
+            self._weights.restore()
+            raise
         return self
 
     def _leave(self, *error: object) -> None:
-        self.calls.unsubscribe(self)
+        try:
+            self.calls.unsubscribe(self)
+        finally:
+            self._weights.restore()
 
     def check_effect(self) -> None:
         """Check that every edit changed a tensor.

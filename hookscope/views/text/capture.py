@@ -10,6 +10,7 @@ from rich.text import Text
 from hookscope.files.strict_json import parse_number
 from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
+from hookscope.specs.edit import VALUE_OPERATIONS
 from hookscope.specs.record_kinds import ATTENTION, COLUMN
 from hookscope.views.text.formats import count_text, layer_text, number_text
 from hookscope.views.text.shared_parts import (
@@ -20,6 +21,7 @@ from hookscope.views.text.shared_parts import (
     count_cell,
     coverage_lines,
     device_notes,
+    join_names,
     label_cell,
     logit_cell,
     missing_rows,
@@ -211,6 +213,11 @@ def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
     hooks = bool(capture.metadata.get("hooks"))
     edits = any(map(capture.metadata.get, ("edits", "grad_edits"))) or not hooks
     without = f"without {' and '.join(['edits'] * edits + ['hooks'] * hooks)}"
+    for applied in capture.metadata.get("edits", []):
+        operation = applied["edit"].rpartition("=")[2].partition(":")[0]
+        if operation in VALUE_OPERATIONS and VALUE_OPERATIONS[operation].changes_weights:
+            names = join_names(applied["changed"], options)
+            lines += sentence(f"{applied['edit']} changed {names}.", options, NOTICE_STYLE)
     for entry in capture.metadata.get("effect", {}).get("output", []):
         largest, relative = parse_number(entry["largest"]), parse_number(entry["relative"])
         if largest is None:

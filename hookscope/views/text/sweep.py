@@ -34,7 +34,8 @@ from hookscope.views.text.text_table import (
 CELL_WIDTH = 8  # of a column of the heat map
 _ROUNDED = {
     "zero": "output set to zero",
-    "quantize": "weights rounded to {argument} bits, one symmetric grid per output channel",
+    "quantize": "output rounded to {argument} bits, one grid for the tensor",
+    "quantize-weights": "weights rounded to {argument} bits, one symmetric grid per output channel",
     "dtype": "output rounded to {argument} and back",
 }
 

@@ -101,7 +101,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("None of the selected layers has experts", {"layers": "*.self_attn"}),
     ("noise cannot be applied to single experts", {"edit": "noise:1"}),
     ("--positions and --experts cannot be combined", {"positions": "all"}),
-    ("quantize changes the weights of a whole layer", {"edit": "quantize:4"}),
+    ("quantize-weights changes the weights of a whole layer", {"edit": "quantize-weights:4"}),
 ]
 
 

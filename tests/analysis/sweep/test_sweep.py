@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.analysis.sweep.weight_rounding import round_weight
 from hookscope.errors import CheckFailed, EditError, InputError, LossError, RequestError
+from tests.hooks.edits.by_hand import rounded_weight
 
 IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 CLEAN = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -186,7 +186,7 @@ def test_rounded_weights_equal_those_by_hand() -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(3, 4)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = hookscope.sweep(net, edit="quantize:4", input=x, target=1)
+    found = hookscope.sweep(net, edit="quantize-weights:4", input=x, target=1)
 
     assert [layer.layer for layer in found.left_out] == ["1"]
     clean = net(x).detach()
@@ -207,23 +207,16 @@ def test_a_tied_weight_is_rounded_in_one_layer_only() -> None:
     model = built(gpt2)
     assert model.lm_head.weight is model.transformer.wte.weight
     found = hookscope.sweep(
-        model, edit="quantize:2", layers="lm_head", input={"input_ids": CLEAN}, target=A
+        model, edit="quantize-weights:2", layers="lm_head", input={"input_ids": CLEAN}, target=A
     )
 
     value: dict[str, Tensor] = {}
     model.lm_head.register_forward_pre_hook(lambda m, args: value.update(x=args[0]))
     with torch.no_grad():
         clean = model(input_ids=CLEAN).logits
-        logits = nn.functional.linear(value["x"], round_weight(model.lm_head.weight, 2))
+        logits = nn.functional.linear(value["x"], rounded_weight(model.lm_head.weight, 2))
     assert found.cell("lm_head").score == metrics_by_hand(clean, logits)["score"]
     assert model.lm_head.weight is model.transformer.wte.weight
-
-
-def test_rounding_uses_the_output_channels_of_each_kind_of_layer() -> None:
-    weight = torch.tensor([[1.0, 10.0], [0.4, 4.0]])
-
-    assert round_weight(weight, 2).tolist() == [[0.0, 10.0], [0.0, 4.0]]
-    assert round_weight(weight, 2, 1).tolist() == [[1.0, 10.0], [0.0, 0.0]]
 
 
 def test_the_fact_moves_from_the_country_to_the_last_token(tmp_path: Path) -> None:
@@ -336,10 +329,14 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (RequestError, "3 heads do not divide the 32 channels", {"heads": 3, "layers": "*.o_proj"}),
     (RequestError, "cannot be combined", {"heads": 2, "positions": "all"}),
     (RequestError, "'many' is not a number of heads", {"heads": "many"}),
-    (RequestError, "the weights of a whole layer", {"edit": "quantize:4", "positions": "all"}),
+    (
+        RequestError,
+        "the weights of a whole layer",
+        {"edit": "quantize-weights:4", "positions": "all"},
+    ),
     (EditError, "'fc=zero' names a layer", {"edit": "fc=zero"}),
     (EditError, "'halve': there is no operation 'halve'", {"edit": "halve"}),
-    (EditError, "'quantize:1': weights are rounded to 2 bits", {"edit": "quantize:1"}),
+    (EditError, "'1' is not a number of bits from 2", {"edit": "quantize-weights:1"}),
     (EditError, "'patch:none.safetensors': there is no file", {"edit": "patch:none.safetensors"}),
     (RequestError, "needs a second class", {"metric": "difference"}),
     (LossError, "--against needs class scores", {"target": "uniform", "against": " Rome"}),

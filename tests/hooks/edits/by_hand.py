@@ -26,6 +26,13 @@ def quantized(x: Tensor, bits: int) -> Tensor:
     return (codes - zero) * torch.tensor(step)
 
 
+def rounded_weight(weight: Tensor, bits: int) -> Tensor:
+    """A weight with a symmetric grid for each row, as docs/edits.md has it."""
+    step = weight.detach().abs().flatten(1).amax(1) / (2 ** (bits - 1) - 1)
+    step = step.reshape(-1, *[1] * (weight.ndim - 1))
+    return (weight.detach() / step).round() * step
+
+
 def replaced(new: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda module, args, output: new(output)
 

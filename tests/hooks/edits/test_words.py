@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import EditError, LayerError
+from hookscope.hooks.edits.edited_weights import WEIGHT_OPERATIONS
 from hookscope.hooks.edits.operations import OPERATIONS
 from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, TensorSource, parse_edits
 
@@ -29,6 +30,7 @@ from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, TensorSo
         ("fc=mean:spatial", ("output", "fc", None, None, "mean", "spatial")),
         ("fc=mean:channel", ("output", "fc", None, None, "mean", "channel")),
         ("fc=quantize:8", ("output", "fc", None, None, "quantize", 8)),
+        ("fc=quantize-weights:8", ("weights", "fc", None, None, "quantize-weights", 8)),
         ("fc=dtype:bfloat16", ("output", "fc", None, None, "dtype", "bfloat16")),
     ],
 )
@@ -65,6 +67,11 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
         ("fc=clamp:2,1", "2 is greater than 1"),
         ("fc=mean:time", "'time' is not one of batch, spatial"),
         ("fc=quantize:0", "'0' is not a number of bits from 1 to 16"),
+        ("fc=quantize-weights:1", "'1' is not a number of bits from 2 to 16"),
+        ("input:fc=quantize-weights:4", "the prefix input: cannot be used. | Write fc=quant"),
+        ("fc:2=quantize-weights:4", "a call cannot be used. | Write fc=quantize-weights:4."),
+        ("fc@-1=quantize-weights:4", "positions cannot be used. | Write fc=quantize-weights:4."),
+        ("fc[3]=quantize-weights:4", "channels cannot be used. | Write fc=quantize-weights:4."),
         ("fc=dtype:int8", "'int8' is not one of float32, float64"),
         ("fc=patch:nowhere", "there is no file 'nowhere'"),
         ("fc=add:nowhere", "is not FILE#KEY"),
@@ -97,7 +104,8 @@ def test_a_brace_without_its_partner_is_refused() -> None:
 
 
 def test_every_operation_has_its_formula_and_an_example_that_can_be_read(tmp_path: Path) -> None:
-    assert set(OPERATIONS) == set(VALUE_OPERATIONS) | set(GRADIENT_OPERATIONS)
+    known = OPERATIONS.keys() | WEIGHT_OPERATIONS
+    assert known == VALUE_OPERATIONS.keys() | GRADIENT_OPERATIONS
     for gradients, table in ((False, VALUE_OPERATIONS), (True, GRADIENT_OPERATIONS)):
         for name, entry in table.items():
             if "FILE" not in entry.form:

@@ -35,7 +35,7 @@ def test_nan_and_inf_are_named_with_their_counts_at_every_width(width: int | Non
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"edits": [{}]}, "run without edits."),
+        ({"edits": [{"edit": "fc=zero", "changed": []}]}, "run without edits."),
         ({"hooks": [{}]}, "run without hooks."),
         ({"grad_edits": [{}], "hooks": [{}]}, "run without edits and hooks."),
     ],

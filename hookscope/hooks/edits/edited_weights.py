@@ -1,0 +1,165 @@
+"""Edits of weights: while a run lasts, edited copies take the places of parameters in layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+from hookscope.errors import EditError
+from hookscope.hooks.edits.bound_edit import BoundEdit, edit_error
+from hookscope.hooks.layers import Layer
+from hookscope.specs.edit import WEIGHTS
+from hookscope.specs.patterns import ROOT
+
+# Modules whose weight has the output channels in dimension 1, by class name.
+_TRANSPOSED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+
+
+def round_weight(weight: Tensor, bits: int, channel_dim: int = 0) -> Tensor:
+    """Return a weight rounded to ``bits`` bits with one scale for each output channel.
+
+    For each channel with the largest magnitude m, the scale is s = m / (2^(bits - 1) - 1) and an
+    entry w becomes s round(w / s), half to even, computed in float32 or wider and then rounded to
+    the dtype of the weight. So -m and m are exact, up to that rounding, and zero stays zero. This
+    is symmetric uniform quantization (Nagel et al. 2021, "A White Paper on Neural Network
+    Quantization", section 2.2), without clipping.
+
+    Args:
+        weight: two or more dimensions, floating point, finite.
+        bits: 2 or more.
+        channel_dim: the dimension of the output channels.
+
+    Raises:
+        ValueError: an entry is NaN or infinite.
+
+    Example:
+        >>> import torch
+        >>> round_weight(torch.tensor([[1.0, -0.4, 0.2], [0.0, 0.0, 0.0]]), 2)
+        tensor([[1., -0., 0.],
+                [0., 0., 0.]])
+    """
+    wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+    others = [dim for dim in range(weight.ndim) if dim != channel_dim]
+    largest = wide.abs().amax(others, keepdim=True)
+    if not bool(largest.isfinite().all()):
+        raise ValueError("its weight has NaN or infinite entries")
+    scale = largest / (2 ** (bits - 1) - 1)
+    steps = torch.where(scale > 0, wide / scale, torch.zeros_like(wide)).round()
+    rounded: Tensor = (steps * scale).to(weight.dtype)
+    return rounded
+
+
+# Each takes a weight, the argument of the edit, and the dimension of the output channels.
+WEIGHT_OPERATIONS: dict[str, Callable[[Tensor, Any, int], Tensor]] = {
+    "quantize-weights": round_weight,
+}
+
+
+class _Place(NamedTuple):
+    """Where a module has a parameter."""
+
+    module: nn.Module
+    name: str
+
+
+class EditedWeights:
+    """The weights of layers after their edits, and the original ones.
+
+    Edited parameters take the places of the original ones, which are not changed. So a weight that
+    is tied to another layer's is edited in the chosen layer only.
+
+    Args:
+        bounds: edits of weights, in the order of their application. An edit changes a parameter
+            once, even if several of its layers contain it.
+
+    Attributes:
+        changed: by the position of an edit, the keys of the parameters that it changed, such as
+            ``conv1/weight``.
+
+    Raises:
+        EditError: an edit finds no weight, or one with entries that are not finite.
+    """
+
+    def __init__(self, bounds: Iterable[BoundEdit]) -> None:
+        self.changed: dict[int, list[str]] = {}
+        self._original: dict[_Place, nn.Parameter] = {}
+        self._edited: dict[_Place, nn.Parameter] = {}
+        seen: set[tuple[int, _Place]] = set()
+        first: dict[int, BoundEdit] = {}
+        for bound in bounds:
+            first.setdefault(bound.position, bound)
+            keys = self.changed.setdefault(bound.position, [])
+            for key, place in _weights_of(bound):
+                if (bound.position, place) not in seen:
+                    seen.add((bound.position, place))
+                    self._edit(bound, place)
+                    keys.append(key)
+        for position, keys in self.changed.items():
+            if not keys:
+                raise edit_error(
+                    first[position],
+                    "it has no weight of two or more dimensions in floating point",
+                    "Select layers with weights.",
+                )
+
+    def _edit(self, bound: BoundEdit, place: _Place) -> None:
+        parameter = place.module._parameters[place.name]
+        assert parameter is not None
+        before = self._edited.get(place, parameter)
+        dim = 1 if type(place.module).__name__ in _TRANSPOSED else 0
+        try:
+            value = WEIGHT_OPERATIONS[bound.edit.name](before, bound.edit.argument, dim)
+        except (RuntimeError, ValueError, TypeError) as error:  # also weights that are not loaded
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise edit_error(bound, reason, "Leave out the layer.") from error
+        self._original.setdefault(place, parameter)
+        self._edited[place] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+
+    def put(self) -> None:
+        """Put the edited weights into their layers; if that fails, restore the original ones."""
+        try:
+            for place, parameter in self._edited.items():
+                place.module._parameters[place.name] = parameter
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Put the original weights back."""
+        for place, parameter in self._original.items():
+            place.module._parameters[place.name] = parameter
+
+
+def check_weights(bound: BoundEdit) -> str:
+    """Return why an edit cannot change the weights of its layer; empty if it can."""
+    try:
+        EditedWeights([bound])
+    except EditError as error:
+        return error.reason
+    return ""
+
+
+def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
+    """The key and the place of each weight of a layer.
+
+    Weights are the parameters of two or more dimensions in floating point, of the layer and of all
+    modules in it; biases and the weights of norms have one dimension.
+    """
+    if bound.edit.kind != WEIGHTS:
+        return
+    for inner, module in bound.layer.module.named_modules():
+        if isinstance(module, ParametrizationList):
+            raise edit_error(
+                bound, "its weight is computed from other parameters", "Leave out the layer."
+            )
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.ndim > 1 and parameter.is_floating_point():
+                yield f"{_full_name(bound.layer, inner)}/{name}", _Place(module, name)
+
+
+def _full_name(layer: Layer, inner: str) -> str:
+    return ".".join(part for part in (layer.name, inner) if part not in ("", ROOT)) or ROOT
