@@ -32,6 +32,7 @@ from hookscope.sources.transformers.model_inputs import (
     decoder_note,
     load_processor,
 )
+from hookscope.sources.transformers.unknown_words import UnknownWords
 
 _UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
 
@@ -92,6 +93,8 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
         tokenizer.pad_token = tokenizer.eos_token
         padding = f", padded with {tokenizer.eos_token}"
 
+    unknown_words = UnknownWords(tokenizer)
+
     def run(texts: Sequence[str], special: bool = True, limit: int | None = None) -> Any:
         several = len(texts) > 1
         if several and tokenizer.pad_token is None:
@@ -114,6 +117,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
             )
         if not length:
             raise InputError("The text has no tokens.", "Give at least a word.")
+        unknown_words.warn(texts, encoding)
         return arrange(dict(encoding))
 
     def spans(text: str, limit: int | None) -> str:
