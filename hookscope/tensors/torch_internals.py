@@ -87,6 +87,8 @@ class _TorchC:
     """The names of ``torch._C`` that are listed in ``SCRIPTED``."""
 
     def __getattr__(self, name: str) -> Any:
+        if name not in SCRIPTED:  # others are asked for too, such as __wrapped__ by inspect
+            raise AttributeError(name)
         value = _found(f"torch._C.{name}", None)
         if value is None:
             raise missing(f"torch._C.{name}")
