@@ -221,13 +221,17 @@ def test_the_installed_torchs_objects_have_the_private_attributes(repo: Path) ->
     assert [name for name in inner if not hasattr(scripted._c, name)] == []
 
 
-def test_a_name_that_a_release_does_not_have_is_an_error_that_names_both_where_it_is_used() -> None:
+def test_a_name_that_a_release_does_not_have_is_an_error_that_names_both_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("torch._C._not_there", "torch._not_there.at_all"):
         stand_in = torch_internals._found(name)
         with pytest.raises(EnvironmentFault) as caught:
             stand_in(1)
         assert str(caught.value).startswith(f"torch {torch.__version__} has no {name}, ")
         assert torch_internals._found(name, 3) == 3
+    assert not hasattr(torch_internals.torch_c, "Nothing")  # not listed, so nobody needs it
+    monkeypatch.setattr(torch_internals, "SCRIPTED", ("Nothing",))
     with pytest.raises(EnvironmentFault, match=re.escape("has no torch._C.Nothing")):
         _ = torch_internals.torch_c.Nothing
 
