@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -188,7 +189,7 @@ class Command(click.Command):
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise explain_unknown_option(error, ctx) from None
+            raise explain_unknown_option(error, ctx, typed) from None
         except HookscopeError as error:
             self._add_origins(error, ctx)
             raise
@@ -246,7 +247,9 @@ class Command(click.Command):
         )
 
 
-def explain_unknown_option(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+def explain_unknown_option(
+    error: click.NoSuchOption, ctx: click.Context, typed: Sequence[str] = ()
+) -> click.UsageError:
     """Return an error that suggests similar options, or the commands that have the option."""
     word = error.option_name
     here = near(word.lstrip("-"), [name for name in _flags(ctx.command) if len(name) > 1])
@@ -261,7 +264,17 @@ def explain_unknown_option(error: click.NoSuchOption, ctx: click.Context) -> cli
         message += f", not of {ctx.command.name}." if ctx.parent else ": put it after the command."
     elif here:
         message += f" Did you mean {_either([f'--{name}' for name in here])}?"
+    own = next((word for word in typed if re.fullmatch(r".+\.py:\w+", word)), "")
+    if own and not (meant or owners):
+        keyword = word.lstrip("-").replace("-", "_")
+        message += f" An argument of the model stands in its name: '{own}({keyword}=...)'."
+    if not meant and _reads_features(ctx.command):
+        message += f" {ctx.command.name} reads a folder that 'hookscope extract' wrote."
     return click.UsageError(message, ctx)
+
+
+def _reads_features(command: click.Command) -> bool:
+    return any(getattr(param, "metavar", None) == "FEATURES" for param in command.params)
 
 
 def _flags(command: click.Command) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -61,6 +62,16 @@ def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
         raise forward_error(module, value, error, capture, during="backward") from error
 
 
+def _how_to_set(module: nn.Module, layer: str, error: BaseException) -> str:
+    """How the input is set; by name if the model needs more arguments than it got."""
+    if layer != ROOT or "required positional argument" not in str(error):
+        return "Set it with --shape or --input."
+    given = inspect.signature(module.forward).parameters.values()
+    names = [p.name for p in given if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    words = " ".join(f"--input {name}=SPEC" for name in names)
+    return f"Give each argument: {words}; 'hookscope help inputs' lists what SPEC can be."
+
+
 def forward_error(
     module: nn.Module,
     value: Any,
@@ -91,7 +102,7 @@ def forward_error(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
         layer,
         len(capture or ()),
-        f"{done} The input was {shapes or 'no tensor'}. Set it with --shape or --input.",
+        f"{done} The input was {shapes or 'no tensor'}. {_how_to_set(running, layer, error)}",
     )
     failed.exception, failed.with_grad = error, torch.is_grad_enabled()
     if during == "forward":

@@ -398,7 +398,7 @@ VALUE_OPERATIONS = _table(
     EditOperation(
         "patch",
         "patch:FILE[#KEY]",
-        "patch:clean.safetensors",
+        "patch:clean.safetensors, a file that capture wrote",
         "tensor KEY of FILE, or the same key of that capture",
         _source(keyed=False),
     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.shell_words import quote_word
 from hookscope.specs.near_files import INPUT_FILES, near_files
 
 log = logging.getLogger("hookscope")
@@ -84,10 +85,11 @@ def _images_in(folder: str, usable: bool) -> Sequence[str]:
     if not images:
         known = " ".join(IMAGE_SUFFIXES)
         those = f" ({_list_left_out(others)})" if others else ""
-        raise InputError(
-            f"The folder {folder!r} contains no images{those}.",
-            f"Only {known} files of a folder are read; give others by name or by a glob.",
-        )
+        below = os.path.join(folder, "*", "*")
+        hint = f"Only {known} files of a folder are read; give others by name or by a glob."
+        if any(file.lower().endswith(IMAGE_SUFFIXES) for file in glob(below)):
+            hint = f"Its subfolders do: write {quote_word(below)}."
+        raise InputError(f"The folder {folder!r} contains no images{those}.", hint)
     _tell_left_out(folder, others)
     return [check_file(file, "", usable) for file in images]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.machinery import ModuleSpec
 
@@ -45,6 +46,9 @@ def _check_file(name: str) -> None:
             ) from None
         scripts = [entry for entry in beside if entry.endswith((".py", ".pyz"))]
         near = did_you_mean(os.path.basename(name), scripts)
+        if re.fullmatch(r"python[\d.]*", name):
+            hint = "Begin with the script, without python: hookscope run SCRIPT."
+            raise RequestError(f"There is no script {name}.", hint)
         is_module = not folder and _find(name.partition(".")[0]) is not None
         hint = f"For the module {name} write: hookscope run -m {name}" * is_module
         raise RequestError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hookscope.results.runs.run_info import LossRule, Status
 from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import LAYERS, STEPS, Series
+from hookscope.results.runs.series import LAYERS, LOSS, STEPS, Series
 from hookscope.specs.watch_options import ACTIVATIONS, WatchOptions
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.recorded_gaps import recorded_gaps
@@ -30,6 +31,9 @@ class RunRecorder:
         writer: writes the run folder.
         models: the watched models.
         live: shows the rows as they are written.
+
+    Attributes:
+        lost: the first step whose loss was NaN or infinite; None if there was none.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class RunRecorder:
         live: LiveRows | None,
     ) -> None:
         self.writer = writer
+        self.lost: int | None = None
         self._activations = ACTIVATIONS in options.what
         self._rules = StopRules(options.stop_on)
         self._models = models
@@ -100,6 +105,8 @@ class RunRecorder:
             record = self._ended.pop(0)
             steps, layers = record.step_row(), {}
             self._add_row(STEPS, record.step, steps)
+            if self.lost is None and not math.isfinite(steps.get(LOSS, 0.0)):
+                self.lost = record.step
             if record.is_sampled:
                 layers = record.layer_row(activations=self._activations)
                 self._add_row(LAYERS, record.step, layers)

@@ -96,21 +96,28 @@ class RunSession:
         try:
             if self._watcher is not None:
                 self._watcher.finish(self._status, self._exit_status)
-                self._say_where(self._watcher.writer)
+                self._say_where(self._watcher)
             elif "torch" not in sys.modules and not self._quiet:
                 say("the script did not import torch, so nothing was recorded.")
         except Exception as error:
             report_fault("the end of the run could not be recorded", error)
 
-    def _say_where(self, writer: RunWriter) -> None:
+    def _say_where(self, watcher: Watcher) -> None:
         """Say where the record is, once for all ranks."""
+        writer = watcher.writer
         info = writer.info
         if self._quiet or info["rank"]:
             return
         place = str(writer.place.parent if writer.place.name == "rank0" else writer.place)
         count = recorded_steps(info, writer)
         if writer.rows_of(STEPS):
-            say(f"{count} in {place}. Next: {join_words(['hookscope', 'report', place])}")
+            lost, verb = "", "report"
+            if watcher.recorder.lost is not None:
+                lost, verb = (
+                    f" The loss is NaN or infinite from step {watcher.recorder.lost:,}.",
+                    "check",
+                )
+            say(f"{count} in {place}.{lost} Next: {join_words(['hookscope', verb, place])}")
         else:
             is_known = info["status"] == "stopped" or info["incomplete"]  # it was said
             say(f"{count} in {place}." + (f" {NO_STEP}" if not is_known else ""))

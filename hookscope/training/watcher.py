@@ -78,8 +78,8 @@ class Watcher:
         self._models = WatchedModels(as_texts(options.layers or ()), models)
         self._finds_all = models is None
         self._hooks = ModelHooks(options, writer.folder, self.guarded)
-        self._recorder = RunRecorder(options, writer, self._models, live)
-        self._steps = OpenSteps(options, self._models, self._hooks, self._recorder)
+        self.recorder = RunRecorder(options, writer, self._models, live)
+        self._steps = OpenSteps(options, self._models, self._hooks, self.recorder)
         self._late = LateModels(self._models, self._steps, self._search_models, self.guarded)
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
@@ -130,7 +130,7 @@ class Watcher:
             if (
                 self.writer.info["status"] == "running"
             ):  # the watching failed before the script ended
-                self._recorder.finish(status, exit_status, self._steps.count)
+                self.recorder.finish(status, exit_status, self._steps.count)
             return
         self.guarded(self._steps.end_last)()
         if not self._steps.count:
@@ -139,7 +139,7 @@ class Watcher:
 
     def _finish(self, status: Status, exit_status: int | None) -> None:
         self.leave()
-        self._recorder.finish(status, exit_status, self._steps.count)
+        self.recorder.finish(status, exit_status, self._steps.count)
 
     def guarded(self, function: Callback) -> Callback:
         """Return a function that does nothing once watching has ended, and never raises."""
@@ -208,13 +208,13 @@ class Watcher:
         self.writer.warn(f"{message}. The script continues, but is no longer watched.")
         log.debug("this is the failure", exc_info=error)
         self.writer.info["incomplete"] = message
-        self._recorder.write_info(self._steps.count)
+        self.recorder.write_info(self._steps.count)
         self.writer.flush()
 
     def leave(self) -> None:
         """Remove all hooks and record nothing more."""
         self.active = False
-        self._recorder.close()
+        self.recorder.close()
         self._hooks.remove()
         self._steps.leave()
         for undo in self._undo:

@@ -45,7 +45,7 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
     if tokenizer is None:
         return None
     arrange = _arrangement_of(inputs)
-    return _recipe(tokenizer, arrange, f"of its folder{{}}{decoder_note(inputs)}")
+    return _recipe(tokenizer, arrange, f"tokenizer of the model's folder{{}}{decoder_note(inputs)}")
 
 
 def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
@@ -80,7 +80,7 @@ def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
                 return encoding["input_ids"]
             return {name: value for name, value in encoding.items() if name in names}
 
-    return _recipe(tokenizer, arrange, f"of {path}{{}}")
+    return _recipe(tokenizer, arrange, f"tokenizer {path}{{}}")
 
 
 def _arrangement_of(inputs: ModelInputs) -> Callable[[dict[str, Any]], Any]:
@@ -133,7 +133,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
 
     return TextRecipe(
         run,
-        f"{type(tokenizer).__name__} {origin.format(padding)}",
+        f"text, {origin.format(padding)}",
         vocabulary_of(tokenizer),
         chat if getattr(tokenizer, "chat_template", None) else None,
         lambda texts, limit: run(texts, limit=limit),

@@ -165,6 +165,6 @@ def _left_out_lines(result: Ablation, options: TextOptions) -> list[Text]:
     for reason, names in group_names(
         (x.reason, layer_text(x.layer)) for x in result.left_out
     ).items():
-        text = f"Skipped: {join_names(names, options)} ({reason})."
+        text = f"Skipped, each because {reason}: {join_names(names, options)}."
         lines += sentence(text, options, NOTICE_STYLE)
     return lines

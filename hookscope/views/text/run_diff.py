@@ -126,6 +126,15 @@ def _where(difference: RunDifference) -> str:
     return layer_text(difference.layer) + difference.key.removeprefix(difference.layer) + rank
 
 
+def _distinct_texts(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as few digits as show that they differ, but at least four."""
+    digits = range(4, FULL_DIGITS)
+    return next(
+        (texts for n in digits if len(set(texts := (full_text(a, n), full_text(b, n)))) > 1),
+        (full_text(a, FULL_DIGITS), full_text(b, FULL_DIGITS)),
+    )
+
+
 def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
     """The sentences under the table, each with its style."""
     sentences = []
@@ -135,7 +144,7 @@ def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
         exact = "within tolerance" if result.atol or result.rtol else "exactly"
         sentences.append((f"{text} them sampled): all values agree {exact}.", "green"))
     else:
-        a, b = (full_text(value, FULL_DIGITS) for value in (first.a, first.b))
+        a, b = _distinct_texts(first.a, first.b)
         text = f"The first difference is at step {count_text(first.step)}: {_where(first)}"
         sentences.append((f"{text}, {first.measure} {a} in A and {b} in B.", ALERT_STYLE))
         sentences += _layer_sentences(first, layer)

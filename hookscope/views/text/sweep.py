@@ -207,6 +207,6 @@ def _left_out(result: Sweep, options: TextOptions) -> list[Text]:
         line
         for reason, names in groups.items()
         for line in sentence(
-            f"Skipped: {join_names(names, options)} ({reason}).", options, NOTICE_STYLE
+            f"Skipped, each because {reason}: {join_names(names, options)}.", options, NOTICE_STYLE
         )
     ]

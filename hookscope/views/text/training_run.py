@@ -39,6 +39,8 @@ LOSS_RULES: dict[LossRule, str] = {
     "sum": " The loss of a step is the sum over its backward passes, whose losses the script"
     " divides.",
 }
+RATIO = "update ratio: norm of the update over that of the weight."
+TREND_RULE = " trend: rms over the measured steps."
 NUMBERS = ("rms", "max", "zeros", "dead", "grad norm", "weight norm", "weight grad", "update ratio")
 SHORT = {
     "grad norm": "grad",
@@ -122,6 +124,10 @@ def _head_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
         lines += sentence(f"Only layers that match {', '.join(info['layers'])}.", options)
     if info["world_size"] > 1:
         lines += sentence(f"{plural(info['world_size'], 'rank')}.", options)
+    if summary.layers:
+        last = count_text(int(run.layers.steps[-1]))
+        text = f"Values of step {last}. {RATIO}{TREND_RULE * (options.width is not None)}"
+        lines += sentence(text, options)
     return lines
 
 

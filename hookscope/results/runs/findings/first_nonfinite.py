@@ -78,7 +78,11 @@ def nonfinite_findings(measured: MeasuredRun) -> Iterator[Finding]:
     elif loss_step is not None:
         is_sampled = loss_step in measured.steps
         name = "NaN" if np.isnan(loss_value) else "infinite"
-        layers = "though every measured output is finite" if is_sampled else "at an unsampled step"
+        layers = (
+            "though every measured output is finite"
+            if is_sampled
+            else "at a step without measured layers"
+        )
         yield measured.finding(
             *(NONFINITE, ERROR, f"the loss is {name}, {layers}", loss_value, 0, loss_step),
             hint=_LOSS_HINT if is_sampled else _UNSAMPLED_HINT,
