@@ -84,8 +84,8 @@ how = combine(
         "--baseline",
         section="Attribution",
         metavar="TOKEN",
-        help="Token in place of the others: text, id, zero or mean. Default: zero, or mean if the"
-        " sum from zero is wrong.",
+        help="Token in place of the others: text, id, zero or mean. Default: zero; mean if"
+        " attributions from zero do not add up.",
     ),
 )
 

@@ -60,7 +60,7 @@ input = option(
     multiple=True,
     type=InputName("spec"),
     callback=_one_batch,
-    help="Image, folder, array, text file or random:SHAPE. Repeatable. Default: noise.",
+    help="Image, folder, array, text:WORDS or random:SHAPE. Repeatable. Default: noise.",
 )
 
 images = combine(

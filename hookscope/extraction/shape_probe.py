@@ -58,7 +58,7 @@ class RecordColumn:
         return (*self.shape[: self.tokens], tokens, *self.shape[self.tokens + 1 :])
 
     def bytes_for(self, tokens: int) -> int:
-        """Size of one row; of texts of different length that of one with so many tokens."""
+        """Bytes of one row; for texts of different length, of a row with ``tokens`` tokens."""
         return torch.Size(self.shape_for(tokens)).numel() * self.dtype.itemsize
 
 

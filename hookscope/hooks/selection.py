@@ -85,6 +85,8 @@ def _matched(every: Sequence[Layer], pattern: str, spec: str) -> set[Layer]:
         names = [name for layer in every for name in (layer.name, *layer.aliases)]
         globs = patterns.near_patterns(pattern, names)
         near = did_you_mean(pattern, globs or names)
+        if "," in pattern and "{" not in pattern:
+            near = "Give each pattern with a --layer of its own."
         raise LayerError(
             f"No layer of {spec} matches {pattern!r}.",
             f"{near} {cite_command('hookscope', 'tree', spec)} lists them all.".strip(),

@@ -130,6 +130,8 @@ def check_file(file: str, hint: str = "", usable: bool = True) -> str:
         no_folder = (
             "" if path.parent.is_dir() else f"There is no folder {str(path.parent)!r} either."
         )
+        if " " in file and not path.suffix:
+            hint = hint or f"For a text write {quote_word(f'text:{file}')}."
         otherwise = hint or no_folder or "Check the name and the folder."
         raise InputError(f"There is no file {file!r}.", near_files(file, otherwise, INPUT_FILES))
     if not usable:

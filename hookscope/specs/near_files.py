@@ -48,7 +48,7 @@ def near_files(
         return otherwise
     if pattern is not None:
         names = [entry for entry in names if pattern.fullmatch(entry)]
-    if near := did_you_mean(name, names):
+    if near := did_you_mean(name, names, folder=folder):
         return near
     if os.path.splitext(name)[1] or not folder:
         return otherwise

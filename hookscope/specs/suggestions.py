@@ -6,6 +6,7 @@ ratio alone would rank low.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -40,13 +41,20 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     return sorted(filter(resembles, dict.fromkeys(names)), key=rank)[:count]
 
 
-def did_you_mean(word: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+def did_you_mean(
+    word: str,
+    names: Iterable[str],
+    aliases: Mapping[str, str] | None = None,
+    *,
+    folder: str = "",
+) -> str:
     """Return ``Did you mean A, B or C?`` for the names near ``word``, or an empty string.
 
     Args:
         word: the name that does not exist.
         names: those that exist.
         aliases: other names for some of them, in lower case, without hyphens and underscores.
+        folder: where the names are; it stands before each that is suggested.
 
     >>> did_you_mean("vit", ["resnet18", "vit_b_16", "vit_b_32"])
     'Did you mean vit_b_16 or vit_b_32?'
@@ -57,5 +65,5 @@ def did_you_mean(word: str, names: Iterable[str], aliases: Mapping[str, str] | N
     found = [alias] if alias else near(word, names)
     if not found:
         return ""
-    *others, last = found
+    *others, last = [os.path.join(folder, name) for name in found]
     return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"

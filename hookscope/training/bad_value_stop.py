@@ -120,7 +120,7 @@ class BadValueStop:
         if self._layers and self._model not in inside_encoder_layers(self._model):
             self._hooks.before(self._model, self._guard(self._before_model))
         for _ in self._new_gradients():
-            pass  # those that are there already are of no backward pass that is watched
+            pass  # gradients that are there already belong to no watched backward pass
 
     def detach(self) -> None:
         """Remove all hooks."""

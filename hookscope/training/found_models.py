@@ -28,7 +28,7 @@ class FoundModel:
     """A model of the script.
 
     Attributes:
-        name: that of the variable or attribute that refers to it, else that of its class.
+        name: the variable or attribute that refers to it, else its class.
         module: without wrappers.
     """
 
@@ -98,7 +98,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def _name_of(model: nn.Module, modules: Iterable[nn.Module]) -> str:
-    """The name that the script uses for a model or its wrapper, else that of its class."""
+    """The name that the script uses for a model or its wrapper, else its class name."""
     same = {id(model)}
     same |= {id(module) for module in modules if inner_name(module) and unwrapped(module) is model}
     for variables in _variables():

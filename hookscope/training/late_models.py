@@ -21,7 +21,7 @@ class LateModels:
     """Notices modules that get parameters, and has the models searched for.
 
     Args:
-        models: those that are known.
+        models: the known ones.
         steps: the current step.
         search: searches for all models; what was measured in the current step is lost.
         guard: makes a function that never raises into the script.

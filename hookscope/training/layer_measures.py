@@ -102,7 +102,7 @@ class LayerHooks:
         guard: makes a function that never raises into the script.
         gradients: whether the gradients of outputs are measured.
         is_trained: whether an optimizer has parameters of the model. Then it is not measured while
-            it is evaluated, without gradients: that is no part of a step. A teacher is.
+            it is evaluated, without gradients, because that does not belong to a step.
 
     Attributes:
         name: of the model.

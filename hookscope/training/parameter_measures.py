@@ -108,7 +108,7 @@ class _Numbers:
         return new[0][1] if len(new) == 1 else None
 
     def keep(self, positions: Iterable[int]) -> None:
-        """Let the numbers at some positions be those that are the last now."""
+        """Fix what is measured so far at some positions; later numbers do not replace it."""
         self._kept = len(self._parts)
         self._counting.update(dict.fromkeys(positions, self._kept))
 

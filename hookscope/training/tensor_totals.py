@@ -67,7 +67,7 @@ class OutputTotals(TensorTotals):
 
     Attributes:
         numel: number of entries.
-        nonzero: number of those that are not zero.
+        nonzero: number of entries that are not zero.
         gradients: the gradients that arrived at the tensors.
     """
 

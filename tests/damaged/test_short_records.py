@@ -70,6 +70,20 @@ def test_a_scripted_file_with_a_short_storage_is_refused(tmp_path: Path) -> None
     assert refusal(lambda: hookscope.capture(path, input=X)) == expected
 
 
+def test_the_case_of_a_name_does_not_hide_a_short_storage(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save(Net().state_dict(), path)
+    upper = tmp_path / "upper.pt"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(upper, "w") as target:
+        for name in source.namelist():
+            short = name.endswith("data/0")
+            renamed = name.replace("/data/", "/DATA/") if short else name
+            target.writestr(renamed, source.read(name)[: 4 if short else None])
+    assert "its record 'net/data/0' has 4 bytes, and its tensor needs 48" in refusal(
+        lambda: hookscope.capture(torch.nn.Sequential(), input=f"{upper}:fc.weight")
+    )
+
+
 def test_a_scripted_file_with_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
     # The shape (3, 4) as two numbers of one byte, in the tuple that follows the storage.
     longer = repacked(

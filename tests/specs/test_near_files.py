@@ -23,7 +23,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("runs/trian-1", "Did you mean train-1?"),
+        ("runs/trian-1", "Did you mean runs/train-1?"),
         ("runs/nosuch", "Training runs in 'runs': train-1."),
         ("runs/nosuch/", "Training runs in 'runs': train-1."),
         ("runs/nosuch.png", "Otherwise."),  # nobody means a folder

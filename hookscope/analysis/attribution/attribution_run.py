@@ -168,9 +168,16 @@ def run_attribution(
         and not all(row.adds_up for row in result.rows)
     ):
         with suppress(RequestError):
-            other = replace(options, baseline=MEAN)
-            return _attribute(tokens, score, other, metadata, progress)
+            other = _attribute(tokens, score, replace(options, baseline=MEAN), metadata, progress)
+            if sum(row.adds_up for row in other.rows) > sum(row.adds_up for row in result.rows):
+                return replace(other, notes=(_MEAN_NOTE, *other.notes))
     return result
+
+
+_MEAN_NOTE = (
+    "The baseline is the mean embedding, because attributions from an embedding of zeros do not add"
+    " up."
+)
 
 
 def _attribute(
@@ -253,8 +260,7 @@ def _notes(rows: tuple[AttributionRow, ...], by: str, steps: int) -> tuple[str, 
         elif by == INTEGRATED and row.difference is not None and not row.adds_up:
             notes.append(
                 f"The attributions{text} add up to {row.total:.4g}, and the scores differ by"
-                f" {row.difference:.4g}: the integral is not exact. Use a token as --baseline"
-                " (near an embedding of zeros a norm makes the score change abruptly), or more"
-                f" --steps than {steps}."
+                f" {row.difference:.4g}: the integral is not exact. Use more --steps than {steps},"
+                " or a token as --baseline."
             )
     return tuple(notes)

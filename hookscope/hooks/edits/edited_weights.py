@@ -152,13 +152,20 @@ def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
     if bound.edit.kind != WEIGHTS:
         return
     for inner, module in bound.layer.module.named_modules():
-        if isinstance(module, ParametrizationList):
+        if isinstance(module, ParametrizationList) or _has_old_norm(module):
             raise edit_error(
                 bound, "its weight is computed from other parameters", "Leave out the layer."
             )
         for name, parameter in module._parameters.items():
-            if parameter is not None and parameter.ndim > 1 and parameter.is_floating_point():
+            if parameter is None or parameter.ndim < 2 or not parameter.numel():
+                continue
+            if parameter.is_floating_point():
                 yield f"{_full_name(bound.layer, inner)}/{name}", _Place(module, name)
+
+
+def _has_old_norm(module: nn.Module) -> bool:
+    """Whether a hook of ``weight_norm`` or ``spectral_norm`` computes the weight."""
+    return any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))
 
 
 def _full_name(layer: Layer, inner: str) -> str:

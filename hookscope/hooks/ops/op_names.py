@@ -32,7 +32,7 @@ _BUILDING_BLOCKS = ("torch.nn.", "torch.ao.nn.", "hookscope.sources.torchscript.
 
 
 def plain_name(function: Any) -> str:
-    """The operator's name without overload, namespace or underscores; empty if it is no operator.
+    """The operator's name without overload, namespace or underscores; empty without an operator.
 
     Example:
         >>> import torch

@@ -45,16 +45,18 @@ def check_record_sizes(file: str | IO[bytes]) -> None:
 
 
 def _check_archive(archive: zipfile.ZipFile) -> None:
+    # PyTorch's reader ignores the case of names, and a name may occur twice.
     sizes: dict[str, int] = {}
-    for info in archive.infolist():  # a name may occur twice; the readers differ in which they take
-        sizes[info.filename] = min(info.file_size, sizes.get(info.filename, info.file_size))
-    for name in sizes:
+    for info in archive.infolist():
+        name = info.filename.lower()
+        sizes[name] = min(info.file_size, sizes.get(name, info.file_size))
+    for name in archive.namelist():
         folder, _, last = name.rpartition("/")
-        if last not in _PICKLES or "/" in folder:
+        if last.lower() not in _PICKLES or "/" in folder:
             continue
         for key, needed in _needed(archive, name).items():
-            record = f"{name.removesuffix('.pkl')}/{key}"
-            check_record_size(record, sizes.get(record, needed), needed)
+            record = f"{name[: -len('.pkl')]}/{key}"
+            check_record_size(record, sizes.get(record.lower(), needed), needed)
 
 
 def _needed(archive: zipfile.ZipFile, name: str) -> dict[str, int]:

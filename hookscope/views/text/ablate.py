@@ -16,6 +16,7 @@ from hookscope.views.text.shared_parts import (
     group_names,
     join_names,
     number_cell,
+    skipped_lines,
 )
 from hookscope.views.text.text_table import (
     Cell,
@@ -53,7 +54,7 @@ def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
     notes = [
         *_alert_lines(result, options),
         *coverage_lines(result.coverage, options),
-        *_left_out_lines(result, options),
+        *skipped_lines(result.left_out, options),
     ]
     return join_blocks(head, table, meaning, notes, options=options)
 
@@ -158,13 +159,3 @@ def _name(ablation: LayerAblation) -> str:
     return (
         f"{layer_text(ablation.layer)}{'' if ablation.channel is None else f'[{ablation.channel}]'}"
     )
-
-
-def _left_out_lines(result: Ablation, options: TextOptions) -> list[Text]:
-    lines: list[Text] = []
-    for reason, names in group_names(
-        (x.reason, layer_text(x.layer)) for x in result.left_out
-    ).items():
-        text = f"Skipped, each because {reason}: {join_names(names, options)}."
-        lines += sentence(text, options, NOTICE_STYLE)
-    return lines

@@ -130,6 +130,9 @@ def _verdict(result: Diff) -> list[tuple[str, str]]:
         sentences.append((f"{text} (the first is {result.first_unequal.key}).", "green"))
     else:
         sentences.append((f"{tensors} compared: all are equal.", "green"))
+        if result.a == result.b and "model" in result.a:
+            text = "A and B are the same model, with the same weights, input, device and dtype."
+            sentences.append((text, NOTICE_STYLE))
     unmatched = tuple(
         (sum(not tensor.reason for tensor in tensors), side)
         for tensors, side in ((result.only_a, "A"), (result.only_b, "B"))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.views.images.colors import SEQUENTIAL
-from hookscope.views.text.formats import layer_text, plural, token_text
+from hookscope.views.text.formats import layer_text, percent_text, plural, token_text
 from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.text_table import (
@@ -117,13 +117,13 @@ def _position_lines(result: Lens, number: int, row: LensRow, options: TextOption
     squeeze: tuple[Squeeze, ...] = (("shorten", "probability"), ("shorten", "most probable"))
     rows = tuple(Row((Cell(layer_text(cell.layer)), *_figures(cell, options))) for cell in cells)
     table = table_lines(Table(columns, rows, squeeze, note=""), options)
-    meaning = "rank and probability: of the target; KL: divergence of the model's prediction, nats."
+    meaning = "rank and probability: of the target; KL: divergence from the model's output, nats."
     return [*sentence(title, options), *table, *sentence(meaning, options, "dim")]
 
 
 def _figures(cell: LensCell, options: TextOptions) -> tuple[Cell, ...]:
     best = [
-        f"{token_text(candidate.token.text, options.ascii)} {candidate.probability:.0%}"
+        f"{token_text(candidate.token.text, options.ascii)} {percent_text(candidate.probability)}"
         for candidate in cell.top[:SHOWN]
     ]
     return (

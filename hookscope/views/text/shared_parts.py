@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.results.ablation import SkippedLayer
 from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
 from hookscope.results.metadata import (
     CamImage,
@@ -244,3 +245,14 @@ def join_names(names: Sequence[str], options: TextOptions) -> str:
     if options.width is None or len(names) <= MAX_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_NAMES])} and {count_text(len(names) - MAX_NAMES)} more"
+
+
+def skipped_lines(left_out: Sequence[SkippedLayer], options: TextOptions) -> list[Text]:
+    """Return which layers were skipped, a sentence for each reason."""
+    lines: list[Text] = []
+    groups = group_names((layer.reason, layer_text(layer.layer)) for layer in left_out)
+    for reason, names in groups.items():
+        each = ", each" * (len(names) > 1)
+        text = f"Skipped{each} because {reason}: {join_names(names, options)}."
+        lines += sentence(text, options, NOTICE_STYLE)
+    return lines

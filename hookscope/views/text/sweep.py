@@ -18,6 +18,7 @@ from hookscope.views.text.shared_parts import (
     group_names,
     join_names,
     number_cell,
+    skipped_lines,
 )
 from hookscope.views.text.text_table import (
     Cell,
@@ -52,10 +53,12 @@ def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
     block = _heat_map(result, options) if is_map else _table(result, options)
     shown = meanings(result)[: 1 if is_map else None]
     meaning = [line for text in shown for line in sentence(text, options)]
+    if not result.axis and len(result.cells) > 1:
+        meaning += _largest(result, options)
     notes = [
         *_failures(result, options),
         *coverage_lines(result.coverage, options),
-        *_left_out(result, options),
+        *skipped_lines(result.left_out, options),
         *sentence(result.reuse, options, "dim"),
     ]
     return join_blocks(head, block, meaning, notes, options=options)
@@ -146,8 +149,12 @@ def _largest(result: Sweep, options: TextOptions) -> list[Text]:
     cell = max(finite, key=lambda pair: pair[0])[1]
     column = result.columns[cell.column]
     label = f" ({token_text(column.label, options.ascii)!r})" if column.label != column.name else ""
-    place = f"{layer_text(cell.layer)}, {result.axis} {column.name}{label}"
-    return sentence(f"largest: {place}, {number_text(cell_value(result, cell))}", options)
+    place = layer_text(cell.layer)
+    if result.axis:
+        place += f", {result.axis} {column.name}{label}"
+    return sentence(
+        f"largest {result.metric}: {place}, {number_text(cell_value(result, cell))}", options
+    )
 
 
 def _table(result: Sweep, options: TextOptions) -> list[Text]:
@@ -197,16 +204,5 @@ def _failures(result: Sweep, options: TextOptions) -> list[Text]:
             f"Failed: {join_names(list(dict.fromkeys(names)), options)}. {reason}",
             options,
             ALERT_STYLE,
-        )
-    ]
-
-
-def _left_out(result: Sweep, options: TextOptions) -> list[Text]:
-    groups = group_names((layer.reason, layer_text(layer.layer)) for layer in result.left_out)
-    return [
-        line
-        for reason, names in groups.items()
-        for line in sentence(
-            f"Skipped, each because {reason}: {join_names(names, options)}.", options, NOTICE_STYLE
         )
     ]

@@ -191,7 +191,7 @@ def table_lines(table: Table, options: TextOptions) -> list[Text]:
 
 
 def _rounded(row: Row, digits: int) -> Row:
-    """The row with its rounded cells to so many significant digits on a terminal of any width."""
+    """The row with its numbers rounded to ``digits`` significant digits."""
     return replace(
         row,
         cells=tuple(

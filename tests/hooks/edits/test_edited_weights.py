@@ -86,6 +86,13 @@ def test_gradients_are_those_at_the_rounded_weights() -> None:
         assert same_bits(found[key], net.get_submodule(name).weight.grad)
 
 
+def test_a_weight_without_entries_stays_as_it_is() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    net[1].weight, net[1].bias = nn.Parameter(torch.empty(0, 3)), None
+    shot = hookscope.capture(net, input=torch.randn(2, 4), edits=".=quantize-weights:3")
+    assert shot.metadata["edits"][0]["changed"] == ["0/weight"]
+
+
 def test_weights_are_restored_after_an_error() -> None:
     net = Net().eval()
     before = dict(net.named_parameters())
@@ -96,6 +103,7 @@ def test_weights_are_restored_after_an_error() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -105,6 +113,8 @@ def test_weights_are_restored_after_an_error() -> None:
             lambda net: torch.nn.utils.parametrizations.weight_norm(net.head),
             "computed from other parameters",
         ),
+        (lambda net: torch.nn.utils.weight_norm(net.head), "computed from other parameters"),
+        (lambda net: torch.nn.utils.spectral_norm(net.head), "computed from other parameters"),
         (lambda net: net.to("meta"), "meta tensors"),
     ],
 )
