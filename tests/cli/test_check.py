@@ -15,7 +15,7 @@ import pytest
 
 from hookscope.specs.health_checks import CHECKS
 from tests.analysis.health.faulty import FOUND
-from tests.conftest import Finished
+from tests.conftest import Finished, needs_list
 
 LEVELS = {"error", "warning", "note", "none"}
 
@@ -185,7 +185,7 @@ def test_junit_has_a_case_for_each_check(answers, folder) -> None:
         (["-o", "no/folder/found.xml"], "does not exist"),
         (["--forward-only", "--loss", "ce"], "which --forward-only skips"),
         (["--forse"], "No such option"),
-        (["resnt18"], "resnet18"),
+        pytest.param(["resnt18"], "resnet18", marks=needs_list),
     ],
 )
 def test_wrong_usage_is_told_before_torch_is_imported(run, arguments, said) -> None:

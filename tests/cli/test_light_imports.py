@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import needs_list
+
 HEAVY = {"torch", "torchvision", "numpy", "rich", "PIL", "safetensors"}
 PROBE = """
 import sys
@@ -44,7 +46,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["capture", "--help"],
         ["capture", "-h"],
         ["capture", "--layr", "x"],
-        ["capture", "resnt18"],
+        pytest.param(["capture", "resnt18"], marks=needs_list),
         ["capture", "--input", "missing.png"],
         ["capture", "--output", "no/such/folder/file"],
         ["capture", "--output", "."],
@@ -61,7 +63,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["help", "checks"],
         ["show", "missing"],
         ["export", "features/", "--output", "features.txt"],
-        ["diff", "resnet18", "resnt18"],
+        pytest.param(["diff", "resnet18", "resnt18"], marks=needs_list),
         ["diff", "resnet18", "resnet18", "--size", "8"],
         [],
     ],
@@ -88,6 +90,7 @@ def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:
         assert loaded(clean_environment, tmp_path, **answer) == set()
 
 
+@needs_list
 def test_listing_models_needs_no_torch(clean_environment, tmp_path) -> None:
     assert loaded(clean_environment, tmp_path, "models", "vgg*") <= {"rich"}
     assert loaded(clean_environment, tmp_path, "models", "vgg*", "--json") <= {"rich"}

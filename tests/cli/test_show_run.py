@@ -45,7 +45,8 @@ def test_the_summary_says_what_is_known_of_the_run(run: Run) -> None:
 
 
 def test_a_row_has_the_last_values_of_a_layer(run: Run) -> None:
-    header, *rows = run("show", SAMPLE).stdout.splitlines()[5:]
+    header, *rows, legend = run("show", SAMPLE).stdout.splitlines()[5:]
+    assert legend.startswith("Values of step 32. update ratio: norm of the update")
     table = {row.split()[0]: re.split(r"\s{2,}", row) for row in rows}
     assert list(table) == ["fc1", "relu", "fc2", "(model)"]
     titles = re.split(r"\s{2,}", header)
@@ -68,7 +69,7 @@ def test_layers_are_narrowed_sorted_and_cut(run: Run) -> None:
     def layers(*words: str) -> list[str]:
         done = run("show", SAMPLE, *words)
         assert done.rc == 0, done.stderr
-        return [line.split()[0] for line in done.stdout.splitlines()[6:]]
+        return [line.split()[0] for line in done.stdout.splitlines()[6:-1]]  # less the legend
 
     assert layers("--layer", "fc*") == ["fc1", "fc2"]
     assert layers("--layer", "!fc*", "--layer", "(model)") == ["(model)"]

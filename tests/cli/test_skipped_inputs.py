@@ -14,6 +14,7 @@ from PIL import Image
 import hookscope
 from hookscope.errors import InputError
 from hookscope.specs.input_files import list_files
+from tests.conftest import needs_list
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
@@ -89,6 +90,7 @@ GONE = """
 import os, sys
 os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
 from hookscope.cli.main import main
+from tests.conftest import needs_list
 main(sys.argv[1:])
 """
 
@@ -99,7 +101,7 @@ main(sys.argv[1:])
         (["show", f"{DIGITS}/five.safetensors"], 0, ""),
         (["show", f"{DIGITS}/features"], 0, ""),
         (["config"], 0, ""),
-        (["models", "res*"], 0, ""),
+        pytest.param(["models", "res*"], 0, "", marks=needs_list),
         (["verify", f"{DIGITS}/features"], 0, ""),
         (["export", f"{DIGITS}/five.safetensors", "-o", "{}/a.npz"], 0, "wrote "),
         (["report", f"{DIGITS}/five.safetensors", "-o", "{}/a.html"], 0, "wrote "),

@@ -123,7 +123,7 @@ def wrong_things(folder: Path) -> dict[str, tuple[Path, str]]:
     header = folder / "header.safetensors"
     header.write_bytes(Path(DIGITS).read_bytes()[:100])
     return {
-        "missing": (folder / "wors.pth", "Did you mean words.pth?"),
+        "missing": (folder / "wors.pth", "words.pth?"),
         "missing part": (folder / "wors.pth#ema", "There is no file"),
         "empty folder": (folder / "empty", "is a folder without weights, not a model"),
         "text": (folder / "words.pth", "is a text file, not weights"),

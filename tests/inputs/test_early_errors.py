@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import needs_list
+
 PROBE = """
 import sys
 from hookscope.cli.main import main
+from tests.conftest import needs_list
 try:
     main(sys.argv[1:])
 finally:
@@ -22,7 +25,11 @@ finally:
     ("arguments", "message"),
     [
         ("capture --weights nope.pth", "There is no weights file 'nope.pth'."),
-        ("capture --weights IMAGENET1K_V9", "There are no weights called 'IMAGENET1K_V9'."),
+        pytest.param(
+            "capture --weights IMAGENET1K_V9",
+            "There are no weights called 'IMAGENET1K_V9'.",
+            marks=needs_list,
+        ),
         ("capture --mean 1", "--mean is for images, and no image is given."),
         ("capture --preprocess imagenet", "--preprocess is for images, and no image is given."),
         ("capture --std 0,0,0", "--std: '0,0,0' contains 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import version
@@ -12,10 +13,15 @@ import pytest
 from hookscope.errors import ModelError, RequestError
 from hookscope.specs import catalog
 from hookscope.specs.model_spec import parse_shape
+from tests.conftest import needs_list
 
 
 def test_the_list_is_for_the_installed_torchvision() -> None:
-    assert catalog.list_is_current(), f"run python -m tools.catalog for {version('torchvision')}"
+    listed = json.loads(catalog.FILE.read_text("utf-8"))["torchvision"]
+    newest, installed = (
+        tuple(map(int, text.split(".")[:2])) for text in (listed, version("torchvision"))
+    )
+    assert installed <= newest, f"run python -m tools.catalog for {version('torchvision')}"
 
 
 def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
@@ -51,6 +57,7 @@ def test_the_list_is_what_torchvision_says_when_asked() -> None:
     assert catalog.bundled_models() == live()
 
 
+@needs_list
 def test_an_unknown_name_is_answered_with_three_near_ones() -> None:
     with pytest.raises(ModelError, match="no model called 'resnet17'") as caught:
         catalog.check_model_spec("resnet17")
@@ -60,6 +67,7 @@ def test_an_unknown_name_is_answered_with_three_near_ones() -> None:
     assert "hookscope models" in caught.value.hint
 
 
+@needs_list
 def test_a_name_that_is_a_file_is_told_for_what_it_is(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +78,7 @@ def test_a_name_that_is_a_file_is_told_for_what_it_is(
         catalog.check_model_spec("weights")
 
 
+@needs_list
 def test_a_name_of_the_hugging_face_hub_is_told_its_prefix() -> None:
     with pytest.raises(ModelError) as caught:
         catalog.check_model_spec("bert-base-uncased")
@@ -79,6 +88,7 @@ def test_a_name_of_the_hugging_face_hub_is_told_its_prefix() -> None:
     assert "hf:" not in caught.value.hint
 
 
+@needs_list
 def test_a_wrong_name_is_told_without_torch() -> None:
     code = (
         "import sys\n"
@@ -98,7 +108,10 @@ def test_a_wrong_name_is_told_without_torch() -> None:
         ("resnet18", "w.pht.pth", "no weights file", "Did you mean w.pth"),
         ("resnet18", "note.bin", "no weights file", "Check the name"),  # note.txt has no weights
         ("resnet18", "folder", "contains no weights", "Give a weights file"),
-        ("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
+        pytest.param(
+            *("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
+            marks=needs_list,
+        ),
         ("net.py", "default", "has no weights called 'default'", "--weights FILE"),
         ("net.py", "missing.bin", "no weights file", "Check the name"),
     ],

@@ -30,6 +30,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from tests.conftest import needs_list
 
 FIVE = str(Path(__file__).resolve().parents[2] / "sample_models" / "five.safetensors")
 
@@ -42,14 +43,17 @@ def request_of(command: str = "grads", **parts: Any) -> Request:
     return Request(command, parts.pop("model", ModelRequest("resnet18")), **parts)
 
 
+REFUSED_BY_LIST: list[tuple[Callable[[], Any], str]] = [
+    (lambda: ModelRequest("resnet18", weights="IMAGENET"), "no weights called 'IMAGENET'"),
+    (lambda: ModelRequest("resnt18"), "There is no model called 'resnt18'.\nDid you mean resnet18"),
+    (lambda: DiffRequest("resnet18", "resnt18"), "B: There is no model called 'resnt18'"),
+]
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ModelRequest(nn.Linear(1, 1), weights="default"), "only for a model given by name"),
     (lambda: ModelRequest(nn.Linear(1, 1), method="encode"), "only for a model given by name"),
     (lambda: ModelRequest("resnet18", weights="missing.pth"), "no weights file 'missing.pth'"),
-    (lambda: ModelRequest("resnet18", weights="IMAGENET"), "no weights called 'IMAGENET'"),
     (lambda: ModelRequest("resnet18", attn="eager"), "--attn is only for models of transformers"),
     (lambda: ModelRequest("missing.py:Net"), "There is no file 'missing.py'"),
-    (lambda: ModelRequest("resnt18"), "There is no model called 'resnt18'.\nDid you mean resnet18"),
     (lambda: LayerSelection("a{b"), "has an unbalanced brace"),
     (lambda: LayerSelection(["fc", "!"]), "A layer pattern is empty"),
     (lambda: InputRequest(size=8), "--size is for images, and no image is given"),
@@ -130,7 +134,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: StepOptions(lr=float("nan")), "nan is not a valid learning rate"),
     (lambda: StepOptions(lr=1, opt_args={"lr": 2}), "The learning rate is given twice"),
     (lambda: DiffRequest("resnet18", "resnet18", atol=-1), "--atol -1 is not a valid tolerance"),
-    (lambda: DiffRequest("resnet18", "resnt18"), "B: There is no model called 'resnt18'"),
     (lambda: DiffRequest("resnet18", FIVE), "diff compares two of the same kind"),
     (lambda: DiffRequest(FIVE, FIVE, seed=3), "--seed is only for models"),
     (lambda: DiffRequest("resnet18", "resnet18", size=8), "--size is for images"),
@@ -145,6 +148,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "message"), REFUSED, ids=[text for _, text in REFUSED])
 def test_what_cannot_be_run_is_refused_when_it_is_asked_for(make, message: str) -> None:
+    with pytest.raises(HookscopeError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@needs_list
+@pytest.mark.parametrize(("make", "message"), REFUSED_BY_LIST)
+def test_an_unknown_name_is_refused_when_it_is_asked_for(make, message: str) -> None:
     with pytest.raises(HookscopeError) as caught:
         make()
     assert message in str(caught.value)

@@ -39,8 +39,10 @@ LOSS_RULES: dict[LossRule, str] = {
     "sum": " The loss of a step is the sum over its backward passes, whose losses the script"
     " divides.",
 }
-RATIO = "update ratio: norm of the update over that of the weight."
-TREND_RULE = " trend: rms over the measured steps."
+LEGEND = {  # by the end of a column's title
+    "ratio": "update ratio: norm of the update over that of the weight.",
+    "trend": "trend: rms over the measured steps.",
+}
 NUMBERS = ("rms", "max", "zeros", "dead", "grad norm", "weight norm", "weight grad", "update ratio")
 SHORT = {
     "grad norm": "grad",
@@ -72,7 +74,7 @@ def run_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
     """
     return join_blocks(
         _head_lines(summary, options),
-        layers_table(summary.layers, options) if summary.layers else [],
+        _layer_lines(summary, options),
         _event_lines(summary.run, options),
         _gap_lines(summary, options),
         options=options,
@@ -124,10 +126,6 @@ def _head_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
         lines += sentence(f"Only layers that match {', '.join(info['layers'])}.", options)
     if info["world_size"] > 1:
         lines += sentence(f"{plural(info['world_size'], 'rank')}.", options)
-    if summary.layers:
-        last = count_text(int(run.layers.steps[-1]))
-        text = f"Values of step {last}. {RATIO}{TREND_RULE * (options.width is not None)}"
-        lines += sentence(text, options)
     return lines
 
 
@@ -136,6 +134,17 @@ def _status(info: RunInfo) -> str:
         return "running, or killed"
     code = info["exit_status"]
     return info["status"] if code is None else f"{info['status']}, exit status {code}"
+
+
+def _layer_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
+    """The table of the layers, and what the columns that fit mean."""
+    if not summary.layers:
+        return []
+    table = layers_table(summary.layers, options)
+    words = table[0].plain.split()
+    last = count_text(int(summary.run.layers.steps[-1]))
+    legend = [f"Values of step {last}.", *(LEGEND[word] for word in words if word in LEGEND)]
+    return [*table, *sentence(" ".join(legend), options, "dim")]
 
 
 def layers_table(layers: tuple[LayerSummary, ...], options: TextOptions) -> list[Text]:

@@ -80,7 +80,8 @@ def test_a_correct_export_is_equal_and_every_module_is_accounted_for(files, kind
     found = hookscope.diff(net(), files.right[kind], input=image(), strict=True)
     assert found.same and found.engines and found.module is None
     assert found.rows[-1].key == "./output"
-    assert {tensor.key for tensor in found.only_a} >= {"body.2/output"}
+    keys = {row.key for row in found.rows} | {tensor.key for tensor in found.only_a}
+    assert "body.2/output" in keys  # a dropout, which only some exporters leave out
     assert all(tensor.reason for tensor in found.only_b)
 
 
