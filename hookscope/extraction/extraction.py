@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +122,11 @@ def _extract(
         group.barrier()
         plan.sink.load_fitted(location)
     assigned = assign_shards(plan.shards, done, group.rank, group.world)
-    batches = plan.read(batch for shard in assigned for batch in plan.batches(shard))
     resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
     earlier = resumed if group.world == 1 else 0  # several processes count their own rows
-    state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress, earlier)
+    chosen = (batch for shard in assigned for batch in plan.batches(shard))
+    with closing(plan.read(chosen)) as batches:
+        state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress, earlier)
     state.skipped = group.sum(state.skipped)
     plan.sink.warn()
     group.barrier()
@@ -150,8 +152,10 @@ def _fit(plan: ExtractionPlan, sink: RowSink, location: Location) -> None:
     rows = plan.settings["rows"]
     count = -(-fit_row_count(values_per_row, rows) // plan.batch)
     first = Shard(0, min(count * plan.batch, rows))
-    with plan.runner.forward_passes() as forward:
-        batches = plan.read(plan.batches(first))
+    with (
+        plan.runner.forward_passes() as forward,
+        closing(plan.read(plan.batches(first))) as batches,
+    ):
         tensors = (_usable_rows(forward(batch), batch) for batch in batches)
         fit_layers(sink.to_fit, tensors, location)
 

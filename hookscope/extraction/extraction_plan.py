@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -82,7 +82,7 @@ class ExtractionPlan:
 
     runner: BatchRunner
     sink: BatchSink
-    read: Callable[[Iterable[Sequence[int]]], Iterable[RowBatch]]
+    read: Callable[[Iterable[Sequence[int]]], Generator[RowBatch]]
     batches: Callable[[Shard], Iterable[Sequence[int]]]
     batch: int
     shards: Sequence[Shard]

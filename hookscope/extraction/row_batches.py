@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -186,7 +186,7 @@ class _Numbered(Dataset[tuple[int, Row]]):
 
 def load_batches(
     rows: Dataset[Row], batches: Iterable[Sequence[int]], collate: Collator, workers: int, pin: bool
-) -> Iterator[RowBatch]:
+) -> Generator[RowBatch]:
     """Yield the batches in order, read ahead by ``workers`` processes, two batches each.
 
     Raises:
@@ -209,7 +209,15 @@ def load_batches(
         pin_memory=pin,
         **options,
     )
-    iterator, told = iter(loader), False
+    iterator = iter(loader)
+    try:
+        yield from _received(iterator)
+    finally:
+        _end_workers(iterator)
+
+
+def _received(iterator: Iterator[Any]) -> Iterator[RowBatch]:
+    told = False
     while True:
         try:
             with report_dead_workers():
@@ -226,6 +234,16 @@ def load_batches(
         if isinstance(batch, HookscopeError):
             raise batch
         yield batch
+
+
+def _end_workers(iterator: Iterator[Any]) -> None:
+    """End worker processes; else torch raises for a dead one when any child process ends."""
+    if end := getattr(iterator, "_shutdown_workers", None):
+        try:
+            end()
+        except RuntimeError as error:
+            if not is_dead_worker(error):
+                raise
 
 
 def _ignore_closed_connections(worker: int) -> None:

@@ -35,6 +35,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "torch.amp.GradScaler": ("_per_optimizer_states",),
     "torch.export.ExportedProgram": ("_graph_module", "_graph_signature"),
     "torch._ops.OpOverload": ("_schema",),
+    "an iterator of torch.utils.data.DataLoader": ("_shutdown_workers",),
 }
 
 # What ``sources/torchscript/private.py`` uses of ``torch._C``, and of scripted modules.

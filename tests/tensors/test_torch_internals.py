@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import dataloader
 
 from hookscope.errors import EnvironmentFault
 from hookscope.tensors import torch_internals
@@ -206,6 +207,7 @@ def samples() -> dict[str, Any]:
         "torch.amp.GradScaler": torch.amp.GradScaler("cpu"),
         "torch.export.ExportedProgram": program,
         "torch._ops.OpOverload": torch.ops.aten.relu.default,
+        "an iterator of torch.utils.data.DataLoader": dataloader._MultiProcessingDataLoaderIter,
     }
 
 
