@@ -33,7 +33,7 @@ class Net(nn.Module):
 
 
 def by_hand(net: nn.Module, names: dict[str, int], x: Tensor) -> dict[str, Tensor]:
-    """All outputs of a model whose weights of these layers are rounded to so many bits."""
+    """All outputs of a model after rounding the weights of some layers, by name and bits."""
     for name, bits in names.items():
         layer = net.get_submodule(name)
         layer.weight = nn.Parameter(rounded_weight(layer.weight, bits))
