@@ -90,7 +90,6 @@ GONE = """
 import os, sys
 os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
 from hookscope.cli.main import main
-from tests.conftest import needs_list
 main(sys.argv[1:])
 """
 

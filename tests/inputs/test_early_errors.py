@@ -13,7 +13,6 @@ from tests.conftest import needs_list
 PROBE = """
 import sys
 from hookscope.cli.main import main
-from tests.conftest import needs_list
 try:
     main(sys.argv[1:])
 finally:

@@ -105,7 +105,9 @@ def test_between_samples_the_loss_says_the_step_and_the_weights_do_not_hide_it()
     run.plant("conv1/output", "nonfinite", 4, range(50, 200))
     finding = health_of(run, only="nonfinite").findings[0]
     assert (finding.layer, finding.step) == ("", 37)
-    assert "at a step without measured layers" in finding.message and "--stop-on nan" in finding.hint
+    assert (
+        "at a step without measured layers" in finding.message and "--stop-on nan" in finding.hint
+    )
 
 
 def test_weights_that_became_bad_between_samples_are_named_with_the_last_good_step() -> None:
