@@ -366,6 +366,8 @@ def _docstring_runs() -> Iterator[str]:
     finder = doctest.DocTestFinder(recurse=False)
     folder = os.getcwd()
     for name, value in _public():
+        if not (callable(value) or isinstance(value, property | classmethod | staticmethod)):
+            continue  # the value of an attribute, whose docstring is that of its type
         text = inspect.getdoc(getattr(value, "fget", None) or value) or ""
         if ">>>" not in text or type(value).__module__ == "typing":
             continue
