@@ -12,7 +12,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, edit_error
 from hookscope.hooks.layers import Layer
-from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.patterns import ROOT
 
 # Modules whose weight has the output channels in dimension 1, by class name.
@@ -149,8 +148,6 @@ def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
     Weights are the parameters of two or more dimensions in floating point, of the layer and of all
     modules in it; biases and the weights of norms have one dimension.
     """
-    if bound.edit.kind != WEIGHTS:
-        return
     for inner, module in bound.layer.module.named_modules():
         if isinstance(module, ParametrizationList) or _has_old_norm(module):
             raise edit_error(

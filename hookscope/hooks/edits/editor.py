@@ -66,8 +66,8 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     def _enter(self) -> Editor:
         self._weights.put()
         try:
-            layers = [bound.layer for bound in self.bounds if bound.layer.module in self._edits]
-            self.calls.subscribe(self, layers)
+            edits = self._edits.values()
+            self.calls.subscribe(self, [bound.layer for bounds in edits for bound in bounds])
         except BaseException:
             self._weights.restore()
             raise
