@@ -129,7 +129,7 @@ def main() -> None:
         StoredColumn,
     )
     from hookscope.extraction.sharding_plan import Shard
-    from hookscope.results.features.location import Location
+    from hookscope.stores.features.location import Location
 
     batch, shard, rows = 64, 256, 1280
     stored = [StoredColumn(f"layer{i}/output", (64, 28, 28), torch.float32) for i in range(4)]

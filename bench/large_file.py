@@ -9,10 +9,10 @@ from pathlib import Path
 
 from bench.processes import HOOKSCOPE, Cost, pairs
 from hookscope.files import strict_json
-from hookscope.results.capture_file import SCHEMA
+from hookscope.files.output_path import MARK
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
-from hookscope.specs.output_path import MARK
+from hookscope.stores.captures.capture_file import SCHEMA
 
 LAYERS = 60
 LARGE, SMALL = 4_000_000_000, 4_000_000  # bytes

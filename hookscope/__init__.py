@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from hookscope.hooks.wrap import wrap
     from hookscope.results.ablation import Ablation
     from hookscope.results.attribution import Attribution
-    from hookscope.results.features.features import Features
     from hookscope.results.health import Health
     from hookscope.results.lens import Lens
     from hookscope.results.sweep import Sweep
     from hookscope.specs.catalog import models
+    from hookscope.stores.features.features import Features
 
 _FUNCTIONS = (  # each in the file of its name in hookscope/api/
     *("ablate", "attribute", "cam", "capture", "check", "diff", "export", "extract", "filters"),
@@ -63,7 +63,7 @@ _MODULES = {
     "Ablation": "hookscope.results.ablation",
     "Attribution": "hookscope.results.attribution",
     "Capture": "hookscope.hooks.capture",
-    "Features": "hookscope.results.features.features",
+    "Features": "hookscope.stores.features.features",
     "Health": "hookscope.results.health",
     "Lens": "hookscope.results.lens",
     "HookscopeError": "hookscope.errors",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hookscope.files.escapes import bounded, visible
+from hookscope.escapes import bounded, visible
 
 # Characters: a message may quote names and values of files, and a damaged file has any.
 _LONGEST_MESSAGE, _LONGEST_HINT = 1000, 2000

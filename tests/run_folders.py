@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from hookscope.results.runs.run_info import RunInfo
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.run_info import RunInfo
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
 
 Values = dict[Series, float]
 RowValues = Callable[[int], Values]  # the values of a step

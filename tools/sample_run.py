@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.results.runs.run_info import RunInfo
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import LAYERS, STEPS, Series
+from hookscope.stores.runs.run_info import RunInfo
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import LAYERS, STEPS, Series
 
 FOLDER = Path(__file__).resolve().parent.parent / "sample_models" / "run"
 STEP_COUNT, BATCH, SIZES, RATE = 40, 32, (8, 16, 4), 0.2

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.ablation.ablation_run import prepare_ablation, run_ablation
-from hookscope.analysis.ablation.baseline import resolve_baseline
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.files.output_path import check_ending
+from hookscope.files.progress import Progress
+from hookscope.model_analysis.ablation.ablation_run import prepare_ablation, run_ablation
+from hookscope.model_analysis.ablation.baseline import resolve_baseline
 from hookscope.results.ablation import Ablation
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import AblateOptions
-from hookscope.specs.output_path import check_ending
-from hookscope.specs.progress import Progress
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.attribution.attribution_run import run_attribution
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.files.progress import Progress
+from hookscope.model_analysis.attribution.attribution_run import run_attribution
 from hookscope.results.attribution import Attribution
 from hookscope.specs.attribution_options import INTEGRATED, AttributeOptions
-from hookscope.specs.progress import Progress
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 

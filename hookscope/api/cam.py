@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.cams.cam_input import CamInput
-from hookscope.analysis.cams.cam_run import run_cam
-from hookscope.analysis.cams.class_score import ClassScore
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.files.progress import Progress
 from hookscope.hooks.capture import Capture
+from hookscope.model_analysis.cams.cam_input import CamInput
+from hookscope.model_analysis.cams.cam_run import run_cam
+from hookscope.model_analysis.cams.class_score import ClassScore
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.onnx_limits import check_onnx_cam
-from hookscope.specs.progress import Progress
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -90,9 +90,9 @@ def cam(
         Methods at the image return ``./input.0.attribution``, signed, (N, C, H, W), instead of
         ``<layer>/cam``. Maps are never negative. ``metadata["cam"]`` has the layer, the grid, and
         for every image the class, its score and probability, and the peak of the map.
-        ``hookscope.analysis.cams.overlay.save_overlay`` draws it; ``rollout`` has ``layers``, the
-        names of all layers with attention, and ``tokens``, for each image those whose rows are its
-        map.
+        ``hookscope.model_analysis.cams.overlay.save_overlay`` draws it; ``rollout`` has ``layers``,
+        the names of all layers with attention, and ``tokens``, for each image those whose rows are
+        its map.
 
     Raises:
         RequestError: the model has no such layer, no images or no class scores; or an option does

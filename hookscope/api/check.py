@@ -8,17 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from hookscope.api.weight_source import as_weights, label_of_weights
+from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
+from hookscope.file_analysis.weight_findings.weight_health import check_weights
+from hookscope.files.output_path import runs_in
+from hookscope.files.progress import NamedProgress
 from hookscope.results.health import Health
-from hookscope.results.runs.findings.run_health import check_run, check_runs
-from hookscope.results.runs.training_run import is_run_folder
-from hookscope.results.weights.findings.weight_health import check_weights
-from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.health_checks import DEFAULT_THRESHOLDS
 from hookscope.specs.model_spec import ONNX
-from hookscope.specs.output_path import runs_in
-from hookscope.specs.progress import NamedProgress
 from hookscope.specs.request import (
     InputRequest,
     LossRequest,
@@ -30,6 +28,8 @@ from hookscope.specs.run_checks import check_run_options
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.weight_checks import WEIGHT_OPTIONS
 from hookscope.specs.weight_options import check_model_options
+from hookscope.stores.runs.training_run import is_run_folder
+from hookscope.stores.weights.weight_set import WeightSet
 
 if TYPE_CHECKING:
     import torch
@@ -182,6 +182,6 @@ def check(
         run=run_options,
         loss=loss_request,
     )
-    from hookscope.analysis.health.model_health import check_model
+    from hookscope.model_analysis.health.model_health import check_model
 
     return check_model(request, options)

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookscope.api.weight_source import as_weights, check_no_state_dict
-from hookscope.results.diff.comparator import Comparator, compare_captures
-from hookscope.results.diff.diff_result import Diff
-from hookscope.results.diff.record_matches import LayerFilter
-from hookscope.results.features.features_diff import FeaturesDiff, compare_features
-from hookscope.results.runs.run_comparator import compare_runs
-from hookscope.results.runs.run_diff import RunDiff, RunDiffs
-from hookscope.results.weights.diff_sides import weight_sides
-from hookscope.results.weights.weight_diff import WeightDiff
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.file_analysis.captures.comparator import Comparator, compare_captures
+from hookscope.file_analysis.captures.record_matches import LayerFilter
+from hookscope.file_analysis.features.features_diff import FeaturesDiff, compare_features
+from hookscope.file_analysis.runs.run_comparator import compare_runs
+from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
+from hookscope.file_analysis.weights.diff_sides import weight_sides
+from hookscope.file_analysis.weights.weight_diff import WeightDiff
+from hookscope.files.progress import Progress
+from hookscope.results.diff_result import Diff
 from hookscope.specs.diff_request import (
     DiffRequest,
     RunDiffOptions,
@@ -24,12 +24,12 @@ from hookscope.specs.diff_request import (
     check_more_runs,
     check_run_diff_options,
 )
-from hookscope.specs.progress import Progress
 from hookscope.specs.weight_diff_options import (
     InitialWeights,
     WeightDiffOptions,
     check_weight_diff_options,
 )
+from hookscope.stores.weights.weight_set import WeightSet
 
 if TYPE_CHECKING:
     import torch
@@ -180,10 +180,10 @@ def diff(
         pairs = zip(sides, are_weights, strict=True)
         sides = [as_weights(one, trust) if own else one for one, own in pairs]
         if side is None:
-            from hookscope.results.weights.weight_comparison import compare_weights
+            from hookscope.file_analysis.weights.weight_comparison import compare_weights
 
             return compare_weights(sides[0], sides[1], weight_options, progress)
-        from hookscope.analysis.diff.initial_weights import compare_with_model
+        from hookscope.model_analysis.diff.initial_weights import compare_with_model
 
         return compare_with_model(sides[0], sides[1], model, weight_options, progress)
     request = DiffRequest(
@@ -222,7 +222,7 @@ def diff(
         train=train,
     )
     if not request.compares_captures:
-        from hookscope.analysis.diff.model_comparison import compare_models
+        from hookscope.model_analysis.diff.model_comparison import compare_models
 
         return compare_models(request)
     selection = request.selection

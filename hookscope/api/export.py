@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import RequestError, StoreError, cause
 from hookscope.files.atomic_files import replacement_file
-from hookscope.results.capture_export import TensorSlice, choose_slices, write_slices
-from hookscope.results.capture_file import open_capture
-from hookscope.results.features.features import Features
-from hookscope.results.features.features_export import write_numpy, write_parquet
-from hookscope.results.features.lazy_rows import LazyRows
-from hookscope.results.features.safetensors_export import write_safetensors
-from hookscope.results.notebook import NotebookResult
-from hookscope.results.runs.rank_runs import open_run
-from hookscope.results.runs.run_export import ExportedRun, export_run
-from hookscope.specs.output_path import (
+from hookscope.files.output_path import (
     NPY,
     NPZ,
     RUN_TABLES,
@@ -29,7 +20,16 @@ from hookscope.specs.output_path import (
     is_run_folder,
     table_ending,
 )
-from hookscope.specs.progress import Progress
+from hookscope.files.progress import Progress
+from hookscope.results.result import Result
+from hookscope.stores.captures.capture_export import TensorSlice, choose_slices, write_slices
+from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.features.features import Features
+from hookscope.stores.features.features_export import write_numpy, write_parquet
+from hookscope.stores.features.lazy_rows import LazyRows
+from hookscope.stores.features.safetensors_export import write_safetensors
+from hookscope.stores.runs.rank_runs import open_run
+from hookscope.stores.runs.run_export import ExportedRun, export_run
 from hookscope.views import display
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 
 @dataclass(frozen=True)
-class Exported(NotebookResult):
+class Exported(Result):
     """The result of an export.
 
     Attributes:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hookscope.api.weight_source import as_weights, label_of_weights
-from hookscope.results.weights.weight_reader import WeightReader
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DEFAULT_MODEL, check_choice
 from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.weight_options import check_model_options
+from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.figure_labels import recording_caption
@@ -114,7 +114,7 @@ def filters(
         ),
         run=RunOptions(seed),
     )
-    from hookscope.analysis.layer_weight import read_layer_weight
+    from hookscope.model_analysis.layer_weight import read_layer_weight
     from hookscope.views.images.figures.filters_figure import draw_weight
 
     found = read_layer_weight(request, layer)

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.jacobian_check import compare_jacobians, describe_fixed_parameters
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.files.signal_safety import signal_safe
+from hookscope.model_analysis.jacobian_check import compare_jacobians, describe_fixed_parameters
 from hookscope.results.grad_check import GradCheck
 from hookscope.sources.python_file import function_module, is_autograd_function
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
 from hookscope.specs.request import InputRequest, ModelRequest, Request, chosen_options
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.signal_safety import signal_safe
 
 
 def gradcheck(

@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from hookscope.api.weight_source import as_weights, check_trust
-from hookscope.results.features.features import Features
-from hookscope.results.runs.rank_runs import open_run
-from hookscope.results.runs.training_run import TrainingRun
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.specs.output_path import is_run_folder, names_folder
+from hookscope.files.output_path import is_run_folder, names_folder
+from hookscope.stores.features.features import Features
+from hookscope.stores.runs.rank_runs import open_run
+from hookscope.stores.runs.training_run import TrainingRun
+from hookscope.stores.weights.weight_set import WeightSet
 
 if TYPE_CHECKING:  # a capture needs torch
     from hookscope.hooks.capture import Capture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from hookscope.results.features.features import Features
-from hookscope.results.probes.layer_probes import LayerProbes
-from hookscope.results.probes.probe_run import probe_layers
+from hookscope.file_analysis.probes.probe_run import probe_layers
+from hookscope.files.progress import Progress
+from hookscope.results.layer_probes import LayerProbes
 from hookscope.specs.probe_options import ProbeOptions
-from hookscope.specs.progress import Progress
+from hookscope.stores.features.features import Features
 
 
 def probe(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hookscope.execution.provenance import versions
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.ops.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
@@ -19,7 +20,6 @@ from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.onnx_limits import check_onnx_ops
 from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import LayerSelection
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

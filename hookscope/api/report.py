@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, cast
 
 from hookscope.api.weight_source import as_weights, check_trust, label_of_weights
 from hookscope.errors import CheckFailed, RequestError
+from hookscope.file_analysis.run_findings.run_health import check_run
 from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import PAGE, check_ending, holds_features, runs_in
+from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
-from hookscope.results.capture_arrays import InMemory, open_source
-from hookscope.results.notebook import NotebookResult
-from hookscope.results.runs.findings.run_health import check_run
-from hookscope.results.runs.training_run import TrainingRun, rank_folders
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.files.words import visible
+from hookscope.results.result import Result
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
-from hookscope.specs.output_path import PAGE, check_ending, holds_features, runs_in
-from hookscope.specs.progress import NamedProgress
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.captures.capture_arrays import InMemory, open_source
+from hookscope.stores.runs.training_run import TrainingRun, rank_folders
+from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views import display
 from hookscope.views.html.page import write_page
 from hookscope.views.html.page_builder import build_page
@@ -34,7 +36,6 @@ from hookscope.views.html.run_page_builder import (
 )
 from hookscope.views.html.weights_page import write_weights_page
 from hookscope.views.html.weights_page_builder import build_weights_page
-from hookscope.views.text.formats import layer_text, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report(NotebookResult):
+class Report(Result):
     """A page and a summary of its contents.
 
     Attributes:

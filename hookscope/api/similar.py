@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from hookscope.results.features.features import Features
-from hookscope.results.similarity.layer_similarity import LayerSimilarity
-from hookscope.results.similarity.similarity_run import compare_layers
-from hookscope.specs.progress import Progress
+from hookscope.file_analysis.similarity.similarity_run import compare_layers
+from hookscope.files.progress import Progress
+from hookscope.results.layer_similarity import LayerSimilarity
 from hookscope.specs.similarity_options import CKA, PEARSON, SimilarityOptions
+from hookscope.stores.features.features import Features
 
 
 def similar(

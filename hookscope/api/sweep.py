@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.lens.residual_stream import block_stacks
-from hookscope.analysis.sweep.effect_measure import resolve_measure
-from hookscope.analysis.sweep.sweep_run import prepare_sweep, run_sweep
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.files.output_path import check_ending
+from hookscope.files.progress import Progress
+from hookscope.model_analysis.lens.residual_stream import block_stacks
+from hookscope.model_analysis.sweep.effect_measure import resolve_measure
+from hookscope.model_analysis.sweep.sweep_run import prepare_sweep, run_sweep
 from hookscope.results.sweep import Sweep
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import SweepOptions
-from hookscope.specs.output_path import check_ending
-from hookscope.specs.progress import Progress
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,

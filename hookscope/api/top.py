@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hookscope.file_analysis.units.top_inputs import TopInputs
+from hookscope.file_analysis.units.top_run import rank_inputs
+from hookscope.files.progress import Progress
 from hookscope.inputs.stored_texts import StoredTexts
-from hookscope.results.features.features import Features
-from hookscope.results.units.top_inputs import TopInputs
-from hookscope.results.units.top_run import rank_inputs
-from hookscope.specs.progress import Progress
 from hookscope.specs.top_options import MAX, TopOptions
+from hookscope.stores.features.features import Features
 
 
 def top(

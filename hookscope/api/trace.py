@@ -19,6 +19,7 @@ from hookscope.execution.objective import differentiate, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.execution.verification import verify_output_unchanged
+from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
 from hookscope.results.trace_events import Trace
@@ -33,7 +34,6 @@ from hookscope.specs.request import (
 )
 from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
 

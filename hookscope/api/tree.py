@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from hookscope.api.weight_source import as_weights, label_of_weights
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.results.weights.weight_tree import WeightTree
+from hookscope.files.progress import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.progress import Progress
 from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
 from hookscope.specs.weight_options import check_model_options
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.stores.weights.weight_tree import WeightTree
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.results.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_hashes import WeightHashes
 
     Module = torch.nn.Module | torch.export.ExportedProgram
 
@@ -152,7 +152,7 @@ def tree(
     if weights is not None:
         if not hash:
             return WeightTree.of(weights, as_texts(layers), depth, leaves)
-        from hookscope.results.weights.weight_hashes import hash_weights
+        from hookscope.stores.weights.weight_hashes import hash_weights
 
         return hash_weights(weights, progress)
     from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
@@ -171,10 +171,10 @@ def tree(
         LayerSelection(layers, types, depth, leaves),
         InputRequest(shape=shape),
     )
-    from hookscope.analysis.model_tree import describe_request, initial_weights
+    from hookscope.model_analysis.model_tree import describe_request, initial_weights
 
     if hash:
-        from hookscope.results.weights.weight_hashes import hash_weights
+        from hookscope.stores.weights.weight_hashes import hash_weights
 
         return hash_weights(initial_weights(request), progress)
     return describe_request(request, shapes)

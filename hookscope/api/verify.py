@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from hookscope.errors import ResultsFileError, StoreError
-from hookscope.results.features.folder_verification import Verification, verify_folder
-from hookscope.results.features.location import parse_location
-from hookscope.results.features.manifest import read_manifest
-from hookscope.specs.progress import Progress
+from hookscope.files.progress import Progress
+from hookscope.stores.features.folder_verification import Verification, verify_folder
+from hookscope.stores.features.location import parse_location
+from hookscope.stores.features.manifest import read_manifest
 
 
 def verify(features: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookscope.results.runs.run_folder import create_run_folder
-from hookscope.results.runs.run_writer import RunWriter
 from hookscope.specs.watch_options import WATCHED, WatchOptions
+from hookscope.stores.runs.run_folder import create_run_folder
+from hookscope.stores.runs.run_writer import RunWriter
 
 if TYPE_CHECKING:
     from torch import nn

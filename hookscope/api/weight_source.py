@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.results.weights.open_weights import is_weights, open_weights
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
+from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
+from hookscope.stores.weights.open_weights import is_weights, open_weights
+from hookscope.stores.weights.weight_set import WeightSet
 
 
 def as_weights(source: Any, trust: bool = False) -> WeightSet | None:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from hookscope.cli.settings_files import Setting, SettingsFile
 from hookscope.errors import StoreError, cause
+from hookscope.files.output_path import ADDRESS
 from hookscope.specs import input_spec as words
 from hookscope.specs import model_spec as spec
-from hookscope.specs.output_path import ADDRESS
 
 ALLOW = "hookscope config --allow"
 FOLDER = "allowed"  # in the user's settings folder, one file for each settings file

@@ -122,7 +122,7 @@ def resolve_model_file(
         RequestError: the file cannot be written.
         EnvironmentFault: it is a picture, and matplotlib is not installed.
     """
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     path = Path(output) if output else outputs.default_path(model.stem, command, ".json")
     return _checked_file(path, _usable_ending(path, (*outputs.ANALYSES, outputs.PAGE)), force)
@@ -130,7 +130,7 @@ def resolve_model_file(
 
 def _usable_ending(path: Path, endings: Sequence[str]) -> str:
     """Return the suffix of the file, after checking that its format can be written here."""
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     ending = outputs.known_ending(path, endings)
     if ending in outputs.PICTURE_MARKS:
@@ -142,7 +142,7 @@ def _usable_ending(path: Path, endings: Sequence[str]) -> str:
 
 
 def _checked_file(path: Path, ending: str, force: bool) -> AnalysisFile:
-    from hookscope.specs.output_path import check_output
+    from hookscope.files.output_path import check_output
 
     return AnalysisFile(path, check_output(path, force, suffix=ending))
 

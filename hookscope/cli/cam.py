@@ -244,8 +244,8 @@ class _Files(NamedTuple):
 
     def write(self, capture: Capture, console: Console, style: OverlayStyle) -> str:
         """Write both files and return a note on them."""
-        from hookscope.analysis.cams.overlay import write_overlay
-        from hookscope.views.text.formats import bytes_text
+        from hookscope.files.words import bytes_text
+        from hookscope.model_analysis.cams.overlay import write_overlay
 
         console.step(f"Writing {self.picture} ...")
         maps_size = bytes_text(capture.save(self.maps))
@@ -257,7 +257,7 @@ class _Files(NamedTuple):
 
 def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Files:
     """Return the files to write, after checking them and that matplotlib is there if needed."""
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
     if outputs.picture_ending(picture) in (".svg", ".pdf"):

@@ -12,7 +12,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
-from hookscope.specs.output_path import names_folder
+from hookscope.files.output_path import names_folder
 
 EXAMPLES = (
     Example(

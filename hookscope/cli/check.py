@@ -126,8 +126,8 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     from pathlib import Path
 
     from hookscope.cli.request_builder import build_request
-    from hookscope.results.weights.open_weights import is_weights
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
+    from hookscope.stores.weights.open_weights import is_weights
 
     model = values["model"]
     if outputs.is_run_folder(model) or outputs.runs_in(model):

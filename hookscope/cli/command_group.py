@@ -11,7 +11,7 @@ import click
 from hookscope.cli.commands import Command, Example, explain_unknown_option
 from hookscope.cli.help_layout import Context, short_help, short_help_option
 from hookscope.cli.other_words import command_for
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 
 def suggest_command(word: str, names: Iterable[str]) -> str:

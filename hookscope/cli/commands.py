@@ -27,9 +27,9 @@ from hookscope.cli.help_layout import (
     short_help_option,
 )
 from hookscope.cli.other_words import option_for
-from hookscope.errors import HookscopeError
-from hookscope.files.escapes import visible
-from hookscope.specs.suggestions import near
+from hookscope.errors import HookscopeError, SettingsError
+from hookscope.escapes import visible
+from hookscope.files.suggestions import near
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,7 +75,7 @@ class Option(click.Option):
         if source is ParameterSource.ENVIRONMENT:
             return self.variable(ctx)
         if source is ParameterSource.DEFAULT_MAP:
-            from hookscope.cli.settings import settings_of
+            pass
 
             return str(settings_of(ctx).of(ctx.command.name or "")[self.key].path)
         return ""
@@ -195,7 +195,7 @@ class Command(click.Command):
             raise
         if ctx.allow_interspersed_args:  # else they are those of the user's program
             check_arguments(ctx, typed, rest)
-        from hookscope.cli.settings import check_refused
+        pass
 
         check_refused(ctx)
         if ctx.obj.csv and ctx.obj.json:
@@ -325,3 +325,27 @@ def combine(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return function
 
     return decorate
+
+
+SETTINGS = f"{__name__}.settings"
+
+
+REFUSED = f"{__name__}.refused"
+
+
+def settings_of(ctx: click.Context) -> Any:
+    """Return the :class:`hookscope.cli.settings_files.Settings` in force."""
+    return ctx.meta[SETTINGS]
+
+
+def check_refused(ctx: click.Context) -> None:
+    """Print notes on ignored files; raise if a file sets an effective value that it may not.
+
+    Raises:
+        SettingsError: a file that was found sets it, and no stronger source does.
+    """
+    for path in settings_of(ctx).ignored:
+        ctx.obj.note(f"{path} belongs to another user and is ignored; --config {path} reads it")
+    for name, refusal in ctx.meta[REFUSED].items():
+        if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
+            raise SettingsError(refusal.message, refusal.hint)

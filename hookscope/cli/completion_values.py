@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-    from hookscope.results.runs.series import Series
+    from hookscope.stores.runs.series import Series
 
 
 def models(
@@ -94,14 +94,14 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     """Offer the keys in the file, from its header, or those of a training run or of weights."""
     from click.shell_completion import CompletionItem
 
-    from hookscope.specs.output_path import header_of
+    from hookscope.files.output_path import header_of
 
     names = {one.key for one in _series_in(_source_on_line(ctx))}
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         names |= {name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"}
     if not names:
         from hookscope.errors import HookscopeError
-        from hookscope.results.weights.open_weights import is_weights, open_weights
+        from hookscope.stores.weights.open_weights import is_weights, open_weights
 
         with suppress(HookscopeError, OSError, KeyError):
             names |= (
@@ -218,13 +218,13 @@ def _series_in(folder: str) -> list[Series]:
     """Return what was measured in a training run; nothing if it is no run folder."""
     from pathlib import Path
 
-    from hookscope.specs.output_path import is_run_folder, rank_folders
+    from hookscope.files.output_path import is_run_folder, rank_folders
 
     if not is_run_folder(folder):
         return []
     from hookscope.errors import ResultsFileError
-    from hookscope.results.runs.run_info import SERIES_FILE, read_lines
-    from hookscope.results.runs.series import Series
+    from hookscope.stores.runs.run_info import SERIES_FILE, read_lines
+    from hookscope.stores.runs.series import Series
 
     try:
         ranks = rank_folders(folder)

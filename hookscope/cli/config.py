@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example, command, settings_of
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.settings import EffectiveSetting, effective_settings, settings_of, user_folder
+from hookscope.cli.settings import EffectiveSetting, effective_settings, user_folder
 from hookscope.cli.settings_files import FILE_NAME
 from hookscope.errors import RequestError
-from hookscope.files.escapes import visible
+from hookscope.escapes import visible
 
 if TYPE_CHECKING:
     from hookscope.cli.settings_files import SettingsFile

@@ -94,7 +94,7 @@ def export(console: Console, features: str, output: str | None, force: bool, **v
     """
     from pathlib import Path
 
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     name = os.path.basename(os.path.abspath(features))
     if os.path.isfile(features):

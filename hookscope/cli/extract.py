@@ -15,13 +15,13 @@ from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, 
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
+from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
+from hookscope.files.text_sources import text_sources
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
-from hookscope.specs.input_list import check_entries
 from hookscope.specs.input_spec import names_object
 from hookscope.specs.model_spec import parse_function
 from hookscope.specs.reduction import STORE_DTYPES
-from hookscope.specs.text_sources import text_sources
 
 if TYPE_CHECKING:
     from hookscope.extraction.batch_runner import RunProgress
@@ -221,8 +221,8 @@ def extract(ctx: click.Context, **values: Any) -> None:
     from hookscope.cli.request_builder import build_request
 
     build_request("extract", values)
-    from hookscope.results.features.folder import check_folder
-    from hookscope.results.features.location import parse_location
+    from hookscope.stores.features.folder import check_folder
+    from hookscope.stores.features.location import parse_location
 
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     if not launched:  # the first of several processes checks it
@@ -258,7 +258,7 @@ def extract(ctx: click.Context, **values: Any) -> None:
 
 
 def _say(console: Console, folder: str, done: Any) -> None:
-    from hookscope.views.text.formats import bytes_text, plural
+    from hookscope.files.words import bytes_text, plural
 
     written = sum(shard["bytes"] for shard in done.manifest["shards"])
     shards = plural(len(done.manifest["shards"]), "shard")
@@ -279,11 +279,11 @@ def _say(console: Console, folder: str, done: Any) -> None:
 
 def _show_table(console: Console, done: Any) -> None:
     """Print the table of what is in the folder; of statistics alone that of their file."""
-    from hookscope.results.features.folder import STATISTICS
+    from hookscope.stores.features.folder import STATISTICS
 
     statistics = os.path.join(str(done.location), STATISTICS)
     if os.path.isfile(statistics):
-        from hookscope.results.capture_file import open_capture
+        from hookscope.stores.captures.capture_file import open_capture
 
         console.show(open_capture(statistics))
     else:
@@ -294,7 +294,7 @@ def _show_table(console: Console, done: Any) -> None:
 
 def _pace(state: RunProgress) -> str:
     """Return rate, bytes written, and shares of time; empty before the first row."""
-    from hookscope.views.text.formats import bytes_text
+    from hookscope.files.words import bytes_text
 
     shares = _shares(state)
     if not state.rows or not shares:

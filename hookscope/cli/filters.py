@@ -86,7 +86,7 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
 
 def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
     """Whether the model is a file of weights; a single argument may be one, and no layer."""
-    from hookscope.results.weights.open_weights import is_weights
+    from hookscope.stores.weights.open_weights import is_weights
 
     if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
         if not is_weights(values["layer"]):
@@ -98,7 +98,7 @@ def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
 def _draw_weights(
     console: Console, output: str | None, force: bool, dpi: int, values: dict[str, Any]
 ) -> None:
-    from hookscope.results.weights.part_names import default_stem
+    from hookscope.stores.weights.part_names import default_stem
 
     stem = default_stem(values["model"])
     path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")

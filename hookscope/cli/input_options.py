@@ -31,8 +31,8 @@ def _one_batch(
         return None
     from hookscope.cli.run_context import show_logs
     from hookscope.errors import InputError
+    from hookscope.files.text_sources import needs_dataset
     from hookscope.specs.input_spec import check_file_type, parse_inputs
-    from hookscope.specs.text_sources import needs_dataset
 
     if listing := next(filter(needs_dataset, value), None):
         raise InputError(

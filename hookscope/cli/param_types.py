@@ -91,7 +91,7 @@ class CommaList(ParsedValue):
         words = [str(word).strip() for word in _items(value)]
         for word in words:
             if word not in self.choices:
-                from hookscope.specs.suggestions import did_you_mean
+                from hookscope.files.suggestions import did_you_mean
 
                 known = ", ".join(self.choices)
                 near = did_you_mean(word, self.choices, self.aliases)
@@ -128,7 +128,7 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the error with its suggestion."""
-        from hookscope.specs.suggestions import did_you_mean
+        from hookscope.files.suggestions import did_you_mean
 
         known = ", ".join(self.choices)
         near = did_you_mean(str(value), self.choices, self.aliases)

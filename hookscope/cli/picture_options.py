@@ -129,7 +129,7 @@ def resolve_picture_path(
     """Return the image file to write, and whether it replaces one, after checking both."""
     from pathlib import Path
 
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     path = Path(output) if output else outputs.default_path(name, command, ".png")
     return path, outputs.check_output(path, force, suffix=outputs.picture_ending(path))

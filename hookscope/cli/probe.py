@@ -117,7 +117,7 @@ def probe(
     were held out: accuracy or R2. Needs scikit-learn. Torch is not loaded.
     """
     console: Console = ctx.obj
-    from hookscope.specs.output_path import ANALYSES
+    from hookscope.files.output_path import ANALYSES
     from hookscope.specs.probe_options import ProbeOptions
 
     ProbeOptions(**values)  # for its checks, before a file is read

@@ -107,7 +107,7 @@ def resolve_output_path(
     """
     from pathlib import Path
 
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     default = outputs.default_path(model.stem, command, suffix or outputs.SUFFIX)
     path = Path(output) if output else default
@@ -118,7 +118,7 @@ def resolve_output_path(
 
 
 def _holds_arrays(path: Path) -> bool:
-    from hookscope.specs.output_path import SUFFIX, recording_ending
+    from hookscope.files.output_path import SUFFIX, recording_ending
 
     return recording_ending(path) != SUFFIX
 
@@ -145,7 +145,7 @@ def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:
 
 def note_written_file(console: Console, path: Path, size: int, replaces: bool) -> None:
     """Print a note on the file and its size."""
-    from hookscope.views.text.formats import bytes_text
+    from hookscope.files.words import bytes_text
 
     replaced = ", replacing an earlier file" if replaces else ""
     console.note(f"wrote {path} ({bytes_text(size)}{replaced})")

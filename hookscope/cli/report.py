@@ -15,7 +15,7 @@ from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import reading
 from hookscope.errors import RequestError
-from hookscope.results.weights.part_names import default_stem
+from hookscope.stores.weights.part_names import default_stem
 
 EXAMPLES = (
     Example(
@@ -84,7 +84,7 @@ def report(
     tree of names, and statistics and a histogram of each tensor.
     """
     console: Console = ctx.obj
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     path = Path(output) if output else _default_path(Path(file))
     for source in (file, *others):

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 from click.types import FloatParamType, IntParamType
 
-from hookscope.cli.commands import Command, Option
+from hookscope.cli.commands import REFUSED, SETTINGS, Command, Option, settings_of
 from hookscope.cli.param_types import ParsedValue
 from hookscope.errors import SettingsError
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from hookscope.cli.settings_files import Setting
 
 _CHOSEN = f"{__name__}.chosen"
-_SETTINGS = f"{__name__}.settings"
-_REFUSED = f"{__name__}.refused"
 NOT_IN_FILES = ("config", "no-config")
 
 
@@ -57,11 +55,6 @@ def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any
     return value
 
 
-def settings_of(ctx: click.Context) -> Any:
-    """Return the :class:`hookscope.cli.settings_files.Settings` in force."""
-    return ctx.meta[_SETTINGS]
-
-
 def effective_settings(ctx: click.Context) -> Iterator[EffectiveSetting]:
     """Yield every option of every command, with its value without flags."""
     root = ctx.find_root()
@@ -93,19 +86,6 @@ def user_folder() -> Path:
     return Path(click.get_app_dir("hookscope"))
 
 
-def check_refused(ctx: click.Context) -> None:
-    """Print notes on ignored files; raise if a file sets an effective value that it may not.
-
-    Raises:
-        SettingsError: a file that was found sets it, and no stronger source does.
-    """
-    for path in settings_of(ctx).ignored:
-        ctx.obj.note(f"{path} belongs to another user and is ignored; --config {path} reads it")
-    for name, refusal in ctx.meta[_REFUSED].items():
-        if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
-            raise SettingsError(refusal.message, refusal.hint)
-
-
 _SOURCES = {
     ParameterSource.ENVIRONMENT: "environment",
     ParameterSource.DEFAULT_MAP: "file",
@@ -129,9 +109,9 @@ def _apply_files(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, An
         settings = config.load_file(partial(_vocabulary, root), Path(file[1]))
     else:
         settings = config.load(partial(_vocabulary, root), user_folder(), _working_folder())
-    ctx.meta[_SETTINGS] = settings
+    ctx.meta[SETTINGS] = settings
     assert isinstance(ctx.command, Command)
-    ctx.default_map, ctx.meta[_REFUSED] = _default_map(ctx, ctx.command)
+    ctx.default_map, ctx.meta[REFUSED] = _default_map(ctx, ctx.command)
     _warn_of_variables(ctx, root)
 
 
@@ -227,7 +207,7 @@ def _as_toml(value: Any) -> str:
 
 def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
     """Warn of variables with our prefix that no option reads, which may be misspelled."""
-    from hookscope.specs.suggestions import near
+    from hookscope.files.suggestions import near
 
     for name in group.commands:
         prefix = f"HOOKSCOPE_{name.upper()}_"

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookscope.errors import SettingsError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # keeps --help fast
     from pathlib import Path

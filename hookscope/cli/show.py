@@ -17,15 +17,15 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
+from hookscope.files.near_files import RESULT_FILES, near_files
+from hookscope.files.output_path import is_run_folder, names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
-from hookscope.specs.near_files import RESULT_FILES, near_files
-from hookscope.specs.output_path import is_run_folder, names_folder, runs_in
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.results.capture_file import CaptureFile
     from hookscope.specs.tensor_key import Index
+    from hookscope.stores.captures.capture_file import CaptureFile
 
 EXAMPLES = (
     Example(
@@ -123,7 +123,7 @@ def show(
         raise RequestError(
             "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
         )
-    from hookscope.results.weights.open_weights import is_weights
+    from hookscope.stores.weights.open_weights import is_weights
 
     if is_weights(file):
         _refuse_idle_choices(ctx, draws)
@@ -134,8 +134,8 @@ def show(
         _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
         return
     _refuse_misfits(ctx, file, keys, draws, console.json)
-    from hookscope.results.capture_file import open_capture
     from hookscope.results.positions import choose_parts
+    from hookscope.stores.captures.capture_file import open_capture
 
     capture = open_capture(file)
     wanted = choose_parts(keys, capture, file)
@@ -158,7 +158,7 @@ def _show_features(console: Console, folder: str, key: str) -> None:
             f"{folder} is a features folder; show prints the values of a single file.",
             f"Export it first: hookscope export {quote_word(folder)} --layer {quote_word(key)}",
         )
-    from hookscope.results.features.features import Features
+    from hookscope.stores.features.features import Features
 
     features = Features(folder)
     console.show(features)
@@ -172,7 +172,7 @@ def _show_features(console: Console, folder: str, key: str) -> None:
 
 
 def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str]) -> None:
-    from hookscope.results.runs.run_list import RunList
+    from hookscope.stores.runs.run_list import RunList
 
     if names:
         raise RequestError(
@@ -184,9 +184,9 @@ def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str])
 
 
 def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:
-    from hookscope.results.runs.key_curves import read_key_curves
-    from hookscope.results.runs.rank_runs import open_run
-    from hookscope.results.runs.run_summary import RunSummary
+    from hookscope.file_analysis.runs.key_curves import read_key_curves
+    from hookscope.file_analysis.runs.run_summary import RunSummary
+    from hookscope.stores.runs.rank_runs import open_run
 
     if keys and layers:
         raise RequestError("KEY and --layer cannot be combined.", "Leave out one of them.")
@@ -211,7 +211,7 @@ def _show_weights(
 ) -> None:
     """Show the tensors by their headers, one with its values, or statistics of several."""
     from hookscope.api.load import load
-    from hookscope.results.weights.weight_set import WeightSet
+    from hookscope.stores.weights.weight_set import WeightSet
     from hookscope.views.images.weight_views import choose_weights
     from hookscope.views.text.documents import weights_document
 

@@ -112,7 +112,7 @@ def similar(
     such as rotations. Torch is not loaded.
     """
     console: Console = ctx.obj
-    from hookscope.specs.output_path import ANALYSES, PAGE
+    from hookscope.files.output_path import ANALYSES, PAGE
     from hookscope.specs.similarity_options import SimilarityOptions
 
     SimilarityOptions(**values)  # for its checks, before a file is read

@@ -102,7 +102,7 @@ def top(
     shows images, or texts, read from their files. Torch is not loaded.
     """
     console: Console = ctx.obj
-    from hookscope.specs.output_path import ANALYSES
+    from hookscope.files.output_path import ANALYSES
     from hookscope.specs.top_options import TopOptions
 
     TopOptions(**values)  # for its checks, before a file is read

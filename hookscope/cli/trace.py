@@ -66,7 +66,7 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     from pathlib import Path
 
     from hookscope.cli.request_builder import build_request
-    from hookscope.specs import output_path as outputs
+    from hookscope.files import output_path as outputs
 
     build_request("trace", values)
     if force and not chrome:
@@ -85,7 +85,7 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     completion_values.remember_layers(values["model"], names, complete=False)
     console.show(result)
     if chrome:
-        from hookscope.views.text.formats import bytes_text
+        from hookscope.files.words import bytes_text
 
         replaced = ", replacing an earlier file" if replaces else ""
         console.note(

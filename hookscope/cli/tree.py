@@ -23,7 +23,7 @@ from hookscope.specs.weight_options import check_model_options
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.results.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_hashes import WeightHashes
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "All layers, by the names that --layer takes."),
@@ -90,7 +90,7 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: An
     equal for equal weights, in whatever format they are saved.
     """
     console: Console = ctx.obj
-    from hookscope.results.weights.open_weights import is_weights
+    from hookscope.stores.weights.open_weights import is_weights
 
     forms = {"--json": console.json, "--mermaid": mermaid, "--dot": dot}
     chosen = [name for name, is_chosen in forms.items() if is_chosen]
@@ -136,14 +136,14 @@ def _module_tree(console: Console, values: dict[str, Any], cache: bool) -> Modul
     """Return the tree that an earlier run stored, without torch, or else compute and store it."""
     key = None
     if cache and not console.verbose:
-        from hookscope.results.tree_cache import (
+        from hookscope.specs.model_spec import parse_model
+        from hookscope.stores.tree_cache import (
             StoredTree,
             interpreter_state,
             read_tree,
             tree_key,
             write_tree,
         )
-        from hookscope.specs.model_spec import parse_model
 
         spec, interpreter = parse_model(values["model"]), interpreter_state()
         key = tree_key(spec, values, interpreter)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, StoreError, cause
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.sources.wrappers import unwrapped
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 try:
     import accelerate

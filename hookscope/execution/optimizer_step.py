@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from hookscope.errors import CheckFailed, HookscopeError, RequestError
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import submodule
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import HookSet
 from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
 from hookscope.results.records import Record
 from hookscope.sources import arguments
 from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.execution.stop_point import StopPoint
 from hookscope.execution.verification import check_single_thread
+from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.editor import Editor
@@ -31,7 +32,6 @@ from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.recording_file import RecordingFile
-from hookscope.tensors.signal_safety import signal_safe
 
 _SWITCHED = "switched it between train and eval mode"
 

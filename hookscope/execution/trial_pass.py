@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from hookscope.execution.isolation import seeded
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.hook import depth_readers, hook_depth
+from hookscope.hooks.hook_set import depth_readers, hook_depth
 from hookscope.hooks.layer_coverage import ancestors
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall

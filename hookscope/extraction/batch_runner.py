@@ -25,15 +25,15 @@ from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import BackgroundWriter, PendingBatch
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.extraction.sinks import BatchSink, HostCopy
+from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.recorder import Recorder
-from hookscope.results.features.location import Location
+from hookscope.stores.features.location import Location
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
-from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -18,14 +18,14 @@ from hookscope.extraction.process_group import ProcessGroup, join_process_group
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.sharding_plan import Shard, assign_shards
 from hookscope.extraction.sinks import RowSink
-from hookscope.results.features.folder import FITTED, STATISTICS, check_folder, clear_folder
-from hookscope.results.features.location import Location, parse_location
-from hookscope.results.features.manifest import finish_run
-from hookscope.results.features.manifest_schema import Manifest
-from hookscope.results.features.resumption import start_run
-from hookscope.results.notebook import NotebookResult
+from hookscope.results.result import Result
 from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.request import Request
+from hookscope.stores.features.folder import FITTED, STATISTICS, check_folder, clear_folder
+from hookscope.stores.features.location import Location, parse_location
+from hookscope.stores.features.manifest import finish_run
+from hookscope.stores.features.manifest_schema import Manifest
+from hookscope.stores.features.resumption import start_run
 from hookscope.views import display
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ log = logging.getLogger("hookscope")
 
 
 @dataclass(frozen=True)
-class Extraction(NotebookResult):
+class Extraction(Result):
     """The result of a run over a dataset.
 
     Attributes:

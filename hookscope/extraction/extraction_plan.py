@@ -38,25 +38,25 @@ from hookscope.extraction.shape_probe import (
 from hookscope.extraction.sharding_plan import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
+from hookscope.files.input_list import InputEntry, list_entries
+from hookscope.files.text_sources import text_sources
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.text_tables import open_texts
 from hookscope.inputs.visible_part import find_visible_part
-from hookscope.results.features.manifest_schema import (
+from hookscope.results.records import Coverage
+from hookscope.sources.loaded import LoadedModel
+from hookscope.specs.extract_options import ExtractOptions
+from hookscope.specs.model_spec import FILE, parse_model
+from hookscope.specs.patterns import ROOT, as_texts
+from hookscope.specs.reduction import StorageOptions
+from hookscope.specs.request import Request
+from hookscope.stores.features.manifest_schema import (
     Plan,
     PlannedInputs,
     PlannedModel,
     PlanOrigin,
     VisiblePart,
 )
-from hookscope.results.records import Coverage
-from hookscope.sources.loaded import LoadedModel
-from hookscope.specs.extract_options import ExtractOptions
-from hookscope.specs.input_list import InputEntry, list_entries
-from hookscope.specs.model_spec import FILE, parse_model
-from hookscope.specs.patterns import ROOT, as_texts
-from hookscope.specs.reduction import StorageOptions
-from hookscope.specs.request import Request
-from hookscope.specs.text_sources import text_sources
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import map_tensors
 

@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.extraction.row_batches import Row, TableEntry
+from hookscope.files.input_files import LABEL
 from hookscope.inputs.call_arguments import takes_one_argument
 from hookscope.inputs.labels import plain_label
 from hookscope.inputs.python_input import (
@@ -30,7 +31,6 @@ from hookscope.inputs.python_input import (
     plain_argument,
 )
 from hookscope.sources.loaded import LoadedModel, Recipe
-from hookscope.specs.input_files import LABEL
 from hookscope.specs.input_spec import names_object
 from hookscope.tensors.seeding import SeededCalls, seeded_throughout
 

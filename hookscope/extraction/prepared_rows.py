@@ -19,6 +19,7 @@ from hookscope.execution.prepare import Prepared, find_model, prepare, with_toke
 from hookscope.extraction.item_rows import DatasetItems, ItemRows
 from hookscope.extraction.row_batches import ImageRows, make_decoder
 from hookscope.extraction.text_rows import TextDataset, TextRows
+from hookscope.files.input_list import InputEntry
 from hookscope.inputs.batch import Batch
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
@@ -29,7 +30,6 @@ from hookscope.inputs.text_input import text_recipe_of
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.extract_options import ExtractOptions
-from hookscope.specs.input_list import InputEntry
 from hookscope.specs.input_spec import reject_image_options
 from hookscope.specs.model_spec import LIVE
 from hookscope.specs.request import InputRequest, Request

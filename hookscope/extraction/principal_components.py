@@ -13,10 +13,10 @@ from torch import Tensor
 from hookscope.errors import LayerError
 from hookscope.extraction.reducer import Reducer
 from hookscope.files import strict_json
-from hookscope.results.capture_file import SCHEMA
-from hookscope.results.features.folder import FIT, FITTED, file_entry, write_json
-from hookscope.results.features.location import Location
-from hookscope.specs.output_path import MARK
+from hookscope.files.output_path import MARK
+from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.stores.features.folder import FIT, FITTED, file_entry, write_json
+from hookscope.stores.features.location import Location
 
 log = logging.getLogger("hookscope")
 

@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from hookscope.errors import HookscopeError, cause
 from hookscope.extraction.worker_transfer import PackedBatch, Packer, check_open_files
+from hookscope.files.input_list import InputEntry
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.input_reader import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.specs.choices import DECODINGS
-from hookscope.specs.input_list import InputEntry
 from hookscope.tensors.nested import as_call, map_tensors
 
 log = logging.getLogger("hookscope")

@@ -21,11 +21,11 @@ from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.trial_pass import TrialModel, record_shapes
 from hookscope.files.shell_words import quote_word
+from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.results.records import Coverage, Record
 from hookscope.sources.wrappers import dispatch_device
-from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
 

@@ -27,11 +27,11 @@ from torch import Tensor
 from hookscope.errors import StoreError
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.files import strict_json
-from hookscope.results.features.folder import crc32_in, slice_key, write_json
-from hookscope.results.features.location import Location, write_error
-from hookscope.results.features.manifest import part_name
-from hookscope.results.features.manifest_schema import FinishedShard, RowFile
-from hookscope.specs.output_path import MARK
+from hookscope.files.output_path import MARK
+from hookscope.stores.features.folder import crc32_in, slice_key, write_json
+from hookscope.stores.features.location import Location, write_error
+from hookscope.stores.features.manifest import part_name
+from hookscope.stores.features.manifest_schema import FinishedShard, RowFile
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import SAFETENSORS_DTYPES
 

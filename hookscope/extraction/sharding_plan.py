@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from hookscope.results.features.folder import shard_name
+from hookscope.stores.features.folder import shard_name
 
 # Defaults: the largest size of a shard in bytes, and the smallest number of shards.
 _LARGEST_SHARD, _FEWEST_SHARDS = 512 * 10**6, 16

@@ -37,15 +37,15 @@ from hookscope.extraction.token_columns import (
     stores_positions,
 )
 from hookscope.files import strict_json
+from hookscope.files.output_path import MARK
 from hookscope.hooks.capture import Capture
-from hookscope.results.capture_file import SCHEMA
-from hookscope.results.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
-from hookscope.results.features.location import Location
-from hookscope.results.features.manifest import GatheredResults
-from hookscope.results.features.manifest_schema import KeyEntry, RowFile
 from hookscope.results.metadata import LayerStatistics
-from hookscope.specs.output_path import MARK
 from hookscope.specs.reduction import HISTOGRAM, PCA, TOKENS, Reduction, StorageOptions
+from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.stores.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
+from hookscope.stores.features.location import Location
+from hookscope.stores.features.manifest import GatheredResults
+from hookscope.stores.features.manifest_schema import KeyEntry, RowFile
 from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")

@@ -22,8 +22,8 @@ from hookscope.extraction.row_batches import Row, TableEntry
 from hookscope.extraction.sharding_plan import Shard
 from hookscope.inputs.input_reader import sha256
 from hookscope.inputs.text_tables import TextTable
-from hookscope.results.features.token_spans import SPANS
 from hookscope.sources.loaded import TextRecipe
+from hookscope.stores.features.token_spans import SPANS
 from hookscope.tensors.nested import as_call, map_tensors, walk
 
 MASK = "attention_mask"

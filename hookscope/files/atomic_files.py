@@ -15,7 +15,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from hookscope.errors import StoreError, cause
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
 
 if sys.platform != "win32":
     import fcntl

@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 from typing import IO, BinaryIO
 
 from hookscope.errors import InputError
+from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table
 
 # zipfile and pickletools take 20 ms to import, so they are imported for the files that need them.
 
-MOST_INSTRUCTIONS = 4_000_000  # in a pickle that is read; a tensor takes about 25
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
 UNKNOWN = "a file of unknown type"
 TRUNCATED_ZIP = "a damaged or cut-off zip archive"

@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from hookscope.files.file_types import MOST_INSTRUCTIONS
-
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle in a file of an old torch.save
 _LEGACY_PREAMBLE = 3  # pickles before the object: magic number, protocol, sizes of the machine
 LONGEST_PICKLE = 1 << 26  # bytes of the pickle in an archive, which may be compressed
@@ -212,3 +210,6 @@ def _effect(name: str) -> str:
 
 
 _EFFECTS = {opcode.name: _effect(opcode.name) for opcode in pickletools.opcodes}
+
+
+MOST_INSTRUCTIONS = 4_000_000  # in a pickle that is read; a tensor takes about 25

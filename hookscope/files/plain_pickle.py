@@ -14,9 +14,9 @@ import pickletools
 from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
-from hookscope.files.file_types import MOST_INSTRUCTIONS
 from hookscope.files.pickle_scan import (
     DAMAGED_ZIP,
+    MOST_INSTRUCTIONS,
     BoundedFile,
     DamagedPickle,
     GlobalNames,

@@ -17,7 +17,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
 
 MOST_VALUES = 8_000_000  # in a table of tensors, which has about a dozen for each
 _LARGEST_INTEGER = 1 << 1023  # the largest integer that is accepted for a float

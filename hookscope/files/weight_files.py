@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from hookscope.errors import RequestError, WeightsFileError
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table

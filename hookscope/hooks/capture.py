@@ -13,21 +13,21 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
+from hookscope.files.output_path import SUFFIX, recording_ending
+from hookscope.files.signal_safety import uninterrupted
+from hookscope.files.words import bytes_text, plural
 from hookscope.hooks.padding import summarize_real
 from hookscope.hooks.record_key import RecordKey, TensorOrigin
-from hookscope.results.capture_arrays import CaptureArrays
 from hookscope.results.key_lookup import find_key
 from hookscope.results.records import Record, Recording, free_name
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims
-from hookscope.specs.output_path import SUFFIX, recording_ending
+from hookscope.stores.captures.capture_arrays import CaptureArrays
 from hookscope.tensors import save as store
 from hookscope.tensors.recording_file import RecordingFile
-from hookscope.tensors.signal_safety import uninterrupted
 from hookscope.tensors.tensor_stats import summarize
 from hookscope.tensors.threads import fork_safe_lock
-from hookscope.views.text.formats import bytes_text, plural
 
 # Texts of dtypes and devices, which take as long to make as the rest of a record.
 _dtype_name = cache(lambda dtype: str(dtype).removeprefix("torch."))

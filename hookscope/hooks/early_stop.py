@@ -9,11 +9,11 @@ from contextlib import suppress
 from torch import nn
 
 from hookscope.errors import RequestError
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.sources.wrappers import release_offloaded_weights
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 class _StopForward(BaseException):

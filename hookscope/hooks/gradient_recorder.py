@@ -25,10 +25,10 @@ from hookscope.hooks.gradient_shares import (
     next_node_number,
 )
 from hookscope.hooks.gradient_watcher import VIEW_CHANGED, GradientWatcher
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall
 from hookscope.hooks.record_key import RecordKey, what_of
-from hookscope.hooks.registry import HookSet
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD

@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from hookscope.hooks.registry import HookSet
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.torch_state import backward_pass_id
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.input_clones import InputClone, clone_preserving_strides

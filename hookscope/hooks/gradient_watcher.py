@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.record_key import RecordKey
-from hookscope.hooks.registry import HookSet
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.tensors.nested import (
     FUNCTORCH_REASON,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.recorder import Recorder
@@ -18,7 +19,6 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
 from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)

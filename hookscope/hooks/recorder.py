@@ -18,13 +18,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.record_key import RecordKey, what_of
-from hookscope.hooks.registry import CallRegistry, HookSet
+from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
 from hookscope.results.records import free_name
 from hookscope.specs.patterns import ROOT
@@ -37,7 +39,6 @@ from hookscope.specs.record_kinds import (
     UNEDITED,
 )
 from hookscope.tensors.nested import opaque_types, walk
-from hookscope.tensors.signal_safety import SignalSafeContext
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 log = logging.getLogger("hookscope")

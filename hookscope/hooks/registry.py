@@ -7,201 +7,182 @@ tracer and others.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import Node
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
-from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_copies
-from hookscope.hooks.hooked_module import HookedModule
-from hookscope.hooks.layers import Layer, modules_in
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.hooks.hook_set import HookSet
+from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER, inside_backward, is_compiled
-from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
-from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
-from hookscope.tensors.torch_internals import CALL_CODE, DisableTorchFunctionSubclass
+from hookscope.hooks.torch_state import inside_backward
+from hookscope.tensors.torch_internals import CALL_CODE
 
-# The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first
-# one. One thread at a time may change them.
-_registering = fork_safe_lock()
-
-_HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-class HookSet(SignalSafeContext["HookSet"]):
-    """Hooks in and around a model; they are removed when the ``with`` block ends, however it ends.
-
-    They are called only for the thread that entered the block; see ``hookscope.tensors.threads``. A
-    copy or a pickle of the model that is made within the block has none. Compiled code calls no
-    hooks, so compiled modules run uncompiled within the block.
+class HookedModule:
+    """The hooks on a module, which pass its calls to subscribers.
 
     Args:
-        model: the model that will run.
-
-    Attributes:
-        called_elsewhere: modules with a hook that were called by other threads.
-        keeps_compiled: whether compiled modules stay compiled; set by a subclass that hooks none.
+        registry: numbers the calls and registers the hooks.
+        layer: the module.
     """
 
-    keeps_compiled = False
+    def __init__(self, registry: CallRegistry, layer: Layer) -> None:
+        self.layer = layer
+        self._registry = registry
+        self._subscribers: tuple[CallSubscriber, ...] = ()  # replaced as a whole: threads read it
+        self._first: tuple[CallSubscriber, ...] = ()
+        self._has_first_hook = False
+        self._has_hook_before = False
+        if not calls_no_module(layer.module):
+            self._add_hook_before()
+        function = self._after if self._has_hook_before else self._after_alone
+        self._hook_after = registry.hooks.after(layer.module, function, always=True)
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.threads = RecordingThreads()
-        self.called_elsewhere: set[nn.Module] = set()
-        self.stands_in_for_compiled = False
-        self._handles: list[RemovableHandle] = []
-        self._most_handles = _HANDLES
-        self._left_out: dict[int, tuple[HookDict, ...]] = {}
+    def add(self, subscriber: CallSubscriber, *, first: bool) -> None:
+        """Pass the calls to ``subscriber`` too."""
+        if subscriber in self._subscribers:
+            return
+        if first or subscriber.needs_begin(self.layer):
+            self._add_hook_before()
+            self._hook_after.function = self._after
+        if first:
+            self._add_first_hook()
+            self._first = (*self._first, subscriber)
+        self._subscribers = (*self._subscribers, subscriber)
 
-    def _enter(self) -> HookSet:
-        if not self.keeps_compiled:
-            self.stands_in_for_compiled = any(map(is_compiled, modules_in(self.model)))
-        if self.stands_in_for_compiled:
-            EAGER.acquire()
-        DEEPER_CALLS.acquire()
-        self.threads.open()
-        return self
+    def remove(self, subscriber: CallSubscriber) -> None:
+        """Pass no more calls to ``subscriber``."""
+        self._subscribers = tuple(x for x in self._subscribers if x is not subscriber)
+        self._first = tuple(x for x in self._first if x is not subscriber)
 
-    def _leave(self, *error: object) -> None:
-        with _registering:
-            while self._handles:
-                self._handles.pop().remove()
-            while self._left_out:
-                keep_in_copies(*self._left_out.popitem()[1])
-        self.threads.close()
-        DEEPER_CALLS.release()
-        if self.stands_in_for_compiled:
-            EAGER.release()
-            self.stands_in_for_compiled = False
+    def _add_hook_before(self) -> None:
+        if not self._has_hook_before:
+            self._has_hook_before = True
+            if self.layer.module._forward_pre_hooks:
+                self._add_first_hook()
+            self._registry.hooks.before(self.layer.module, self._before)
 
-    @contextmanager
-    def attaching(self) -> Iterator[HookSet]:
-        """Enter, for a block that adds hooks; if it fails, all of them are removed.
+    def _add_first_hook(self) -> None:
+        """Begin a call before the model's own hooks, which may raise or call the module again.
 
-        For code that enters and leaves in two functions: the caller still has to call ``__exit__``.
+        PyTorch calls ``_after`` even if such a hook raises, and it must find the call.
         """
+        if not self._has_first_hook:
+            self._has_first_hook = True
+            self._registry.hooks.before(self.layer.module, self._begin, first=True)
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = self._registry.begin(self.layer, module)
+        call.args, call.kwargs = args, kwargs
+        for subscriber in self._first:
+            call.states[subscriber] = subscriber.before_call(call)
+
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        call = self._registry.find(self.layer.module, kwargs) if self._has_first_hook else None
+        if call is None or call.entered:
+            call = self._registry.begin(self.layer, module)
+        call.entered = True
+        call.args, call.kwargs = args, kwargs
+        for subscriber in self._subscribers:
+            if subscriber not in self._first:
+                call.states[subscriber] = subscriber.before_call(call)
+        new_args, new_kwargs = call.args, call.kwargs
+        call.args = ()  # would keep the tensors alive while the module runs
+        return None if new_args is args and new_kwargs is kwargs else (new_args, new_kwargs)
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        call = self._registry.find(self.layer.module, kwargs)
+        if call is None:  # it began before the hooks were registered
+            return None
+        # PyTorch calls this hook for a failed call too.
+        call.failed = _has_failed()
+        call.args, call.kwargs = args, kwargs
+        call.output = None if call.failed else output
+        failure: Exception | None = None
+        self._registry.abandon_inner(call)
         try:
-            yield self.__enter__()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            for subscriber in self._subscribers:
+                if subscriber not in call.states:  # its ``before_call`` raised, or did not run
+                    continue
+                try:
+                    subscriber.after_call(call, call.states[subscriber])
+                except Exception as error:  # for later subscribers the call has failed
+                    failure = failure or error
+                    call.failed, call.output = True, None
+                del call.states[subscriber]
+        finally:
+            self._registry.end(call)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # it refers to this frame, which refers to the tensors
+        return None if call.output is output else call.output
 
-    def before(
-        self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
-    ) -> None:
-        """Call ``function(module, args, kwargs)`` before the module; it may return new ones.
+    def _after_alone(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Pass on a call whose begin no subscriber needs to know."""
+        layer, number = self.layer, self._registry.number(self.layer)
+        recomputed = not number and inside_backward()
+        failed = _has_failed()  # PyTorch calls this hook for a failed call too
+        value = None if failed else output
+        call = ModuleCall(layer, module, number, recomputed, args, kwargs, value, failed)
+        call.has_returned = True
+        for subscriber in self._subscribers:
+            subscriber.on_return(call)
+        return None if call.output is value else call.output
 
-        With ``first`` it is called before all hooks that are registered already.
-        """
-        with _registering:
-            self._handles.append(
-                module.register_forward_pre_hook(
-                    self._hook(function, module), with_kwargs=True, prepend=first
-                )
-            )
-            self._leave_out_of_copies(
-                module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
-            )
 
-    def after(
-        self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
-    ) -> Hook:
-        """Call ``function(module, args, kwargs, output)`` after the module.
+def _has_failed() -> bool:
+    """Whether the call that the current hook belongs to raised the error that is being handled.
 
-        The function may return a new output. With ``always`` it is also called if the module
-        raised, with None as output. The function of the hook that is returned may be replaced.
-        """
-        hook = self._hook(function, module)
-        with _registering:
-            self._handles.append(
-                module.register_forward_hook(hook, with_kwargs=True, always_call=always)
-            )
-            self._leave_out_of_copies(
-                module._forward_hooks,
-                module._forward_hooks_with_kwargs,
-                module._forward_hooks_always_called,
-            )
-        return hook
+    The caller may also handle another one while it calls the module.
+    """
+    error = sys.exc_info()[1]
+    if error is None:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not CALL_CODE:
+        frame = frame.f_back
+    return any(other is frame for other, _ in walk_tb(error.__traceback__))
 
-    def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
-        """Call ``function(module, args, output)`` after each module that the thread calls.
 
-        This is one hook for the process, which costs less than a hook on each module. Modules that
-        are not part of the model call it too.
-        """
-        with _registering:
-            self._handles.append(register_module_forward_hook(self._hook(function)))
+def calls_no_module(module: nn.Module) -> bool:
+    """Whether a call of a module calls no other module.
 
-    def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
-        """Call ``function`` with the gradient of ``tensor``; its result replaces the gradient."""
-        # So a subclass does not notice, and a parameter that has no shape yet does not raise.
-        with _registering, DisableTorchFunctionSubclass():
-            self._handles.append(tensor.register_hook(self._hook(function)))
-            if len(self._handles) >= self._most_handles:
-                # Those of tensors that are gone, of which there may be any number in time.
-                self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
-                self._most_handles = max(_HANDLES, 2 * len(self._handles))
+    True for the modules of PyTorch without children, if nothing was attached to this one.
+    Containers may get children during a call, and a loss may have a function of the caller's.
 
-    def listeners_of(self, tensor: Tensor) -> list[Callable[..., Any]]:
-        """Return the functions of ``listen`` at a tensor, also those of other sets of hooks."""
-        with DisableTorchFunctionSubclass():
-            hooks = tensor._backward_hooks
-        return [hook.function for hook in hooks.values() if type(hook) is Hook] if hooks else []
-
-    def listen_to_node(
-        self, node: Node, function: Callable[[tuple[Tensor | None, ...], object], None]
-    ) -> None:
-        """Call ``function(grad_inputs, grad_outputs)`` when a node of the graph has run."""
-        with _registering:
-            self._handles.append(node.register_hook(self._hook(function)))
-
-    def on_registration(
-        self,
-        of_module: Callable[[nn.Module, str, nn.Module], None],
-        of_parameter: Callable[[nn.Module, str, nn.Parameter], None],
-    ) -> None:
-        """Call the functions with ``(owner, name, new)`` when a module gets a child or a parameter.
-
-        PyTorch calls them for every module of the process, so they must check the owner.
-        """
-        with _registering:
-            self._handles += (
-                register_module_module_registration_hook(self._hook(of_module)),
-                register_module_parameter_registration_hook(self._hook(of_parameter)),
-            )
-
-    def around_step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        before: Callable[..., Any] | None = None,
-        after: Callable[..., Any] | None = None,
-    ) -> None:
-        """Call ``before`` and ``after`` with ``(optimizer, args, kwargs)`` around each step."""
-        with _registering:
-            if before is not None:
-                self._handles.append(optimizer.register_step_pre_hook(self._hook(before)))
-            if after is not None:
-                self._handles.append(optimizer.register_step_post_hook(self._hook(after)))
-
-    def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
-        return Hook(function, self.threads, self.called_elsewhere, module)
-
-    def _leave_out_of_copies(self, hooks: HookDict, *options: HookDict) -> None:
-        self._left_out[id(hooks)] = (hooks, *options)
-        leave_out_of_copies(hooks, *options)
+    Example:
+        >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.MultiheadAttention(2, 1))
+        (True, False)
+    """
+    kind = type(module)
+    code = getattr(kind.forward, "__code__", None)
+    return (
+        kind.__module__.startswith("torch.nn.modules.")
+        and not kind.__module__.endswith((".container", ".loss"))
+        and code is not None
+        and code.co_filename.startswith(_TORCH)  # not replaced
+        and not (module._modules or module._forward_pre_hooks or module._forward_hooks)
+        and "forward" not in vars(module)
+    )
 
 
 class _OpenCalls(threading.local):
@@ -365,15 +346,3 @@ class CallRegistry:
             frame = frame.f_back
         if outermost:
             self.end(calls[0])
-
-
-def disable_module_fast_path(module: nn.Module) -> None:
-    """Register a permanent hook that does nothing.
-
-    PyTorch's transformer layers skip their children's ``forward`` unless one of them has a hook.
-    """
-    module.register_forward_hook(_nothing)
-
-
-def _nothing(*_: object) -> None:
-    pass

@@ -12,9 +12,9 @@ from torch import nn
 
 from hookscope.errors import LayerError
 from hookscope.files.shell_words import cite_command
+from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.specs import patterns
-from hookscope.specs.suggestions import did_you_mean
 
 
 def select(

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.tensors.nested import TensorPath, map_tensors
-from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class StoredOutputs(SignalSafeContext["StoredOutputs"]):

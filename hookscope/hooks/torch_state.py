@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from hookscope.files.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.hooks.layers import modules_in
-from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
 from hookscope.tensors.torch_internals import (
     current_function_mode,

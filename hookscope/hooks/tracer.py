@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
@@ -27,7 +28,6 @@ from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, Trac
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
-from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class _Clock:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import RequestError
-from hookscope.hooks.registry import disable_module_fast_path
+from hookscope.hooks.hook_set import disable_module_fast_path
 from hookscope.sources.live import as_hookable, check_model
 from hookscope.sources.user_code import function_name
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads

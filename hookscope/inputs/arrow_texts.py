@@ -11,10 +11,10 @@ from typing import Any
 
 from hookscope.errors import EnvironmentFault, InputError, cause
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.pyarrow_package import require_pyarrow
+from hookscope.files.text_sources import TextSource
 from hookscope.inputs.text_columns import TextRow, stored_columns, stored_values, text_column
-from hookscope.results.pyarrow_package import require_pyarrow
 from hookscope.specs.model_spec import end_sentence
-from hookscope.specs.text_sources import TextSource
 
 # The types of Arrow whose values are texts or numbers, as Arrow writes them.
 _PLAIN = {"string", "large_string", "string_view", "bool", "halffloat", "float", "double"}

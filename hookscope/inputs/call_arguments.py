@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookscope.errors import InputError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.inputs.input_reader import ReadResult
 from hookscope.sources.loaded import LoadedModel
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.nested import as_call
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

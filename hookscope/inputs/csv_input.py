@@ -16,9 +16,9 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.suggestions import did_you_mean
 from hookscope.inputs.input_reader import ReadContext, describe_path, read_bytes, sha256
 from hookscope.specs.input_spec import InputSpec
-from hookscope.specs.suggestions import did_you_mean
 
 _DELIMITERS = (";", "\t", "|", ",")  # the comma is last: it may be a decimal comma
 # Matches each digit in one way only. With backtracking, a long cell would take minutes.

@@ -12,8 +12,8 @@ from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.text_sources import TextSource
 from hookscope.inputs.text_columns import TextRow, stored_columns, stored_values, text_column
-from hookscope.specs.text_sources import TextSource
 
 _MAX_FIELD = 1 << 27  # characters of a field
 

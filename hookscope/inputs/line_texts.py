@@ -8,8 +8,9 @@ from array import array
 from typing import Any
 
 from hookscope.errors import InputError, cause
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.text_sources import DEFAULT_COLUMN, TextSource
 from hookscope.inputs.text_columns import (
     TextRow,
     columns_hint,
@@ -18,7 +19,6 @@ from hookscope.inputs.text_columns import (
     type_name,
 )
 from hookscope.specs.model_spec import end_sentence
-from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
 
 
 class LineTexts:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from hookscope.errors import InputError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.inputs import image_input
 from hookscope.inputs.call_arguments import takes_one_argument
 from hookscope.inputs.input_reader import ReadContext
@@ -23,7 +24,6 @@ from hookscope.sources.loaded import Recipe
 from hookscope.sources.user_code import load_user_module, run_user_code
 from hookscope.specs.input_spec import InputSpec
 from hookscope.specs.model_spec import parse_function
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_throughout
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hashlib import sha256 as sha256_of
 
 from hookscope.errors import EnvironmentFault, InputError
+from hookscope.files.text_sources import text_sources
 from hookscope.inputs.text_tables import TextTable, open_texts
-from hookscope.specs.text_sources import text_sources
 
 _SHOWN = 3  # names in a note
 _MOVED = "texts are not at their path any more (moved or deleted)"

@@ -27,12 +27,12 @@ from hookscope.files.file_types import (
     describe_bytes,
     describe_file,
 )
+from hookscope.files.output_path import MARK
+from hookscope.files.suggestions import did_you_mean
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
-from hookscope.results.weights.record_sizes import check_record_sizes
 from hookscope.specs.input_spec import InputSpec
-from hookscope.specs.output_path import MARK
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.stores.weights.record_sizes import check_record_sizes
 from hookscope.tensors.nested import walk
 
 _NPY_MAGIC = b"\x93NUMPY"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import InputError
+from hookscope.files.input_files import TEXT_RESERVED
+from hookscope.files.suggestions import did_you_mean
+from hookscope.files.text_sources import DEFAULT_COLUMN, TextSource
 from hookscope.inputs.labels import plain_label
-from hookscope.specs.input_files import TEXT_RESERVED
-from hookscope.specs.suggestions import did_you_mean
-from hookscope.specs.text_sources import DEFAULT_COLUMN, TextSource
 
 _MAX_NAMES = 20  # names of columns in a message
 

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.text_sources import CSV, DATASET, JSON_LINES, LINES, PARQUET, TextSource
 from hookscope.inputs.arrow_texts import DatasetTexts, ParquetTexts
 from hookscope.inputs.csv_texts import CsvTexts
 from hookscope.inputs.line_texts import JsonTexts, LineTexts
 from hookscope.inputs.text_columns import TextRow
-from hookscope.specs.text_sources import CSV, DATASET, JSON_LINES, LINES, PARQUET, TextSource
 
 
 class TextTable(Protocol):

@@ -11,11 +11,11 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.results.notebook import NotebookResult
+from hookscope.files.output_path import MARK, check_ending
 from hookscope.results.records import Coverage
+from hookscope.results.result import Result
 from hookscope.results.unfinished_file import unfinished_entries
 from hookscope.specs.choices import ABLATION_METRICS
-from hookscope.specs.output_path import MARK, check_ending
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -91,7 +91,7 @@ class BaselineMetrics:
 
 
 @dataclass(frozen=True)
-class Ablation(NotebookResult):
+class Ablation(Result):
     """All ablations of a model, the one with the largest effect first.
 
     Attributes:

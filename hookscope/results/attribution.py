@@ -11,9 +11,9 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import MARK, check_ending
 from hookscope.results.lens import Token
-from hookscope.results.notebook import NotebookResult
-from hookscope.specs.output_path import MARK, check_ending
+from hookscope.results.result import Result
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -72,7 +72,7 @@ class AttributionRow:
 
 
 @dataclass(frozen=True)
-class Attribution(NotebookResult):
+class Attribution(Result):
     """What each token of the input contributes to the score of a target.
 
     Attributes:

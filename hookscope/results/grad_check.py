@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.results.notebook import NotebookResult
+from hookscope.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class GradientComparison:
 
 
 @dataclass(frozen=True)
-class GradCheck(NotebookResult):
+class GradCheck(Result):
     """The result of checking a model's backward pass.
 
     Attributes:

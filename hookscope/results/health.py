@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.results.notebook import NotebookResult
+from hookscope.results.result import Result
 from hookscope.specs.health_checks import LEVELS, NOTE
 
 
@@ -81,7 +81,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Health(NotebookResult):
+class Health(Result):
     """The result of checking a model or a training run.
 
     Attributes:

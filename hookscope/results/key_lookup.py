@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hookscope.errors import MissingKeyError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.results.records import Record
 from hookscope.specs.patterns import root_named
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.specs.suggestions import did_you_mean
 
 MAX_KEYS = 20  # keys that an error lists
 

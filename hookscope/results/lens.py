@@ -10,8 +10,8 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.results.notebook import NotebookResult
-from hookscope.specs.output_path import MARK, check_ending
+from hookscope.files.output_path import MARK, check_ending
+from hookscope.results.result import Result
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -78,7 +78,7 @@ class LensRow:
 
 
 @dataclass(frozen=True)
-class Lens(NotebookResult):
+class Lens(Result):
     """What each layer predicts, after the final norm and the unembedding.
 
     Attributes:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
-from hookscope.results.notebook import NotebookResult
+from hookscope.results.result import Result
 from hookscope.specs.patterns import ROOT
+
+_GRAPHS = "hookscope.views.text.module_graph"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class AbsentModule:
 
 
 @dataclass(frozen=True)
-class ModuleTree(NotebookResult):
+class ModuleTree(Result):
     """The modules of ``model`` in definition order, the model itself first.
 
     ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
@@ -86,15 +89,11 @@ class ModuleTree(NotebookResult):
               m0["features<br/>Sequential"]
               m1["avgpool<br/>AdaptiveAvgPool2d(6x6)"]
         """
-        from hookscope.views.text.module_graph import mermaid_text
-
-        return mermaid_text(self)
+        return str(import_module(_GRAPHS).mermaid_text(self))
 
     def dot(self) -> str:
         """Return the modules as a graph for Graphviz, as ``hookscope tree --dot`` prints it."""
-        from hookscope.views.text.module_graph import dot_text
-
-        return dot_text(self)
+        return str(import_module(_GRAPHS).dot_text(self))
 
     def __repr__(self) -> str:
         whole = any(node.name == ROOT for node in self.nodes)

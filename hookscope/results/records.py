@@ -12,10 +12,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
+from hookscope.escapes import encodable
 from hookscope.files import strict_json
-from hookscope.files.escapes import encodable
 from hookscope.results.metadata import find_damage, image_size
-from hookscope.results.notebook import NotebookResult
+from hookscope.results.result import Result
 from hookscope.results.stats import Stats
 
 
@@ -205,7 +205,7 @@ class Coverage:
         return strict_json.fields_type_error(own, Coverage, "coverage")
 
 
-class Recording(NotebookResult):
+class Recording(Result):
     """The records and metadata of a recording, without the tensors.
 
     Attributes:

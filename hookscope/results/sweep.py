@@ -10,12 +10,12 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import MARK, check_ending
 from hookscope.results.ablation import SkippedLayer
-from hookscope.results.notebook import NotebookResult
 from hookscope.results.records import Coverage
+from hookscope.results.result import Result
 from hookscope.results.unfinished_file import unfinished_entries
 from hookscope.specs.choices import SWEEP_METRICS
-from hookscope.specs.output_path import MARK, check_ending
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -102,7 +102,7 @@ class SweepBaseline:
 
 
 @dataclass(frozen=True)
-class Sweep(NotebookResult):
+class Sweep(Result):
     """The effect of one edit at each layer, or at each position, head or expert of each layer.
 
     Attributes:

@@ -10,9 +10,9 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.results.notebook import NotebookResult
+from hookscope.files.output_path import TRACE_MARK, check_ending
 from hookscope.results.records import Coverage
-from hookscope.specs.output_path import TRACE_MARK, check_ending
+from hookscope.results.result import Result
 
 FORWARD, BACKWARD = "forward", "backward"
 Shape = tuple[int, ...]
@@ -50,7 +50,7 @@ class TraceEvent:
 
 
 @dataclass(frozen=True)
-class Trace(NotebookResult):
+class Trace(Result):
     """All events of a run: those of the forward pass, then those of the backward pass.
 
     Attributes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hookscope.files import strict_json
-from hookscope.specs.output_path import is_hookscope_file
+from hookscope.files.output_path import is_hookscope_file
 
 Entry = TypeVar("Entry")
 

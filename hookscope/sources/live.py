@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from hookscope.errors import RequestError
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.sources.torchscript.private import is_scripted
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 _STAND_IN = "_hookscope_stand_in"  # attribute of a live model while it is recorded
 

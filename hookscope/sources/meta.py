@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hookscope.files.signal_safety import signal_safe
 from hookscope.tensors.input_clones import shared_storages
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_torch
-from hookscope.tensors.signal_safety import signal_safe
 
 _FACTORIES = frozenset(
     {

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.live import as_hookable
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.wrappers import unwrapped
@@ -32,7 +33,6 @@ from hookscope.specs.model_spec import (
     TRANSFORMERS,
     is_weights_file,
 )
-from hookscope.specs.suggestions import did_you_mean
 
 FORWARD = "forward"
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hookscope.results.dtypes import widen
-from hookscope.results.weights.weight_dtypes import WIDENED
-from hookscope.results.weights.weight_set import WeightSet, WeightTensor
 from hookscope.specs.tensor_key import Index
+from hookscope.stores.weights.weight_dtypes import WIDENED
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 from hookscope.tensors.nested import bits_of
 
 _BLOCK = 1 << 20  # entries of a block

@@ -1,6 +1,6 @@
 """Whole pickled models opened by PyTorch, which runs code that the file names.
 
-This is done for ``--trust`` alone. Without it, ``results/weights/torch_reader.py`` reads the
+This is done for ``--trust`` alone. Without it, ``stores/weights/torch_reader.py`` reads the
 tensors of such a file and runs nothing.
 """
 
@@ -19,14 +19,14 @@ from hookscope.errors import WeightsFileError
 from hookscope.files.file_types import SAVE_WEIGHTS, WRITE_AGAIN, describe_file, is_pickled_object
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
-from hookscope.results.weights.checkpoint_parts import DamagedCheckpoint, choose_part
-from hookscope.results.weights.open_weights import open_weights, split_part
-from hookscope.results.weights.record_sizes import check_record_sizes
-from hookscope.results.weights.weight_dtypes import read_numpy_dtype
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.results.weights.zip_records import DamagedArchive
 from hookscope.sources.model_weights import tensor_set
 from hookscope.sources.user_code import run_user_code
+from hookscope.stores.weights.checkpoint_parts import DamagedCheckpoint, choose_part
+from hookscope.stores.weights.open_weights import open_weights, split_part
+from hookscope.stores.weights.record_sizes import check_record_sizes
+from hookscope.stores.weights.weight_dtypes import read_numpy_dtype
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.stores.weights.zip_records import DamagedArchive
 
 log = logging.getLogger("hookscope")
 

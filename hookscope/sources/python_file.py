@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments, weights
 from hookscope.sources.layouts import stack_waveforms
 from hookscope.sources.loaded import (
@@ -27,7 +28,6 @@ from hookscope.sources.user_code import import_user_module, run_file, run_user_c
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import FILE, ModelSpec, end_sentence, is_weights_file
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_throughout
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from hookscope.errors import EnvironmentFault, WeightsError
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.specs.catalog import no_such_weights
 from hookscope.specs.model_spec import is_weights_file
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
 
 __all__ = ["choose_weights", "models", "pretrained_weights", "weights_only_load"]

@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.arguments import convert_arguments, format_arguments
 from hookscope.specs.model_spec import FunctionSpec, end_sentence
-from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hookscope.errors import RequestError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.cam_methods import STEPS as STEPS
-from hookscope.specs.suggestions import did_you_mean
 
 INTEGRATED, GRADIENT, OCCLUSION, ROLLOUT = "integrated", "gradxinput", "occlusion", "rollout"
 ZERO, MEAN = "zero", "mean"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.model_spec import (
     PLUGIN,
     TIMM,
@@ -28,7 +29,6 @@ from hookscope.specs.model_spec import (
     reject_path,
 )
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.suggestions import did_you_mean
 
 FILE = Path(__file__).with_name("catalog.json")
 ALL_NAMES = "hookscope models lists all names."

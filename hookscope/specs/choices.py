@@ -74,9 +74,8 @@ HOOK_KINDS_OF = {
 # Which channels of a tensor are drawn, and whether they share one colour scale.
 CHANNEL_ORDERS = ("index", "strength", "random")
 COLOR_SCALES = ("grid", "each")
-# The kinds of plots of a capture, and the suffixes of image files.
+# The kinds of plots of a capture.
 PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 # Pixels per inch of a picture: the default, the least and the most.
 DPI, MIN_DPI, MAX_DPI = 150, 20, 1200
 OVERLAY_ALPHA = 0.65  # opacity of a map over the grey image

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hookscope.errors import RequestError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_options
 from hookscope.specs.choices import (
     ABLATION_EDITS,
@@ -30,7 +31,6 @@ from hookscope.specs.health_checks import (
 from hookscope.specs.losses import check_target
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
 from hookscope.specs.weight_checks import WEIGHT_CHECKS
 

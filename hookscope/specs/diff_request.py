@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
+from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
 from hookscope.specs.exact_diff_options import ExactDiffOptions
 from hookscope.specs.model_spec import EXPORTED, LIVE, ONNX, TORCHSCRIPT, is_weights_file
-from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
     InputRequest,

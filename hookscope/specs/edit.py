@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hookscope.errors import EditError
+from hookscope.files.output_path import holds_features
 from hookscope.files.shell_words import quote_word
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
-from hookscope.specs.output_path import holds_features
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.positions import Positions, cut_quoted, find_positions, split_positions
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
-from hookscope.specs.suggestions import did_you_mean
 
 # The part before the equals sign: a glob, a call, and channels. A last bracket that holds only
 # numbers means channels; to match one character of a set of digits, write {1,2}.

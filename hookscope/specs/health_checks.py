@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 LEVELS = (ERROR, WARNING, NOTE)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import quote_word
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
 from hookscope.specs.model_spec import FunctionSpec, parse_function
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.suggestions import did_you_mean
 
 _FORM = (
     "Write FILE.py:FUNCTION or package.module:FUNCTION, or GLOB=FILE.py:FUNCTION for some layers."

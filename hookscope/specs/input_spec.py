@@ -15,9 +15,9 @@ from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.files import file_types as filekinds
-from hookscope.specs.input_files import IMAGE_SUFFIXES, glob_files, list_files
+from hookscope.files.input_files import IMAGE_SUFFIXES, glob_files, list_files
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.model_spec import is_function_spec, parse_function, parse_shape
-from hookscope.specs.suggestions import did_you_mean
 
 STDIN = "-"
 NO_IMAGE = "no image is given"

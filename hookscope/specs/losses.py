@@ -10,7 +10,7 @@ import os
 from typing import NamedTuple
 
 from hookscope.errors import LossError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 TARGETS = "a class index, a list such as 3,7, a label's name, argmax, uniform, or a tensor file"
 TARGET_SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")

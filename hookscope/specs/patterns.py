@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import translate
 
 from hookscope.errors import LayerError
-from hookscope.specs.suggestions import near
+from hookscope.files.suggestions import near
 
 MAX_ALTERNATIVES = 4096
 ROOT = "."  # the name of the model itself
@@ -167,3 +167,13 @@ def _unbalanced(pattern: str) -> LayerError:
         f"The layer pattern {pattern!r} has an unbalanced brace.",
         "Write {a,b} to match a or b, and ? to match a brace in a name.",
     )
+
+
+def layer_text(name: str) -> str:
+    """Return the name of a module for users: the model itself is ``(model)``.
+
+    Example:
+        >>> layer_text("."), layer_text("layer1.0")
+        ('(model)', 'layer1.0')
+    """
+    return MODEL if name == ROOT else name

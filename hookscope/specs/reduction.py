@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 MEAN, MAX, FLATTEN = "mean", "max", "flatten"
 FIRST, LAST, CLS = "first", "last", "cls"  # one token

@@ -8,8 +8,8 @@ from types import EllipsisType
 
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.suggestions import did_you_mean
 
 Index = tuple[int | slice | EllipsisType, ...]
 WHOLE: Index = (...,)

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe
+from hookscope.files.signal_safety import SignalSafeContext, signal_safe
 
 P = ParamSpec("P")
 T = TypeVar("T")

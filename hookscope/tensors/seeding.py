@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.threads import exclusive_run
 
 T = TypeVar("T")

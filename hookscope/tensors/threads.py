@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from torch.nn.parallel import parallel_apply
 
 from hookscope.errors import RequestError
-from hookscope.tensors.signal_safety import interruptible, signal_safe_contextmanager
+from hookscope.files.signal_safety import interruptible, signal_safe_contextmanager
 from hookscope.tensors.torch_internals import CALL_CODE, OUTER_CALL_CODE, thread_object
 
 T = TypeVar("T")

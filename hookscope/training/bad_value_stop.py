@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.torch_state import inside_backward
-from hookscope.results.runs.run_info import RunEvent
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.watch_options import INF, NAN
+from hookscope.stores.runs.run_info import RunEvent
 from hookscope.tensors.torch_internals import is_tracing, top_saved_tensors_hooks
 from hookscope.training.found_models import local_part
 from hookscope.training.layer_measures import Guard, TrainingHooks, inside_encoder_layers

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.analysis.health.tensor_observation import ZEROING
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.record_key import what_of
-from hookscope.hooks.registry import HookSet
 from hookscope.hooks.torch_state import inside_backward
+from hookscope.model_analysis.health.tensor_observation import ZEROING
 from hookscope.results.records import key_of
-from hookscope.results.runs.series import Series
 from hookscope.specs.record_kinds import OUTPUT
+from hookscope.stores.runs.series import Series
 from hookscope.tensors.nested import walk
 from hookscope.tensors.threads import EveryThread
 from hookscope.tensors.torch_internals import is_tracing

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from hookscope.results.runs.series import LAYERS, STEPS, Series
+from hookscope.stores.runs.series import LAYERS, STEPS, Series
 from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
 
 REFRESH_SECONDS = 0.25

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
+from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.watch_options import WatchOptions
-from hookscope.tensors.signal_safety import uninterrupted
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.run_recorder import RunRecorder
 from hookscope.training.step_clock import StepClock

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.series import Series
 from hookscope.tensors.torch_internals import foreach_div, foreach_norm, foreach_sub_
 from hookscope.training.found_models import dense_values, local_part
 from hookscope.training.pending_values import PendingValues

@@ -8,7 +8,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 from hookscope.training.script_runner import Program, has_safe_path, path_importer
 
 

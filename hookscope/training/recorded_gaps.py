@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from hookscope.results.runs.run_info import RunInfo, Unwatched
-from hookscope.results.runs.series import LOSS, Series
-from hookscope.results.runs.series_kinds import OUTPUT, OUTPUT_GRAD, PARAMETER_GRAD, kind_of
 from hookscope.specs.patterns import ROOT
+from hookscope.stores.runs.run_info import RunInfo, Unwatched
+from hookscope.stores.runs.series import LOSS, Series
+from hookscope.stores.runs.series_kinds import OUTPUT, OUTPUT_GRAD, PARAMETER_GRAD, kind_of
 from hookscope.training.watched_models import WatchedModel, WatchedModels
 
 NOT_CALLED = (

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hookscope.results.runs.run_info import LossRule, Status
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import LAYERS, LOSS, STEPS, Series
 from hookscope.specs.watch_options import ACTIVATIONS, WatchOptions
+from hookscope.stores.runs.run_info import LossRule, Status
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import LAYERS, LOSS, STEPS, Series
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.recorded_gaps import recorded_gaps
 from hookscope.training.step_record import StepRecord

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookscope.files.shell_words import join_words
-from hookscope.results.runs.run_output import launch_in
-from hookscope.results.runs.series import LAYERS, STEPS
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
+from hookscope.stores.runs.run_output import launch_in
+from hookscope.stores.runs.series import LAYERS, STEPS
 from hookscope.training.fault_log import report_fault, say
 from hookscope.training.import_watch import call_after_import
 from hookscope.training.script_runner import Program
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.results.runs.run_info import RunInfo, Status
-    from hookscope.results.runs.run_writer import RunWriter
+    from hookscope.stores.runs.run_info import RunInfo, Status
+    from hookscope.stores.runs.run_writer import RunWriter
     from hookscope.training.live_rows import LiveRows
     from hookscope.training.watcher import Watcher
 
@@ -59,8 +59,8 @@ class RunSession:
         atexit.register(self._finish)
 
     def _start(self) -> None:
-        from hookscope.results.runs.run_folder import create_run_folder
-        from hookscope.results.runs.run_writer import RunWriter
+        from hookscope.stores.runs.run_folder import create_run_folder
+        from hookscope.stores.runs.run_writer import RunWriter
         from hookscope.training.watcher import Watcher
 
         folder = create_run_folder(

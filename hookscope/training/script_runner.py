@@ -294,8 +294,8 @@ def _cut_traceback(error: BaseException, main: ModuleType | None) -> None:
 
 # Modules whose functions PyTorch calls as hooks while it runs the script.
 _HOOKS = (
-    *("hookscope.training.", "hookscope.hooks.hook", "hookscope.hooks.process_hooks"),
-    "hookscope.tensors.signal_safety",
+    *("hookscope.training.", "hookscope.hooks.hook_set", "hookscope.hooks.process_hooks"),
+    "hookscope.files.signal_safety",
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from hookscope.results.runs.run_info import LossRule
+from hookscope.stores.runs.run_info import LossRule
 
 _MAX_NODES = 8  # from the loss on that may scale it
 _UNCHANGED = ("ToCopyBackward0", "CloneBackward0")

@@ -10,7 +10,7 @@ from typing import TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hookscope.results.runs.series import LOSS, LOSS_SCALE, Series
+from hookscope.stores.runs.series import LOSS, LOSS_SCALE, Series
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.pending_values import PendingValues

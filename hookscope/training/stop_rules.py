@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hookscope.results.runs.findings.loss_curve import judge_spikes
-from hookscope.results.runs.run_info import RunEvent
-from hookscope.results.runs.series import LOSS, SKIPPED, Series
+from hookscope.file_analysis.run_findings.loss_curve import judge_spikes
 from hookscope.specs.run_checks import RunThresholds
 from hookscope.specs.watch_options import DEAD, SPIKE, VANISHING
+from hookscope.stores.runs.run_info import RunEvent
+from hookscope.stores.runs.series import LOSS, SKIPPED, Series
 
 THRESHOLDS = RunThresholds()
 GRADIENT_NORM = ("gradients", "norm")  # key and measure

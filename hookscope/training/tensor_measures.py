@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hookscope.files.signal_safety import signal_safe
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
-from hookscope.tensors.signal_safety import signal_safe
 from hookscope.tensors.torch_internals import (
     DisableTorchFunction,
     disable_current_modes,

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.selection import select
-from hookscope.results.runs.run_info import ModelInfo, Unwatched
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.patterns import near_patterns, split_exclusions
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.stores.runs.run_info import ModelInfo, Unwatched
 from hookscope.training.found_models import FoundModel, compiled_parts, find_models
 from hookscope.training.layer_measures import inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookscope.errors import cause
+from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.process_hooks import Undo, around_every_step, around_function
 from hookscope.hooks.torch_state import inside_backward
-from hookscope.results.runs.run_info import RunEvent, Status, place_of
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
-from hookscope.tensors.signal_safety import uninterrupted
+from hookscope.stores.runs.run_info import RunEvent, Status, place_of
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
 from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part

@@ -9,14 +9,14 @@ from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hookscope.file_analysis.units.top_inputs import TopInputs
 from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import PAGE, PICTURE_MARKS
 from hookscope.results.attribution import Attribution
+from hookscope.results.layer_probes import LayerProbes
+from hookscope.results.layer_similarity import LayerSimilarity
 from hookscope.results.lens import Lens
-from hookscope.results.probes.layer_probes import LayerProbes
-from hookscope.results.similarity.layer_similarity import LayerSimilarity
 from hookscope.results.sweep import Sweep
-from hookscope.results.units.top_inputs import TopInputs
-from hookscope.specs.output_path import PAGE, PICTURE_MARKS
 
 if TYPE_CHECKING:
     from hookscope.views.images.figures.drawing import Drawing

@@ -33,40 +33,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import ForwardError
+from hookscope.file_analysis.features.features_diff import FeaturesDiff
+from hookscope.file_analysis.runs.key_curves import KeyCurves
+from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
+from hookscope.file_analysis.runs.run_summary import RunSummary
+from hookscope.file_analysis.units.top_inputs import TopInputs
+from hookscope.file_analysis.weights.weight_diff import WeightDiff
 from hookscope.results.ablation import Ablation
 from hookscope.results.attribution import Attribution
-from hookscope.results.diff.diff_result import Diff
-from hookscope.results.features.features import Features
-from hookscope.results.features.features_diff import FeaturesDiff
-from hookscope.results.features.folder_verification import Verification
+from hookscope.results.diff_result import Diff
 from hookscope.results.grad_check import GradCheck
 from hookscope.results.health import Health
+from hookscope.results.layer_probes import LayerProbes
+from hookscope.results.layer_similarity import LayerSimilarity
 from hookscope.results.lens import Lens
 from hookscope.results.module_tree import ModuleTree
-from hookscope.results.probes.layer_probes import LayerProbes
 from hookscope.results.records import Recording
-from hookscope.results.runs.key_curves import KeyCurves
-from hookscope.results.runs.run_diff import RunDiff, RunDiffs
-from hookscope.results.runs.run_export import ExportedRun
-from hookscope.results.runs.run_list import RunList
-from hookscope.results.runs.run_summary import RunSummary
-from hookscope.results.runs.training_run import TrainingRun
-from hookscope.results.similarity.layer_similarity import LayerSimilarity
 from hookscope.results.sweep import Sweep
 from hookscope.results.trace_events import Trace
-from hookscope.results.units.top_inputs import TopInputs
-from hookscope.results.weights.weight_diff import WeightDiff
-from hookscope.results.weights.weight_hashes import WeightHashes
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.results.weights.weight_tree import WeightTree
+from hookscope.stores.features.features import Features
+from hookscope.stores.features.folder_verification import Verification
+from hookscope.stores.runs.run_export import ExportedRun
+from hookscope.stores.runs.run_list import RunList
+from hookscope.stores.runs.training_run import TrainingRun
+from hookscope.stores.weights.weight_hashes import WeightHashes
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.stores.weights.weight_tree import WeightTree
 from hookscope.views.images.tensor_view import TensorView
 from hookscope.views.text import documents
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.results.capture_file import CaptureFile
-    from hookscope.views.text.text_table import Column, TextOptions
+    from hookscope.stores.captures.capture_file import CaptureFile
+    from hookscope.views.text.table import Column
+    from hookscope.views.text.text_table import TextOptions
 
 
 @singledispatch
@@ -114,8 +115,8 @@ def html(result: object) -> str:
     view: Callable[..., list[Text]] = text
     pictures: list[str] = []
     if isinstance(result, Recording) and result.metadata.get("command") == "cam":
-        from hookscope.results.capture_arrays import InMemory
-        from hookscope.results.capture_file import CaptureFile
+        from hookscope.stores.captures.capture_arrays import InMemory
+        from hookscope.stores.captures.capture_file import CaptureFile
         from hookscope.views.text.cam import cam_lines as view
 
         source = result.reader() if isinstance(result, InMemory) else result
@@ -144,7 +145,7 @@ def result_columns(command: str) -> tuple[Column, ...]:
         >>> [column.title for column in result_columns("grads")][-3:]
         ['std', 'grad/weight', 'note']
     """
-    from hookscope.views.text.text_table import NOTE
+    from hookscope.views.text.table import NOTE
 
     if command == "tree":
         from hookscope.views.text.tree import tree_columns

@@ -16,8 +16,8 @@ from torch import nn
 import hookscope
 from hookscope.cli.console import Console
 from hookscope.errors import HookscopeError, LayerError
+from hookscope.escapes import encodable, visible, visible_lines
 from hookscope.files import strict_json
-from hookscope.files.escapes import encodable, visible, visible_lines
 
 FORGED = "\nError: forged"
 NAMES = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import hookscope
-from hookscope.results.runs.run_list import RunList
-from hookscope.specs.output_path import runs_in
+from hookscope.files.output_path import runs_in
+from hookscope.stores.runs.run_list import RunList
 from tests.conftest import Run
 from tests.results.runs.healthy_run import HealthyRun
 

@@ -13,7 +13,7 @@ import pytest
 import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.files import atomic_files
-from hookscope.specs import output_path as outputs
+from hookscope.files import output_path as outputs
 from tests.cli.test_light_imports import loaded
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.specs import output_path as outputs
+from hookscope.files import output_path as outputs
 
 
 def write_safetensors(path: Path, metadata: dict[str, str] | None) -> None:

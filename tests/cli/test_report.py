@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import hookscope
-from hookscope.specs.output_path import PAGE_MARK
+from hookscope.files.output_path import PAGE_MARK
 from tests.run_folders import small_run
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import hookscope
-from hookscope.results.runs.key_curves import read_key_curves
-from hookscope.results.runs.rank_runs import RankRuns
-from hookscope.results.runs.run_info import RunEvent
-from hookscope.results.runs.run_summary import RunSummary
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import SKIPPED, Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.file_analysis.runs.key_curves import read_key_curves
+from hookscope.file_analysis.runs.run_summary import RunSummary
+from hookscope.stores.runs.rank_runs import RankRuns
+from hookscope.stores.runs.run_info import RunEvent
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import SKIPPED, Series
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run

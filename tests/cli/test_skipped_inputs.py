@@ -13,7 +13,7 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import InputError
-from hookscope.specs.input_files import list_files
+from hookscope.files.input_files import list_files
 from tests.conftest import needs_list
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"

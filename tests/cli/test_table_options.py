@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.views.display import result_columns
-from hookscope.views.text.text_table import NOTE
+from hookscope.views.text.table import NOTE
 from tests.cli.conftest import Parse
 from tests.conftest import REPO, Run
 

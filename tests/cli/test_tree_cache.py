@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from hookscope.results import tree_cache
 from hookscope.results.module_tree import ModuleTree
-from hookscope.results.tree_cache import (
+from hookscope.specs.model_spec import parse_model
+from hookscope.stores import tree_cache
+from hookscope.stores.tree_cache import (
     StoredTree,
     interpreter_state,
     read_tree,
     tree_key,
     write_tree,
 )
-from hookscope.specs.model_spec import parse_model
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS: dict[str, Any] = {"depth": 1, "trust": False, "model_args": None}

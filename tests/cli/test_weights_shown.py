@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import hookscope
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.stores.weights.weight_set import WeightSet
 from tests.conftest import REPO, Run
 
 DIGITS = f"{REPO}/sample_models/digits.safetensors"

@@ -371,7 +371,7 @@ def peak() -> int:
 def read_all(folder: Path) -> None:
     """Read each file of a folder and print what came of it."""
     from hookscope.errors import HookscopeError
-    from hookscope.results.weights.open_weights import is_weights, open_weights
+    from hookscope.stores.weights.open_weights import is_weights, open_weights
 
     for name, make in CRAFTED.items():
         path = folder / name

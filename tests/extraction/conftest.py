@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.results.features import folder, manifest, resumption
-from hookscope.results.features.location import parse_location
+from hookscope.stores.features import folder, manifest, resumption
+from hookscope.stores.features.location import parse_location
 
 SMALL = """
 import torch

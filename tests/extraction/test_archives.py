@@ -18,7 +18,7 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import InputError
-from hookscope.specs.input_list import InputEntry, list_entries
+from hookscope.files.input_list import InputEntry, list_entries
 
 from .conftest import contents
 

@@ -22,9 +22,9 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import InputError, LayerError, RequestError
-from hookscope.results.features.folder import read_json
-from hookscope.results.features.location import parse_location
-from hookscope.specs.input_list import list_entries
+from hookscope.files.input_list import list_entries
+from hookscope.stores.features.folder import read_json
+from hookscope.stores.features.location import parse_location
 
 from .conftest import begin_again, contents, weight_map
 

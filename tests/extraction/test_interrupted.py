@@ -27,8 +27,8 @@ from hookscope.extraction.shard_writer import (
     StoredColumn,
 )
 from hookscope.extraction.sharding_plan import Shard
-from hookscope.results.features.folder import shard_name
-from hookscope.results.features.location import Location
+from hookscope.stores.features.folder import shard_name
+from hookscope.stores.features.location import Location
 
 from .conftest import contents
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import InputError, RequestError
-from hookscope.specs.input_list import list_entries
+from hookscope.files.input_list import list_entries
 
 from .conftest import contents, leave_unfinished
 

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.results.features.features import Features
-from hookscope.results.features.shards import MAX_OPEN
+from hookscope.stores.features.features import Features
+from hookscope.stores.features.shards import MAX_OPEN
 
 from .handwritten_features import ramp, write_features
 

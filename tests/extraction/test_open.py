@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import hookscope
 from hookscope.errors import RequestError, ResultsFileError, StoreError
-from hookscope.results.features.folder import write_json
-from hookscope.results.features.location import parse_location
+from hookscope.stores.features.folder import write_json
+from hookscope.stores.features.location import parse_location
 from tests.test_architecture import heavy_after
 
 from .handwritten_features import ramp, write_features

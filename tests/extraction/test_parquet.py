@@ -20,7 +20,7 @@ from .handwritten_features import ramp, write_features
 @pytest.mark.parametrize("block", [None, 64])
 def test_a_row_an_input_with_path_and_lists(tmp_path: Path, monkeypatch, block) -> None:
     if block:  # several row groups
-        monkeypatch.setattr("hookscope.results.features.features_export.BLOCK", block)
+        monkeypatch.setattr("hookscope.stores.features.features_export.BLOCK", block)
     tensors = {
         "conv/output": ramp(7, 3, 2),
         "bf/output": ramp(7, 4, dtype=torch.bfloat16),

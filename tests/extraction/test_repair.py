@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import InputError, RequestError, ResultsFileError, StoreError
-from hookscope.results.features import folder, manifest
-from hookscope.results.features.location import Location, parse_location
+from hookscope.stores.features import folder, manifest
+from hookscope.stores.features.location import Location, parse_location
 
 from .conftest import contents, leave_unfinished
 from .handwritten_features import ramp, write_features

@@ -20,14 +20,14 @@ import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.extraction.batch_runner import RunProgress, WaitTimes
 from hookscope.extraction.sharding_plan import Shard, assign_shards, plan_shards, shard_row_count
-from hookscope.results.features import folder, manifest, resumption
-from hookscope.results.features.location import (
+from hookscope.results.records import Coverage
+from hookscope.stores.features import folder, manifest, resumption
+from hookscope.stores.features.location import (
     Location,
     RemoteLocation,
     parse_location,
     write_error,
 )
-from hookscope.results.records import Coverage
 from hookscope.tensors.hash import hash_tensors
 
 from .conftest import contents

@@ -16,7 +16,7 @@ import pytest
 
 import hookscope
 from hookscope.errors import HookscopeError, InputError, ResultsFileError, StoreError
-from hookscope.results.features.location import write_error
+from hookscope.stores.features.location import write_error
 
 from .conftest import contents
 from .handwritten_features import ramp, write_features

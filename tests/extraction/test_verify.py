@@ -12,8 +12,8 @@ import torch
 
 import hookscope
 from hookscope.errors import RequestError, StoreError
-from hookscope.results.features.folder import write_json
-from hookscope.results.features.location import parse_location
+from hookscope.stores.features.folder import write_json
+from hookscope.stores.features.location import parse_location
 from tests.conftest import REPO
 
 from .handwritten_features import ramp, write_features

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookError, HookscopeError, LayerError, RequestError
-from hookscope.hooks.hook import as_hook, hook_depth
+from hookscope.hooks.hook_set import HookSet, as_hook, hook_depth
 from hookscope.hooks.record_key import what_of
-from hookscope.hooks.registry import HookSet
 from hookscope.hooks.selection import select
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, describe_hooks, load_user_hooks

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
-from hookscope.analysis.cams.layer_scan import LayerScan
 from hookscope.errors import EditError
 from hookscope.execution.failures.failed_call import CallObserver
 from hookscope.hooks.capture import Capture
@@ -41,6 +40,7 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.selection import select
 from hookscope.hooks.tracer import Tracer
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
+from hookscope.model_analysis.cams.layer_scan import LayerScan
 from hookscope.results.records import key_of
 from hookscope.specs.edit import parse_edits
 from hookscope.specs.record_kinds import OP, OUTPUT

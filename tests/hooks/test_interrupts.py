@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.execution.isolation import preserve_model_state
-from hookscope.tensors.signal_safety import (
+from hookscope.files.signal_safety import (
     is_signal_safe,
     signal_safe,
     signal_safe_contextmanager,

@@ -12,9 +12,9 @@ import torch
 import hookscope
 from hookscope.errors import ResultsFileError
 from hookscope.files import strict_json
-from hookscope.results.capture_file import open_capture
 from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
+from hookscope.stores.captures.capture_file import open_capture
 from hookscope.views.images.tensor_view import read_tensor_view
 from hookscope.views.text.documents import show_document
 from tests.conftest import Run

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hookscope
-from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
 from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.execution.gradient_penalty import gradient_penalty
 from hookscope.execution.losses.loss import compute_loss
 from hookscope.extraction.channel_statistics import DatasetStatistics
+from hookscope.file_analysis.captures.comparator import measure_errors
+from hookscope.model_analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
 from hookscope.results import numpy_stats as arrays
 from hookscope.results import stats
-from hookscope.results.diff.comparator import measure_errors
 from hookscope.results.stats import Stats
 from hookscope.tensors.tensor_stats import deviation, euclidean_norm, summarize
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.training_run import TrainingRun
 
 TRAIN = "from small_training import train\n"  # the first line of a script
 

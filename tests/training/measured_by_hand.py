@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.training_run import RunTable, TrainingRun
 from hookscope.specs.watch_options import WatchOptions
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.training_run import RunTable, TrainingRun
 from hookscope.training.run_session import run_info
 from hookscope.training.watcher import Watcher
 

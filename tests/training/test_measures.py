@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
 from tests.training.measured_by_hand import (
     ByHand,
     assert_same_rows,

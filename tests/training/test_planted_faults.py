@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hookscope
-from hookscope.results.runs.run_info import RunEvent
+from hookscope.stores.runs.run_info import RunEvent
 from tests.training.forked import record
 
 pytestmark = [

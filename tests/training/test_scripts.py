@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.training_run import TrainingRun
 from tests.training.oracle import both
 from tests.warm import Finished, WarmProcess
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookscope.results.runs.training_run import TrainingRun, rank_folders
+from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

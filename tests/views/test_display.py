@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hookscope.hooks.capture import Capture
-from hookscope.results.capture_file import CaptureFile
 from hookscope.results.health import Health
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views import display
 from hookscope.views.text.ablate import ablation_lines
 from hookscope.views.text.capture import capture_lines

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import hookscope
-from hookscope.analysis.cams.overlay import draw_overlay
+from hookscope.model_analysis.cams.overlay import draw_overlay
 from hookscope.views.text.text_table import NOTEBOOK_ROWS
 from tests.views.test_display import RESULTS
 

@@ -18,13 +18,13 @@ from hookscope.execution.failures.frames import (
     user_line,
     variables_at,
 )
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):

@@ -21,12 +21,12 @@ from hookscope.execution.failures.expectations import mismatches
 from hookscope.execution.failures.frames import Call, arguments_at
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.interventions import BoundInterventions, forward_interventions
 from hookscope.hooks.layers import module_running, submodule
 from hookscope.sources.meta import meta_copy
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors, walk
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 Shape = tuple[int, ...]
 

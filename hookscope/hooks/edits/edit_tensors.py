@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import EditError
+from hookscope.files.output_path import MARK, holds_features
+from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.position_sink import take_positions
-from hookscope.results.features.features import Features
 from hookscope.results.positions import LocatedPositions
 from hookscope.specs.edit import Edit, TensorSource
-from hookscope.specs.output_path import MARK, holds_features
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.stores.features.features import Features
 from hookscope.tensors import save as store
 
 _ROWS = 1024  # of a features folder that are read at once

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import EditError
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.edits.edited_weights import EditedWeights
 from hookscope.hooks.layers import Layer
@@ -26,7 +27,6 @@ from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, map_tensors
-from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class Editor(CallSubscriber, SignalSafeContext["Editor"]):

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hookscope.files.signal_safety import signal_safe
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import FUNCTORCH_REASON, is_functorch_tensor, walk
-from hookscope.tensors.signal_safety import signal_safe
 
 VISIBLE_SOFTMAX = "a softmax in the model"
 

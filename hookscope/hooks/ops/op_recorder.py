@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.hooks.hook import as_hook, depth_readers, hook_depth
+from hookscope.files.signal_safety import (
+    SignalSafeContext,
+    signal_safe_contextmanager,
+    uninterrupted,
+)
+from hookscope.hooks.hook_set import as_hook, depth_readers, hook_depth
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
@@ -29,11 +34,6 @@ from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD
 from hookscope.tensors.nested import walk
-from hookscope.tensors.signal_safety import (
-    SignalSafeContext,
-    signal_safe_contextmanager,
-    uninterrupted,
-)
 
 
 @dataclass

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import CheckFailed, HookError, HookscopeError
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import CallRegistry, HookSet
+from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.hooks.user_hooks.emission import CURRENT_HOOK, EmitCallback, HookContext
 from hookscope.hooks.user_hooks.hook_loader import UserHook
@@ -38,7 +40,6 @@ from hookscope.specs.choices import (
 from hookscope.specs.record_kinds import EMITTED
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads, insert_gradient_gate
 from hookscope.tensors.nested import map_tensors, outline
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.exported.program_modules import build_module
@@ -27,7 +28,6 @@ from hookscope.sources.exported.pt2_archive import (
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.specs.model_spec import EXPORTED, ModelSpec, end_sentence
 from hookscope.tensors.nested import map_tensors
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -20,10 +20,10 @@ from torch.export.unflatten import UnflattenedModule
 from torch.fx.node import map_aggregate
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.files.signal_safety import signal_safe
 from hookscope.sources.exported.graph_passes import inline_grad_blocks, remove_alias_outputs
 from hookscope.sources.exported.input_contract import InputContract
 from hookscope.specs.model_spec import end_sentence
-from hookscope.tensors.signal_safety import signal_safe
 from hookscope.tensors.torch_internals import pytree, remove_effect_tokens
 
 _CALL = re.compile(r"@\d+")

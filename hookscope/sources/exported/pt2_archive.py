@@ -24,10 +24,10 @@ from torch.export.pt2_archive import PT2ArchiveReader
 from hookscope.errors import ModelError
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
-from hookscope.results.weights.record_sizes import check_record_sizes
-from hookscope.results.weights.strided_location import span_of
-from hookscope.results.weights.zip_records import DamagedArchive, check_record_size
 from hookscope.sources.torchscript.operators import REFUSED
+from hookscope.stores.weights.record_sizes import check_record_sizes
+from hookscope.stores.weights.tensor_location import span_of
+from hookscope.stores.weights.zip_records import DamagedArchive, check_record_size
 from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)

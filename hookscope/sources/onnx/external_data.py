@@ -16,7 +16,7 @@ from typing import Any
 from blake3 import blake3
 
 from hookscope.errors import ModelError
-from hookscope.files.escapes import encodable
+from hookscope.escapes import encodable
 from hookscope.files.weight_files import blake3_of
 
 _LONGEST_LOCATION = 4096  # characters

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hookscope.errors import ModelError
-from hookscope.results.weights.strided_location import is_shape
 from hookscope.sources.onnx.dtypes import (
     STRING,
     dtype_bits,
@@ -21,6 +20,7 @@ from hookscope.sources.onnx.dtypes import (
     numpy_dtype,
 )
 from hookscope.sources.onnx.external_data import byte_count
+from hookscope.stores.weights.tensor_location import is_shape
 
 EXTERNAL = 1  # TensorProto.EXTERNAL
 _IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 from hookscope.files.shell_words import quote_word
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.onnx.dtypes import dtype_name, torch_dtype
 from hookscope.sources.onnx.model_file import FileInput
-from hookscope.specs.suggestions import did_you_mean
 
 _SUM = re.compile(r"[\w.]+(\s*\+\s*[\w.]+)+")
 _NAME = re.compile(r"[^\W\d_]")  # a letter: `?`, `-1` and `*` are no names of a length

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.files.signal_safety import signal_safe
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.torchscript.graph import Argument
@@ -20,7 +21,6 @@ from hookscope.sources.torchscript.module_builder import ScriptedModule
 from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRecord
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
-from hookscope.tensors.signal_safety import signal_safe
 
 # Common sides of images, the most common first.
 _SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)

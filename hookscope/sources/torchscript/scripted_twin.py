@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.signal_safety import uninterrupted
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.module_builder import CPU, ModuleBuilder, ScriptedModule
 from hookscope.sources.torchscript.runtime import own_name
-from hookscope.tensors.signal_safety import uninterrupted
 
 _PLAIN = (bool, int, float, str, type(None), Tensor)
 

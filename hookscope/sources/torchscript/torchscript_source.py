@@ -15,6 +15,7 @@ import torch
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, cause
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.checkpoint import check_archive_intact
@@ -27,7 +28,6 @@ from hookscope.sources.torchscript.operators import REFUSED
 from hookscope.sources.torchscript.script_archive import ScriptArchive, read_code
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
-from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -12,13 +12,13 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, WeightsError, WeightsFileError, cause
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.words import plural
 from hookscope.sources import weights
 from hookscope.sources.loaded import AdapterInfo
 from hookscope.specs.adapter_folder import ADAPTER_WEIGHTS
 from hookscope.specs.model_spec import check_weights_file, end_sentence
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_torch
-from hookscope.views.text.formats import plural
 
 try:
     import peft

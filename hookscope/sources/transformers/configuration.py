@@ -10,9 +10,9 @@ from typing import Any
 import transformers
 
 from hookscope.errors import ModelError
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments
 from hookscope.specs.model_spec import end_sentence
-from hookscope.specs.suggestions import did_you_mean
 
 log = logging.getLogger("hookscope")
 

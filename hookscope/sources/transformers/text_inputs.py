@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, InputError, cause
-from hookscope.results.features.token_spans import join_spans
 from hookscope.sources.loaded import TextRecipe
 from hookscope.sources.vocabulary import Vocabulary
 from hookscope.specs.input_spec import VOCABULARIES
 from hookscope.specs.model_spec import end_sentence
+from hookscope.stores.features.token_spans import join_spans
 
 try:
     import transformers

@@ -13,6 +13,8 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, WeightsError, WeightsFileError
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import weights
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
@@ -24,8 +26,6 @@ from hookscope.specs.model_spec import (
     end_sentence,
     is_weights_file,
 )
-from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 try:
     import transformers

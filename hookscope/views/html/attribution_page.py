@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hookscope.escapes import visible
 from hookscope.files.atomic_files import write_text
-from hookscope.files.escapes import visible
+from hookscope.files.words import number_text, token_text
 from hookscope.results.attribution import Attribution
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.figure_labels import recording_caption
 from hookscope.views.text.attribution import scale_of, sum_sentence, title_of
-from hookscope.views.text.formats import number_text, token_text
 
 _STYLES = ("page.css", "attribution_page.css")
 _SCRIPTS = ("theme.js",)

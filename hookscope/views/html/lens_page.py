@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 
+from hookscope.files.words import number_text, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
+from hookscope.specs.patterns import layer_text
 from hookscope.views.html.layer_map_page import (
     LEVELS,
     LayerMap,
@@ -15,7 +17,6 @@ from hookscope.views.html.layer_map_page import (
     write_layer_map_page,
 )
 from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.text.formats import layer_text, number_text, token_text
 
 
 def write_lens_page(result: Lens, path: str | os.PathLike[str]) -> int:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import RunTable
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import RunTable
 
 Words = NDArray[np.uint32]  # float32 by their bits, so that MISSING differs from a measured NaN
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hookscope.files.words import count_text, visible
 from hookscope.results.health import Finding
-from hookscope.views.text.formats import count_text, layer_text, visible
+from hookscope.specs.patterns import layer_text
 
 MAX_OTHERS = 8  # further layers of a finding that are named
 

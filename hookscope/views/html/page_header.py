@@ -9,14 +9,14 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.shell_words import join_words
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import bytes_text, count_text, plural, shape_text, visible
 from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
 from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.request import ONLY_PYTHON
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.html.page import FileSummary, PageFigure
 from hookscope.views.text.capture import attention_lines, effect_lines, verified_lines
-from hookscope.views.text.formats import bytes_text, count_text, plural, shape_text, visible
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
 from hookscope.views.text.step import optimizer_lines

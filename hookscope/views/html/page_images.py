@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import number_text, visible
 from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, is_gradient
 from hookscope.specs.tensor_key import Index
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
 from hookscope.views.images.colors import PERCENTILE, ColorScale, paint_maps
 from hookscope.views.images.feature_maps import (
@@ -29,7 +30,6 @@ from hookscope.views.images.feature_maps import (
     read_feature_maps,
     resize_maps,
 )
-from hookscope.views.text.formats import number_text, visible
 
 TILE_COLUMNS = 4  # tiles in a row
 MAX_ASPECT = 16  # width of an image of maps, relative to its height

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import number_text, percent_text, shape_text, visible
 from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
 from hookscope.views.html.page_tree import MissingEntry
-from hookscope.views.text.formats import layer_text, number_text, percent_text, shape_text, visible
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COMPARED = ("mean", "std", "norm")

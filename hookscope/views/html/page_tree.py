@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hookscope.files.words import shape_text, visible
 from hookscope.results.records import Recording
-from hookscope.specs.patterns import ROOT
+from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD
 from hookscope.views.html.page import PageNode, PanelEntry
-from hookscope.views.text.formats import layer_text, shape_text, visible
 
 NEVER_RAN = "never ran"
 MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.series import Series
 from hookscope.views.html.run_page import RunChart, RunWaterfall
 
 OUTPUT, OUTPUT_GRAD = "output", "output.grad"

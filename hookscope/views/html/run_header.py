@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from hookscope.results.runs.run_info import ModelInfo, OptimizerInfo, RunInfo, place_of
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.files.words import count_text, plural, visible
+from hookscope.stores.runs.run_info import ModelInfo, OptimizerInfo, RunInfo, place_of
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.html.run_page import PageModel, RunSummary
-from hookscope.views.text.formats import count_text, plural, visible
 
 _VERDICTS = {
     "running": "Running, or killed: the end was not recorded",

@@ -9,11 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from hookscope.files.words import count_text, visible
 from hookscope.results.health import Finding
-from hookscope.results.runs.run_info import ModelInfo
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import RunTable, TrainingRun
 from hookscope.specs.health_checks import LEVELS
+from hookscope.stores.runs.run_info import ModelInfo
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import RunTable, TrainingRun
 from hookscope.views.html.packed_values import (
     StepColumns,
     ValuePacker,
@@ -40,7 +41,6 @@ from hookscope.views.html.run_page import (
     RunPageData,
 )
 from hookscope.views.html.run_table import RUN_COLUMNS, layer_rows
-from hookscope.views.text.formats import count_text, visible
 
 LETTERS = tuple(string.ascii_uppercase)
 MAX_RUN_PAGE_BYTES = 30_000_000

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hookscope.results.runs.run_summary import RunSummary
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.file_analysis.runs.run_summary import RunSummary
+from hookscope.files.words import count_text, number_text, visible
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
 from hookscope.views.html.run_page import PageModel, RunPageRow
-from hookscope.views.text.formats import count_text, layer_text, number_text, visible
 
 # The same numbers as in the table of ``show``.
 _MEASURES = {

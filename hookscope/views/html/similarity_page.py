@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 
 from hookscope.files.atomic_files import write_text
-from hookscope.results.similarity.layer_similarity import LayerSimilarity
+from hookscope.files.words import number_text
+from hookscope.results.layer_similarity import LayerSimilarity
 from hookscope.views.html.page_template import fill_template
-from hookscope.views.text.formats import number_text
 from hookscope.views.text.similar import number, short_names, similarity_title
 
 _STYLES = ("page.css", "layer_map_page.css")

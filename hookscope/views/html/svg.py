@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import count_text, number_text, visible
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
 from hookscope.views.html.page_tree import ancestors_of
 from hookscope.views.images.tensor_view import Bin
-from hookscope.views.text.formats import count_text, number_text, visible
 
 BINS = 40
 WIDTH, HEIGHT = 760, 230

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hookscope.files.words import number_text
 from hookscope.results.sweep import Sweep, SweepCell
+from hookscope.specs.patterns import layer_text
 from hookscope.views.html.layer_map_page import (
     LEVELS,
     LayerMap,
@@ -23,7 +25,6 @@ from hookscope.views.images.sweep_values import (
     cell_value,
     sweep_scale,
 )
-from hookscope.views.text.formats import layer_text, number_text
 from hookscope.views.text.sweep import column_title, meanings, title_text
 
 

@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from hookscope.files.shell_words import join_words
-from hookscope.results.health import Finding
-from hookscope.results.weights.findings.weight_health import weight_findings
-from hookscope.results.weights.tensor_measures import (
+from hookscope.file_analysis.weight_findings.weight_health import weight_findings
+from hookscope.file_analysis.weights.tensor_measures import (
     TensorMeasures,
     measure_weights,
 )
-from hookscope.results.weights.weight_set import WeightSet, WeightTensor
-from hookscope.results.weights.weight_tree import WeightTree
-from hookscope.specs.health_checks import LEVELS
-from hookscope.specs.progress import NamedProgress
-from hookscope.views.html.page_findings import page_findings
-from hookscope.views.html.weights_page import WeightGroup, WeightsPage
-from hookscope.views.html.weights_page_table import WEIGHT_COLUMNS, weight_rows
-from hookscope.views.html.weights_page_tree import page_tree
-from hookscope.views.text.formats import (
+from hookscope.files.progress import NamedProgress
+from hookscope.files.shell_words import join_words
+from hookscope.files.words import (
     bytes_text,
     count_text,
     plural,
     short_count_text,
     visible,
 )
+from hookscope.results.health import Finding
+from hookscope.specs.health_checks import LEVELS
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
+from hookscope.stores.weights.weight_tree import WeightTree
+from hookscope.views.html.page_findings import page_findings
+from hookscope.views.html.weights_page import WeightGroup, WeightsPage
+from hookscope.views.html.weights_page_table import WEIGHT_COLUMNS, weight_rows
+from hookscope.views.html.weights_page_tree import page_tree
 from hookscope.views.text.weights import totals_text
 
 MAX_TENSORS = 5000  # on the page

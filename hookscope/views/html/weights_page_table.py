@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from hookscope.results.weights.tensor_measures import (
+from hookscope.file_analysis.weights.tensor_measures import (
     ReadProgress,
     TensorMeasures,
     cache_blocks,
 )
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.specs.progress import NamedProgress
-from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.weights_page import WeightRow
-from hookscope.views.images.tensor_view import Bin, histogram
-from hookscope.views.text.formats import (
+from hookscope.files.progress import NamedProgress
+from hookscope.files.words import (
     bytes_text,
     count_text,
     number_text,
@@ -23,6 +19,10 @@ from hookscope.views.text.formats import (
     shape_text,
     visible,
 )
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.views.html.page import PageCell, PageColumn, PageRow
+from hookscope.views.html.weights_page import WeightRow
+from hookscope.views.images.tensor_view import Bin, histogram
 
 BINS = 40
 HEIGHT = 20  # of a histogram, in the units of its path

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hookscope.results.weights.weight_tree import WeightNode as TreeNode
-from hookscope.results.weights.weight_tree import WeightTree
+from hookscope.files.words import short_count_text, visible
 from hookscope.specs.health_checks import LEVELS
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.weights.weight_tree import WeightNode as TreeNode
+from hookscope.stores.weights.weight_tree import WeightTree
 from hookscope.views.html.weights_page import ModuleNode
-from hookscope.views.text.formats import layer_text, short_count_text, visible
 
 
 @dataclass(frozen=True)

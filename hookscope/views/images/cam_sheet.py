@@ -15,12 +15,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookscope.errors import RequestError
 from hookscope.files.strict_json import parse_number
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import number_text, plural, shape_text
 from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.specs.cam_methods import AT_INPUT, METHODS
 from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI, OVERLAY_ALPHA
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import CAM, INPUT
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.colors import (
     INFINITE,
@@ -31,7 +32,6 @@ from hookscope.views.images.colors import (
     percentile_bound,
 )
 from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.text.formats import number_text, plural, shape_text
 
 BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the default is
 SIDE = 400  # that the longer side of an image has at least

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import shape_label
 from hookscope.results.dimensions import channel_dim, layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
@@ -22,8 +22,9 @@ from hookscope.specs.record_kinds import (
     UNEDITED,
 )
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.images.colors import Reals
-from hookscope.views.images.figure_labels import quantity_name, shape_label
+from hookscope.views.images.figure_labels import quantity_name
 
 DEFAULT_COUNT = 16  # channels shown by default
 

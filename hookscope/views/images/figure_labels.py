@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from hookscope.results.metadata import has_random_weights
@@ -21,11 +20,6 @@ def quantity_name(kind: str) -> str:
         return "gradient"
     names = {ATTENTION: "attention weight", PARAM_UPDATE: "update", WEIGHT: "weight"}
     return names.get(kind.removesuffix(UNEDITED), "value")
-
-
-def shape_label(shape: Sequence[int]) -> str:
-    """Return a shape as ``1x3x8x8``."""
-    return "x".join(map(str, shape)) or "a single number"
 
 
 def recording_caption(metadata: dict[str, Any]) -> str:
@@ -51,19 +45,3 @@ def recording_caption(metadata: dict[str, Any]) -> str:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         caption += f"; input: {names[0]}{more}"
     return caption
-
-
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Return numbers with commas between, consecutive ones as a range.
-
-    Example:
-        >>> ranges_text([3, 1]), ranges_text([0, 1, 2, 3, 9])
-        ('3, 1', '0-3, 9')
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hookscope.errors import RequestError
 from hookscope.results.records import Record
-from hookscope.specs.patterns import ROOT
+from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.specs.record_kinds import (
     ATTENTION,
     INPUT,
@@ -18,7 +18,6 @@ from hookscope.specs.record_kinds import (
     UNEDITED,
     WEIGHT,
 )
-from hookscope.views.text.formats import layer_text
 
 OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
 WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "others"

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import shape_label
 from hookscope.results.dimensions import find_channel_dim
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
 from hookscope.specs.tensor_key import WHOLE
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
-from hookscope.views.images.figure_labels import quantity_name, shape_label
+from hookscope.views.images.figure_labels import quantity_name
 from hookscope.views.images.plot_choice import TensorPart
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.suggestions import did_you_mean
 from hookscope.results.dimensions import find_channel_dim, layout
 from hookscope.results.positions import choose_parts
 from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
+from hookscope.stores.captures.capture_file import CaptureFile
 
 _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
 _NEEDED = {

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.results.runs.key_curves import KeyCurves, read_key_curves
-from hookscope.results.runs.series import MEASURES, Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.file_analysis.runs.key_curves import KeyCurves, read_key_curves
+from hookscope.stores.runs.series import MEASURES, Series
+from hookscope.stores.runs.training_run import TrainingRun
 
 MAX_PANELS = 24
 # Without a KEY: the key and the measure of each panel.

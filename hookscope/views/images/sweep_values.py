@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from hookscope.files.words import number_text
 from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.views.images.colors import ColorScale
-from hookscope.views.text.formats import number_text
 
 UNSIGNED = ("kl", "output")  # metrics that are not negative
 DIGITS = 3  # of a value in a cell

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims, token_labels
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.images.colors import ColorScale
 
 BINS = 16

@@ -14,10 +14,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
 from hookscope.errors import RequestError
-from hookscope.results.features.manifest_schema import SIDES, VisiblePart
-from hookscope.results.units.top_inputs import RankedInput, TopInputs
+from hookscope.file_analysis.units.top_inputs import RankedInput, TopInputs
+from hookscope.files.words import number_text, plural
+from hookscope.stores.features.manifest_schema import SIDES, VisiblePart
 from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label, Pixels, Tile
-from hookscope.views.text.formats import number_text, plural
 from hookscope.views.text.top import input_name, quantile_text, top_title
 
 SIDE = 96  # of a picture, in pixels at 150 dots per inch; as are the lengths below

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hookscope.errors import RequestError
-from hookscope.results.units.top_inputs import RankedInput, TopInputs
+from hookscope.file_analysis.units.top_inputs import RankedInput, TopInputs
+from hookscope.files.words import number_text
 from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label
-from hookscope.views.text.formats import number_text
 from hookscope.views.text.text_context import marked_text
 from hookscope.views.text.top import input_name, quantile_text, top_title
 

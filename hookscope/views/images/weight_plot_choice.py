@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.files.shell_words import cite_command
-from hookscope.results.weights.weight_reader import WeightReader
+from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import shape_label
 from hookscope.specs.choices import PLOT_KINDS
-from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, choose_keys, modules_above
-from hookscope.views.images.figure_labels import shape_label
 from hookscope.views.images.plot_choice import PlotChoice, TensorPart
 
 FLOW, HIST, FILTERS, CURVE = "flow", "hist", "filters", "curve"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis.weights.weight_reader import WeightReader, as_slice, full_index
+from hookscope.files.words import shape_label
 from hookscope.results.numpy_stats import magnitude
-from hookscope.results.weights.weight_reader import WeightReader, as_slice, full_index
-from hookscope.views.images.figure_labels import shape_label
 from hookscope.views.images.plot_choice import TensorPart
 
 MAX_SIDE = 1024  # cells of a side of a matrix, and of a curve

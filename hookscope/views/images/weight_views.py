@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hookscope.results.weights.weight_reader import WeightReader
-from hookscope.results.weights.weight_set import WeightSet
-from hookscope.specs.progress import NamedProgress
+from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.files.progress import NamedProgress
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, modules_above
+from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images.tensor_view import TensorSummary, read_tensor_view, summarize_tensor
 
 _PASSES = 3  # over a tensor with its values: statistics, the largest entries, the histogram
@@ -57,7 +57,7 @@ def choose_weights(weights: WeightSet, keys: Sequence[str]) -> WeightChoice:
         RequestError: a key matches nothing, or its slice cannot be parsed.
 
     Example:
-        >>> from hookscope.results.weights.open_weights import open_weights
+        >>> from hookscope.stores.weights.open_weights import open_weights
         >>> choice = choose_weights(open_weights("sample_models/digits.safetensors"), ["fc"])
         >>> [name for name, index in choice.parts], choice.is_table
         (['fc.bias', 'fc.weight'], True)

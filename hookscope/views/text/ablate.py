@@ -6,8 +6,9 @@ import math
 
 from rich.text import Text
 
+from hookscope.files.words import number_text, plural
 from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
-from hookscope.views.text.formats import layer_text, number_text, plural
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -18,17 +19,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     skipped_lines,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 MAX_ROWS = 30  # rows on a terminal; a pipe gets all
 METHOD_TEXT = {

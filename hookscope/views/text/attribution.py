@@ -11,16 +11,12 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.attribution import Attribution, AttributionRow, TokenAttribution
 from hookscope.views.images.colors import ColorScale
-from hookscope.views.text.formats import number_text, plural, token_text
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
     TextOptions,
     join_blocks,
     result_table,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.files.words import number_text, plural, shape_text
 from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.results.records import Recording
-from hookscope.views.text.formats import layer_text, number_text, plural, shape_text
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -17,17 +18,8 @@ from hookscope.views.text.shared_parts import (
     probability_cell,
     untrained_lines,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     Column("input"),

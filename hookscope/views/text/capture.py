@@ -8,11 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.files.words import count_text, number_text
 from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
 from hookscope.specs.edit import VALUE_OPERATIONS
+from hookscope.specs.patterns import layer_text
 from hookscope.specs.record_kinds import ATTENTION, COLUMN
-from hookscope.views.text.formats import count_text, layer_text, number_text
 from hookscope.views.text.shared_parts import (
     CHANGE_COLUMNS,
     CHANGE_SQUEEZE,
@@ -33,12 +34,8 @@ from hookscope.views.text.shared_parts import (
     share_cell,
     untrained_lines,
 )
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
     TextOptions,
     join_blocks,
     result_table,

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 from rich.text import Text
 
 from hookscope.files import strict_json
+from hookscope.files.output_path import REPORT_MARKS
+from hookscope.files.words import number_text, plural, visible
 from hookscope.results.health import Finding, Health
 from hookscope.specs.health_checks import (
     CHECKS,
@@ -23,10 +25,9 @@ from hookscope.specs.health_checks import (
     WARNING,
     Check,
 )
-from hookscope.specs.output_path import REPORT_MARKS
+from hookscope.specs.patterns import layer_text
 from hookscope.specs.run_checks import RUN_CHECKS, SKIPPED
 from hookscope.specs.weight_checks import UNDERFLOW, WEIGHT_CHECKS
-from hookscope.views.text.formats import layer_text, number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
 from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sentence

@@ -7,10 +7,10 @@ import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hookscope.views.text.formats import FULL_DIGITS, full_text, visible
+from hookscope.files.words import FULL_DIGITS, full_text, visible
 
 if TYPE_CHECKING:
-    from hookscope.views.text.text_table import Cell, Table
+    from hookscope.views.text.table import Cell, Table
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.diff.diff_result import (
+from hookscope.files.words import count_text, plural, shape_text
+from hookscope.results.diff_result import (
     BY_FOLD,
     BY_MAP,
     BY_NAME,
@@ -16,7 +17,6 @@ from hookscope.results.diff.diff_result import (
     TensorComparison,
     UnmatchedTensor,
 )
-from hookscope.views.text.formats import count_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -24,17 +24,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     share_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     Column("tensor"),

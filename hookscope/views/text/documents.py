@@ -10,15 +10,15 @@ from hookscope.results.gradient_flow import gradient_marks
 
 if TYPE_CHECKING:
     from hookscope.errors import ForwardError
-    from hookscope.results.features.features import Features
+    from hookscope.file_analysis.runs.key_curves import KeyCurves
+    from hookscope.file_analysis.runs.run_summary import RunSummary
     from hookscope.results.module_tree import ModuleTree
     from hookscope.results.records import Recording
-    from hookscope.results.runs.key_curves import KeyCurves
-    from hookscope.results.runs.run_list import RunList
-    from hookscope.results.runs.run_summary import RunSummary
     from hookscope.results.trace_events import Trace
-    from hookscope.results.weights.weight_set import WeightSet
     from hookscope.specs.catalog import ModelInfo
+    from hookscope.stores.features.features import Features
+    from hookscope.stores.runs.run_list import RunList
+    from hookscope.stores.weights.weight_set import WeightSet
     from hookscope.views.images.tensor_view import TensorEntry, TensorSummary, TensorView
 
 SCHEMA = 1

@@ -8,23 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
-from hookscope.results.features.manifest_schema import places_of_maxima
+from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
 from hookscope.results.records import Recording
-from hookscope.views.text.formats import (
-    bytes_text,
-    count_text,
-    layer_text,
-    plural,
-    shape_text,
-    short_count_text,
-)
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.features.manifest_schema import places_of_maxima
 from hookscope.views.text.shared_parts import ALERT_STYLE, count_cell, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
     TextOptions,
     join_blocks,
     result_table,
@@ -33,10 +23,10 @@ from hookscope.views.text.text_table import (
 )
 
 if TYPE_CHECKING:
-    from hookscope.results.features.features import Features
-    from hookscope.results.features.folder_verification import Verification
-    from hookscope.results.features.manifest_schema import Manifest
     from hookscope.results.metadata import LayerStatistics
+    from hookscope.stores.features.features import Features
+    from hookscope.stores.features.folder_verification import Verification
+    from hookscope.stores.features.manifest_schema import Manifest
 
 EXTRACTION_COLUMNS = (
     Column("layer"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.diff.diff_result import CLOSE, DIFFERS, EQUAL
-from hookscope.results.features.features_diff import FeatureChange, FeaturesDiff
-from hookscope.views.text.formats import count_text, plural, shape_text
+from hookscope.file_analysis.features.features_diff import FeatureChange, FeaturesDiff
+from hookscope.files.words import count_text, plural, shape_text
+from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -15,17 +15,8 @@ from hookscope.views.text.shared_parts import (
     join_names,
     number_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     *(Column("key"), Column("shape of a row", "shape"), Column("dtype", optional=True)),

@@ -5,19 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from hookscope.errors import ForwardError
+from hookscope.files.words import plural
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
-from hookscope.views.text.formats import layer_text, plural
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.shared_parts import ALERT_STYLE
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    sentence,
-    table_lines,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, sentence, table_lines
 from hookscope.views.text.tree import tree_lines, type_cell
 
 MAX_CALLS = 20  # calls that a terminal shows, unless all are asked for

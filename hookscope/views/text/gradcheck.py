@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
-from hookscope.views.text.formats import count_text, plural, shape_text
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     Column("input"),

@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.files.words import number_text
 from hookscope.results.gradient_flow import VANISHING, gradient_marks
 from hookscope.results.metadata import PenaltyMetadata
 from hookscope.results.records import Record, Recording
@@ -18,7 +19,6 @@ from hookscope.views.text.capture import (
     top_change_lines,
     verified_lines,
 )
-from hookscope.views.text.formats import number_text
 from hookscope.views.text.shared_parts import (
     GRADIENT_LEGEND,
     ORIGIN_COLUMNS,
@@ -30,17 +30,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     origin_cells,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.text.tokens import next_token_change_lines, padding_lines, prompt_lines
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")

@@ -10,7 +10,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from hookscope.views.text.formats import layer_text, visible
+from hookscope.files.words import visible
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.text_table import TextOptions
 
 _NAME_SHARE = 0.35  # of the width, for the names of layers

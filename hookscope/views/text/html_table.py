@@ -9,10 +9,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from hookscope.views.text.formats import plural, visible
+from hookscope.files.words import plural, visible
 
 if TYPE_CHECKING:
-    from hookscope.views.text.text_table import Cell, Row, Table
+    from hookscope.views.text.table import Cell, Row, Table
 
 # The styles of a terminal in colours that are legible on a light and on a dark page.
 _STYLES = {

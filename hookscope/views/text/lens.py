@@ -6,17 +6,14 @@ import math
 
 from rich.text import Text
 
+from hookscope.files.words import percent_text, plural, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
+from hookscope.specs.patterns import layer_text
 from hookscope.views.images.colors import SEQUENTIAL
-from hookscope.views.text.formats import layer_text, percent_text, plural, token_text
 from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
     TextOptions,
     join_blocks,
     result_table,

@@ -21,15 +21,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from hookscope.results.runs.run_summary import thin_out
-from hookscope.results.runs.series import LOSS, Series
-from hookscope.views.text.formats import (
-    count_text,
-    layer_text,
-    number_text,
-    percent_text,
-    visible,
-)
+from hookscope.file_analysis.runs.run_summary import thin_out
+from hookscope.files.words import count_text, number_text, percent_text, visible
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.series import LOSS, Series
 from hookscope.views.text.small_curves import trend_text
 
 PLAIN_SECONDS = 30.0  # between two lines where there is no terminal

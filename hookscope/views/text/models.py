@@ -6,18 +6,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from hookscope.files.words import count_text, plural, short_count_text
 from hookscope.specs.catalog import ModelInfo
-from hookscope.views.text.formats import count_text, plural, short_count_text
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, result_table, sentence
 
 COLUMNS = (
     Column("model"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hookscope.files.escapes import visible
+from hookscope.escapes import visible
 from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
 from hookscope.specs.patterns import ROOT
 from hookscope.views.text.tree import MAX_ARGUMENTS_LENGTH, short_signature

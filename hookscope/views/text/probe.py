@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.probes.layer_probes import LayerProbes
-from hookscope.views.text.formats import count_text, layer_text, number_text, plural, shape_text
+from hookscope.files.words import count_text, number_text, plural, shape_text
+from hookscope.results.layer_probes import LayerProbes
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 _BAR = 20  # cells of a score of 1
 

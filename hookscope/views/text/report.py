@@ -6,7 +6,7 @@ from typing import Protocol
 
 from rich.text import Text
 
-from hookscope.views.text.formats import plural
+from hookscope.files.words import plural
 from hookscope.views.text.shared_parts import NOTICE_STYLE
 from hookscope.views.text.text_table import TextOptions, sentence
 

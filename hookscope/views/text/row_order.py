@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from hookscope.views.text.text_table import Column, Row, Table
+    from hookscope.views.text.table import Column, Row, Table
 
 
 def order_rows(table: Table, sort: str) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.runs.run_diff import (
+from hookscope.file_analysis.runs.run_diff import (
     BATCH,
     LEARNING_RATE,
     LOSS,
@@ -15,32 +15,18 @@ from hookscope.results.runs.run_diff import (
     RunDifference,
     RunDiffs,
 )
-from hookscope.results.runs.series_kinds import (
+from hookscope.files.words import FULL_DIGITS, count_text, full_text, plural
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.series_kinds import (
     OUTPUT,
     OUTPUT_GRAD,
     PARAMETER,
     PARAMETER_GRAD,
     UPDATE,
 )
-from hookscope.views.text.formats import (
-    FULL_DIGITS,
-    count_text,
-    full_text,
-    layer_text,
-    plural,
-)
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, join_names, number_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COUNTS = (
     Column("series"),

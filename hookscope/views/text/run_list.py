@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.runs.run_list import ListedRun, RunList
-from hookscope.views.text.formats import count_text, visible
+from hookscope.files.words import count_text, visible
+from hookscope.stores.runs.run_list import ListedRun, RunList
 from hookscope.views.text.shared_parts import ALERT_STYLE, number_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    result_table,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, result_table
 
 COLUMNS = (
     Column("run"),

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.files.words import (
+    DIGITS,
+    cosine_text,
+    count_text,
+    number_text,
+    percent_text,
+    plural,
+    shape_text,
+)
 from hookscope.results.ablation import SkippedLayer
 from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
 from hookscope.results.metadata import (
@@ -17,18 +26,10 @@ from hookscope.results.metadata import (
     has_random_weights,
 )
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
+from hookscope.specs.patterns import layer_text
 from hookscope.specs.record_kinds import PARAM_GRAD
-from hookscope.views.text.formats import (
-    DIGITS,
-    cosine_text,
-    count_text,
-    layer_text,
-    number_text,
-    percent_text,
-    plural,
-    shape_text,
-)
-from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, TextOptions, sentence
+from hookscope.views.text.table import Cell, Column, Row, Squeeze
+from hookscope.views.text.text_table import TextOptions, sentence
 
 if TYPE_CHECKING:
     from hookscope.results.stats import Stats

@@ -7,26 +7,17 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.files.words import count_text, plural, shape_text, visible
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.views.images.tensor_view import Bin, TensorView
-from hookscope.views.text.formats import count_text, plural, shape_text, visible
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     nonfinite_note,
     number_cell,
     share_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    sentence,
-    table_lines,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, sentence, table_lines
 from hookscope.views.text.weights import statistics_lines
 
 NUMBERS = ("mean", "std", "min", "max", "norm")

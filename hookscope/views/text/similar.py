@@ -9,16 +9,14 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from hookscope.results.similarity.layer_similarity import ComparedFolder, LayerSimilarity
+from hookscope.files.words import count_text, plural, visible
+from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
+from hookscope.specs.patterns import layer_text
 from hookscope.specs.similarity_options import MEASURES
 from hookscope.views.images.colors import ColorScale
-from hookscope.views.text.formats import count_text, layer_text, plural, visible
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Table,
     TextOptions,
     join_blocks,
     result_table,
@@ -64,7 +62,7 @@ def short_names(folder: ComparedFolder) -> list[str]:
     """Return the names of layers: without ``/output`` if no other layer has the same name.
 
     Example:
-        >>> from hookscope.results.similarity.layer_similarity import ComparedLayer
+        >>> from hookscope.results.layer_similarity import ComparedLayer
         >>> keys = ("fc/output", "conv/output", "conv/input")
         >>> short_names(ComparedFolder("f", "m", tuple(ComparedLayer(key, ()) for key in keys)))
         ['fc', 'conv/output', 'conv/input']

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hookscope.views.text.formats import count_text, number_text
+from hookscope.files.words import count_text, number_text
 
 LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 NONFINITE = "!"

@@ -6,10 +6,11 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.files.words import shape_text
 from hookscope.results.records import Record, Recording
+from hookscope.specs.patterns import layer_text
 from hookscope.specs.record_kinds import PARAM_UPDATE
 from hookscope.views.text.capture import drift_lines, edit_note, effect_lines, top_change_lines
-from hookscope.views.text.formats import layer_text, shape_text
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import (
     count_cell,
@@ -19,17 +20,8 @@ from hookscope.views.text.shared_parts import (
     note_cell,
     number_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.text.tokens import next_token_change_lines, prompt_lines
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")

@@ -6,10 +6,11 @@ import math
 
 from rich.text import Text
 
+from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.specs.choices import SWEEP_METRICS
+from hookscope.specs.patterns import layer_text
 from hookscope.views.images.sweep_values import cell_text, cell_value, sweep_scale, sweep_values
-from hookscope.views.text.formats import layer_text, number_text, plural, token_text
 from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
@@ -20,17 +21,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     skipped_lines,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 CELL_WIDTH = 8  # of a column of the heat map
 _ROUNDED = {

@@ -10,8 +10,8 @@ from itertools import accumulate
 
 from rich.cells import cell_len
 
-from hookscope.results.units.top_inputs import RankedInput
-from hookscope.views.text.formats import visible
+from hookscope.file_analysis.units.top_inputs import RankedInput
+from hookscope.files.words import visible
 
 DOTS = "..."
 _LONGEST = 8  # characters in a cell, on average, that are measured

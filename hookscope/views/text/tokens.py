@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.files.words import plural, visible
 from hookscope.results.metadata import TokenProbability
 from hookscope.results.records import Recording
 from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of
-from hookscope.views.text.formats import plural, visible
 from hookscope.views.text.shared_parts import (
     CHANGE_COLUMNS,
     CHANGE_SQUEEZE,
@@ -19,16 +19,8 @@ from hookscope.views.text.shared_parts import (
     probability_cell,
     untrained_lines,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    sentence,
-    table_lines,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, sentence, table_lines
 
 MAX_TOKENS = 16  # of a row on a terminal; a pipe gets all of them
 MAX_ROWS = 3  # of a batch on a terminal

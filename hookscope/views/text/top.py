@@ -13,8 +13,8 @@ from functools import partial
 from rich.cells import cell_len
 from rich.text import Text
 
-from hookscope.results.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
-from hookscope.views.text.formats import (
+from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.files.words import (
     DIGITS,
     count_text,
     number_text,
@@ -23,15 +23,11 @@ from hookscope.views.text.formats import (
     visible,
 )
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_context import marked_text
 from hookscope.views.text.text_table import (
     GAP,
     NAME_SHARE,
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
     TextOptions,
     join_blocks,
     result_table,

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from hookscope.files.words import bytes_text, count_text, number_text, plural, shape_text
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
-from hookscope.views.text.formats import (
-    bytes_text,
-    count_text,
-    layer_text,
-    number_text,
-    plural,
-    shape_text,
-)
+from hookscope.specs.patterns import layer_text
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import count_cell, coverage_lines
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     Column("layer"),

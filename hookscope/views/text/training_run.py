@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.runs.key_curves import KeyCurves
-from hookscope.results.runs.run_export import ExportedRun
-from hookscope.results.runs.run_info import LossRule, RunInfo, place_of
-from hookscope.results.runs.run_summary import LayerSummary, RunSummary
-from hookscope.results.runs.series import MEASURES
-from hookscope.results.runs.training_run import TrainingRun
-from hookscope.views.text.formats import count_text, layer_text, number_text, plural
+from hookscope.file_analysis.runs.key_curves import KeyCurves
+from hookscope.file_analysis.runs.run_summary import LayerSummary, RunSummary
+from hookscope.files.words import count_text, number_text, plural
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.run_export import ExportedRun
+from hookscope.stores.runs.run_info import LossRule, RunInfo, place_of
+from hookscope.stores.runs.series import MEASURES
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -20,17 +21,8 @@ from hookscope.views.text.shared_parts import (
     share_cell,
 )
 from hookscope.views.text.small_curves import plot_lines, trend_text
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 DEFAULT_SCHEDULE = "steps 0, 1, 2, 4, 8, 16, 32, then every 50th"
 LOSS_RULES: dict[LossRule, str] = {

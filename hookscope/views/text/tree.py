@@ -6,27 +6,13 @@ import re
 
 from rich.text import Text
 
+from hookscope.files.words import bytes_text, count_text, plural, short_count_text
 from hookscope.results.module_tree import ModuleNode, ModuleTree
-from hookscope.specs.patterns import ROOT
-from hookscope.views.text.formats import (
-    bytes_text,
-    count_text,
-    layer_text,
-    plural,
-    short_count_text,
-)
+from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.text.name_guides import name_guides
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, result_table, sentence
 
 MAX_OTHER_SHAPES = 2
 MAX_TYPE_LENGTH = (

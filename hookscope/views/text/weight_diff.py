@@ -8,10 +8,8 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from hookscope.results.diff.diff_result import CLOSE, DIFFERS, EQUAL
-from hookscope.results.weights.weight_diff import WeightChange, WeightDiff, WeightSide
-from hookscope.results.weights.weight_set import WeightTensor
-from hookscope.views.text.formats import (
+from hookscope.file_analysis.weights.weight_diff import WeightChange, WeightDiff, WeightSide
+from hookscope.files.words import (
     bytes_text,
     cosine_text,
     count_text,
@@ -21,6 +19,8 @@ from hookscope.views.text.formats import (
     shape_text,
     short_count_text,
 )
+from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
+from hookscope.stores.weights.weight_set import WeightTensor
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -29,17 +29,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     share_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 COLUMNS = (
     Column("tensor"),

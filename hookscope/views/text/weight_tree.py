@@ -8,30 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from hookscope.results.weights.weight_tree import WeightNode, WeightTree
-from hookscope.views.text.formats import (
-    bytes_text,
-    count_text,
-    layer_text,
-    plural,
-    shape_text,
-    short_count_text,
-)
+from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
 from hookscope.views.text.name_guides import name_guides
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 if TYPE_CHECKING:
-    from hookscope.results.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_hashes import WeightHashes
 
 COLUMNS = (
     Column("tensor"),

@@ -7,26 +7,17 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.files.words import bytes_text, count_text, plural, shape_text
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 from hookscope.views.images.tensor_view import TensorSummary
-from hookscope.views.text.formats import bytes_text, count_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     nonfinite_note,
     number_cell,
     share_cell,
 )
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Squeeze,
-    Table,
-    TextOptions,
-    join_blocks,
-    result_table,
-    sentence,
-)
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (

@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.analysis.cams.cam_run import CLASSES
 from hookscope.errors import HookscopeError, LossError, RequestError
+from hookscope.model_analysis.cams.cam_run import CLASSES
 from hookscope.specs.cam_methods import AT_INPUT, FROM_INPUT, METHODS
 from tests.analysis.cams.models import (
     WITHOUT_ATTENTION,

@@ -14,10 +14,10 @@ from matplotlib import colormaps
 from PIL import Image
 
 import hookscope
-from hookscope.analysis.cams.overlay import draw_overlay, save_overlay
 from hookscope.cli.main import cli
 from hookscope.errors import RequestError
-from hookscope.specs.output_path import check_output, picture_ending
+from hookscope.files.output_path import check_output, picture_ending
+from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
 from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE, TITLE
 from hookscope.views.images.colors import INFINITE, NAN
 from tests.analysis.cams.models import Overwritten, images, seeded

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
-from hookscope.analysis.cams.cam_input import find_image
-from hookscope.analysis.cams.class_score import ClassScore
-from hookscope.analysis.cams.score_gradients import LayerPass, clone_at_layer, observe_layer
 from hookscope.execution.prepare import prepare
+from hookscope.model_analysis.cams.cam_input import find_image
+from hookscope.model_analysis.cams.class_score import ClassScore
+from hookscope.model_analysis.cams.score_gradients import LayerPass, clone_at_layer, observe_layer
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from tests.analysis.cams.models import (
     Functions,

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.results.diff.diff_result import Diff
-from hookscope.results.diff.value_matches import Fingerprint
+from hookscope.file_analysis.captures.value_matches import Fingerprint
+from hookscope.results.diff_result import Diff
 from tests.sources.onnx.conftest import export
 
 EXPORTERS = {"newer": {"dynamo": True}, "older": {"dynamo": False}}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
-from hookscope.results.diff.comparator import Comparator, measure_errors
-from hookscope.results.diff.diff_result import ErrorMetrics, TensorComparison
+from hookscope.file_analysis.captures.comparator import Comparator, measure_errors
+from hookscope.results.diff_result import ErrorMetrics, TensorComparison
 from hookscope.results.records import Record
 from hookscope.results.stats import BLOCK
 from hookscope.specs.tolerances import check_tolerances, tolerances

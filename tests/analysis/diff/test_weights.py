@@ -15,8 +15,8 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.results.weights.open_weights import open_weights
-from hookscope.results.weights.weight_diff import WeightDiff
+from hookscope.file_analysis.weights.weight_diff import WeightDiff
+from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.text.weight_diff import weight_diff_lines
 from tests.analysis.diff import nets

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import hookscope
-from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.errors import ForwardError, LossError, RequestError
+from hookscope.files.words import ranges_text
+from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.results.health import Finding, Health
-from hookscope.views.images.figure_labels import ranges_text
 from tests.analysis.health import faulty
 from tests.analysis.health.faulty import FOUND
 from tests.hooks.test_values import Module, hooks_left

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hookscope.results.runs.run_info import RunInfo
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.run_info import RunInfo
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
 
 LOSS = Series("", "loss", "value")
 Rows = Sequence[tuple[int, Mapping[Series, float]]]

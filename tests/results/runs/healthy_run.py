@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hookscope.results.runs.run_info import RunInfo
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import LAYERS, STEPS, Series
+from hookscope.stores.runs.run_info import RunInfo
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import LAYERS, STEPS, Series
 
 MODEL = "net"
 # In execution order: a model is called last, when all its layers have returned.

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hookscope.errors import ResultsFileError
-from hookscope.results.runs.rank_runs import RankRuns, open_run
-from hookscope.results.runs.run_info import RunEvent
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.rank_runs import RankRuns, open_run
+from hookscope.stores.runs.run_info import RunEvent
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
 
 from .conftest import LOSS, Rows, model_info, run_info, write_run
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import hookscope
 from hookscope.errors import ResultsFileError
-from hookscope.results.runs.row_blocks import (
+from hookscope.stores.runs.row_blocks import (
     BlockFile,
     RowBlock,
     block_files,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError, RequestError
-from hookscope.results.runs.run_comparator import compare_runs
-from hookscope.results.runs.run_diff import (
+from hookscope.file_analysis.runs.run_comparator import compare_runs
+from hookscope.file_analysis.runs.run_diff import (
     KINDS,
     LEARNING_RATE,
     LOSS,
@@ -23,8 +23,8 @@ from hookscope.results.runs.run_diff import (
     UPDATE,
     RunDiff,
 )
-from hookscope.results.runs.series import LAYERS
 from hookscope.specs.diff_request import RunDiffOptions
+from hookscope.stores.runs.series import LAYERS
 from hookscope.views.text.run_diff import run_diff_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.results.runs.healthy_run import TRAINED, TYPES, HealthyRun

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import hookscope
 from hookscope.errors import LayerError, RequestError, StoreError
-from hookscope.results.runs.event_file import _masked_crc, write_scalars
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.event_file import _masked_crc, write_scalars
+from hookscope.stores.runs.series import Series
 from tests.conftest import Run
 
 from .conftest import LOSS, write_run

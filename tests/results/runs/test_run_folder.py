@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import RequestError, StoreError
-from hookscope.results.runs.run_folder import create_run_folder
+from hookscope.stores.runs.run_folder import create_run_folder
 
 from .conftest import write_run
 
@@ -17,7 +17,7 @@ RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
 CREATE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from hookscope.results.runs.run_folder import create_run_folder
+from hookscope.stores.runs.run_folder import create_run_folder
 print(ready := "ready", flush=True)
 sys.stdin.readline()
 print(create_run_folder("train.py", None, os.environ))

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis.run_findings.loss_curve import find_spike
+from hookscope.file_analysis.run_findings.run_health import CHECK_FUNCTIONS, check_run
 from hookscope.results.health import Finding, Health
-from hookscope.results.runs.findings.loss_curve import find_spike
-from hookscope.results.runs.findings.run_health import CHECK_FUNCTIONS, check_run
-from hookscope.results.runs.run_info import RunEvent
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import Series
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions
 from hookscope.specs.health_checks import LEVELS
 from hookscope.specs.run_checks import RUN_CHECKS, RunThresholds
+from hookscope.stores.runs.run_info import RunEvent
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
 from tests.results.runs.healthy_run import MODEL, TRAINED, TYPES, HealthyRun
 
 NAN, INF = math.nan, math.inf

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.results.runs.row_blocks import block_files
-from hookscope.results.runs.run_info import RunEvent, read_info
-from hookscope.results.runs.run_writer import RunWriter
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.row_blocks import block_files
+from hookscope.stores.runs.run_info import RunEvent, read_info
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
 
 from .conftest import LOSS, run_info
 
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from hookscope.results.runs import run_writer
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.series import Series
 from tests.results.runs.conftest import run_info
 run_writer.MAX_SECONDS = 0.0005  # many small files, merged often
 writer = run_writer.RunWriter(Path(sys.argv[2]), run_info())

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hookscope.errors import MissingKeyError, ResultsFileError
-from hookscope.results.runs.run_info import SERIES_FILE
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun, is_run_folder
+from hookscope.stores.runs.run_info import SERIES_FILE
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun, is_run_folder
 
 from .conftest import LOSS, write_run
 

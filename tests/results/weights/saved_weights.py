@@ -11,7 +11,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.stores.weights.weight_set import WeightSet
 
 State = Mapping[str, torch.Tensor]
 EIGHTS = (

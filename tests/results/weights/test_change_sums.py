@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from hookscope.results.weights.change_sums import WINDOW, ChangeSums
-from hookscope.results.weights.weight_diff import ChangeMeasures
+from hookscope.file_analysis.weights.change_sums import WINDOW, ChangeSums
+from hookscope.file_analysis.weights.weight_diff import ChangeMeasures
 
 KINDS = ("f2", "f4", "f8", "i1", "u1", "i4", "i8", "?", "c8")
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import LayerError, RequestError, WeightsFileError
-from hookscope.results.weights.open_weights import open_weights
-from hookscope.results.weights.weight_tree import WeightTree
+from hookscope.stores.weights.open_weights import open_weights
+from hookscope.stores.weights.weight_tree import WeightTree
 from tests.results.weights.saved_weights import assert_same
 
 

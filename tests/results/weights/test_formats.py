@@ -12,8 +12,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from hookscope.errors import RequestError, WeightsFileError
-from hookscope.results.weights import quantised_values
-from hookscope.results.weights.open_weights import is_weights, open_weights
+from hookscope.stores.weights import quantised_values
+from hookscope.stores.weights.open_weights import is_weights, open_weights
 from tests.results.weights.saved_weights import (
     EIGHTS,
     FORMATS,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from hookscope.errors import WeightsFileError
-from hookscope.results.weights import strided_values
-from hookscope.results.weights.strided_location import StridedLocation, span_of
+from hookscope.stores.weights import strided_values
+from hookscope.stores.weights.tensor_location import StridedLocation, span_of
 
 NUMBERS = np.arange(20_000, dtype="<f4")
 

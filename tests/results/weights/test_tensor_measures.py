@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save_file
 
 from hookscope.errors import WeightsFileError
-from hookscope.results.weights.channel_measures import ChannelSums, find_outliers
-from hookscope.results.weights.open_weights import open_weights
-from hookscope.results.weights.tensor_measures import measure_weights
-from hookscope.results.weights.weight_set import WeightSet
+from hookscope.file_analysis.weights.channel_measures import ChannelSums, find_outliers
+from hookscope.file_analysis.weights.tensor_measures import measure_weights
+from hookscope.stores.weights.open_weights import open_weights
+from hookscope.stores.weights.weight_set import WeightSet
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn),

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError, RequestError, WeightsFileError
-from hookscope.results.weights.tensor_pairs import TensorPairs, match_tensors, select_pairs
-from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.file_analysis.weights.tensor_pairs import TensorPairs, match_tensors, select_pairs
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
 NET = ["conv1.weight", "body.0.conv.weight", "body.0.conv.bias", "body.1.conv.weight", "fc.weight"]
 LLAMA = [f"model.layers.{n}.self_attn.q_proj.weight" for n in range(3)]

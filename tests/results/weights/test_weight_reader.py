@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from hookscope.errors import RequestError
-from hookscope.results.weights import weight_reader
-from hookscope.results.weights.open_weights import open_weights
-from hookscope.results.weights.weight_reader import WeightReader
+from hookscope.file_analysis.weights import weight_reader
+from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.specs.tensor_key import choose_keys, modules_above
+from hookscope.stores.weights.open_weights import open_weights
 
 VALUES = np.random.default_rng(0).standard_normal((9, 4, 5, 3)).astype(np.float32)
 S = np.s_

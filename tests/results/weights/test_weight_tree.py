@@ -10,8 +10,8 @@ import torch
 
 import hookscope
 from hookscope.errors import LayerError, RequestError
-from hookscope.results.weights.open_weights import open_weights
-from hookscope.results.weights.weight_tree import DtypeTotal, WeightTree
+from hookscope.stores.weights.open_weights import open_weights
+from hookscope.stores.weights.weight_tree import DtypeTotal, WeightTree
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.results.weights.saved_weights import save_safetensors, save_torch

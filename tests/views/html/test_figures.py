@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 import hookscope
-from hookscope.results.capture_file import open_capture
+from hookscope.stores.captures.capture_file import open_capture
 from hookscope.views.html.page import Page, PageFigure
 from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_images import input_figure

@@ -13,8 +13,8 @@ import torch
 
 import hookscope
 from hookscope.errors import LayerError
-from hookscope.results.capture_file import open_capture
 from hookscope.specs.patterns import compile_pattern
+from hookscope.stores.captures.capture_file import open_capture
 
 SCRIPT = "<script>alert(1)</script>"
 

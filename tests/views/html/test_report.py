@@ -18,8 +18,8 @@ from PIL import Image
 from torch import nn
 
 import hookscope
-from hookscope.results.capture_file import open_capture
 from hookscope.results.records import Record, Recording
+from hookscope.stores.captures.capture_file import open_capture
 from hookscope.views.html.page_builder import build_page, figure_or_note
 from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
 from hookscope.views.html.page_limits import (

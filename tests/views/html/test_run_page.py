@@ -16,8 +16,8 @@ from hypothesis.extra.numpy import arrays
 
 import hookscope
 from hookscope.results.health import Finding
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.html.packed_values import MISSING, NAN, StepColumns
 from hookscope.views.html.run_page import RunPage, write_run_page
 from hookscope.views.html.run_page_builder import build_run_page

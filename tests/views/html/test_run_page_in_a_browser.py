@@ -9,8 +9,8 @@ import pytest
 
 import hookscope
 from hookscope.results.health import Finding
-from hookscope.results.runs.series import Series
-from hookscope.results.runs.training_run import TrainingRun
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.html.run_page import write_run_page
 from hookscope.views.html.run_page_builder import build_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run

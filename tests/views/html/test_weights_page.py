@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import hookscope
-from hookscope.results.weights.open_weights import open_weights
+from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.html import weights_page_builder
 from hookscope.views.html.weights_page import WeightsPage, write_weights_page
 from hookscope.views.html.weights_page_builder import build_weights_page

@@ -12,8 +12,8 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import RequestError
+from hookscope.files import output_path as outputs
 from hookscope.hooks.capture import Capture
-from hookscope.specs import output_path as outputs
 
 BEGINNINGS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".svg": b"<?xml", ".pdf": b"%PDF"}
 

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 import hookscope
-from hookscope.results.similarity.layer_similarity import (
+from hookscope.results.layer_similarity import (
     ComparedFolder,
     ComparedLayer,
     LayerSimilarity,

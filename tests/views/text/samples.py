@@ -20,12 +20,12 @@ from hookscope.results.ablation import (
     SkippedLayer,
     rank_ablations,
 )
-from hookscope.results.capture_file import CaptureFile, open_capture
-from hookscope.results.diff.diff_result import Diff, ErrorMetrics, TensorComparison, UnmatchedTensor
+from hookscope.results.diff_result import Diff, ErrorMetrics, TensorComparison, UnmatchedTensor
 from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
+from hookscope.stores.captures.capture_file import CaptureFile, open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
 from hookscope.views.images.tensor_view import TensorView, read_tensor_view
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from hookscope.escapes import encodable
 from hookscope.files import strict_json
-from hookscope.files.escapes import encodable
 from hookscope.hooks.capture import Capture
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views.text.documents import (

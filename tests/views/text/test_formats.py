@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from hookscope.views.text.formats import (
+from hookscope.files.words import (
     bytes_text,
     fold,
     full_text,

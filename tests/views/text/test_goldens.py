@@ -33,8 +33,9 @@ from hookscope.views.text.show import COLUMNS as SHOW_COLUMNS
 from hookscope.views.text.show import tensor_lines
 from hookscope.views.text.step import COLUMNS as STEP_COLUMNS
 from hookscope.views.text.step import step_lines
+from hookscope.views.text.table import Column
 from hookscope.views.text.terminal_maps import map_lines
-from hookscope.views.text.text_table import Column, TextOptions
+from hookscope.views.text.text_table import TextOptions
 from hookscope.views.text.trace import COLUMNS as TRACE_COLUMNS
 from hookscope.views.text.trace import trace_lines
 from hookscope.views.text.tree import tree_lines

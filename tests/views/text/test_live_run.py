@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.series import Series
 from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
 
 fcntl = pytest.importorskip("fcntl")  # which Windows does not have
@@ -26,7 +26,7 @@ LINES, COLUMNS = 24, 80
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from hookscope.results.runs.series import Series
+from hookscope.stores.runs.series import Series
 from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
 view = LiveView(sys.stderr, "train.py")
 steps = []

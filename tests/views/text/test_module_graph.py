@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.files.escapes import visible
+from hookscope.escapes import visible
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.views.text.module_graph import dot_text, mermaid_text
 from tests.views.text.samples import ODD_NAMES, small_tree

@@ -8,14 +8,8 @@ import pytest
 
 from hookscope.errors import RequestError
 from hookscope.views.text.shared_parts import number_cell, share_cell
-from hookscope.views.text.text_table import (
-    Cell,
-    Column,
-    Row,
-    Table,
-    TextOptions,
-    result_table,
-)
+from hookscope.views.text.table import Cell, Column, Row, Table
+from hookscope.views.text.text_table import TextOptions, result_table
 
 COLUMNS = (Column("layer"), Column("mean", "m", right=True), Column("zeros", right=True))
 VALUES = {

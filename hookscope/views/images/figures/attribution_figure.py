@@ -7,6 +7,7 @@ import math
 from matplotlib.axes import Axes
 
 from hookscope.errors import RequestError
+from hookscope.files.words import plural, token_text
 from hookscope.results.attribution import Attribution
 from hookscope.specs.attribution_options import METHODS, ROLLOUT
 from hookscope.views.images.colors import DIVERGING
@@ -20,7 +21,6 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.text.attribution import explained_text, largest_tokens, sum_sentence
-from hookscope.views.text.formats import plural, token_text
 
 _WIDTH, _BAR_HEIGHT = 7.0, 0.2  # inches
 _QUANTITIES = dict.fromkeys(METHODS, "contribution to the logit") | {

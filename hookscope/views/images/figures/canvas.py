@@ -17,8 +17,8 @@ from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.files.escapes import visible
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
+from hookscope.escapes import visible
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
 
 # Blue, orange, green, purple, light blue, pink and red: the seven colours with the largest distance

@@ -6,21 +6,17 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from hookscope.results.capture_file import CaptureFile
+from hookscope.files.words import ranges_text, shape_label
 from hookscope.results.numpy_stats import summarize
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import WHOLE
+from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views.images.feature_maps import (
     is_image_gradient,
     read_feature_maps,
     read_image_gradient,
 )
-from hookscope.views.images.figure_labels import (
-    quantity_name,
-    ranges_text,
-    recording_caption,
-    shape_label,
-)
+from hookscope.views.images.figure_labels import quantity_name, recording_caption
 from hookscope.views.images.figures.attention_figure import draw_attention
 from hookscope.views.images.figures.canvas import check_panel_count, paper_style
 from hookscope.views.images.figures.drawing import Drawing, FigureOptions

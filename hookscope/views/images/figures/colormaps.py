@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.files.suggestions import did_you_mean
 from hookscope.views.images.colors import RGB
 
 

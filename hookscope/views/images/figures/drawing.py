@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hookscope.files.atomic_files import replacement_file
+from hookscope.files.output_path import JPEG_OPTIONS, MARK, picture_ending
 from hookscope.specs.choices import DPI
-from hookscope.specs.output_path import JPEG_OPTIONS, MARK, picture_ending
 from hookscope.views.images.figures.canvas import paper_style
 
 # The program that made the file; the date that matplotlib would add is left out.

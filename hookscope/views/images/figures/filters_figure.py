@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.files.words import ranges_text, shape_label
 from hookscope.views.images.colors import color_scale, nonfinite_text
-from hookscope.views.images.figure_labels import ranges_text, shape_label
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,

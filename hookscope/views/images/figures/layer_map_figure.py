@@ -12,6 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.files.words import count_text, plural
+from hookscope.specs.patterns import layer_text
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.canvas import (
     draw_image,
@@ -23,7 +25,6 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing
-from hookscope.views.text.formats import count_text, layer_text, plural
 
 _CELL_WIDTH, _CELL_HEIGHT = 0.72, 0.24  # inches
 _LETTERS = 10  # of the text of a cell and of a column

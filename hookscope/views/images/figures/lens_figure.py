@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hookscope.files.words import token_text
 from hookscope.results.lens import Lens
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figure_labels import recording_caption
@@ -13,7 +14,6 @@ from hookscope.views.images.figures.layer_map_figure import (
     LayerMapPanel,
     draw_layer_map,
 )
-from hookscope.views.text.formats import token_text
 
 MOST_POSITIONS = 64  # that are drawn, the last ones
 

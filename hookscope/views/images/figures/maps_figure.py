@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from hookscope.files.words import shape_label
 from hookscope.specs.record_kinds import is_gradient
 from hookscope.views.images.colors import (
     PERCENTILE,
@@ -15,7 +16,6 @@ from hookscope.views.images.colors import (
     scale_for,
 )
 from hookscope.views.images.feature_maps import FeatureMaps
-from hookscope.views.images.figure_labels import shape_label
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,

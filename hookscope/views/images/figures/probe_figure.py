@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from hookscope.results.probes.layer_probes import LayerProbes
+from hookscope.results.layer_probes import LayerProbes
 from hookscope.views.images.figures.canvas import (
     SERIES,
     escape_text,

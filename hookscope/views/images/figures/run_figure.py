@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from hookscope.files.words import plural
 from hookscope.views.images.figures.canvas import (
     MARKERS,
     SERIES,
@@ -21,7 +22,6 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.images.run_panels import RunLine, RunPanel
-from hookscope.views.text.formats import plural
 from hookscope.views.text.small_curves import LOG_SPAN
 
 _WIDTH, _HEIGHT = 7.0, 2.3  # inches of a panel

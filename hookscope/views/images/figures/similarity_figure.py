@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from hookscope.errors import RequestError
-from hookscope.results.similarity.layer_similarity import LayerSimilarity
+from hookscope.results.layer_similarity import LayerSimilarity
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     draw_image,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hookscope.results.units.top_inputs import TopInputs
+from hookscope.file_analysis.units.top_inputs import TopInputs
 from hookscope.views.images.figures.cam_figure import draw_cam
 from hookscope.views.images.figures.canvas import escape_text
 from hookscope.views.images.figures.drawing import Drawing

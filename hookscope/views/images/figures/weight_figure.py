@@ -7,10 +7,10 @@ import os
 import numpy as np
 
 from hookscope.errors import RequestError
-from hookscope.results.weights.channel_measures import has_channels
-from hookscope.results.weights.weight_reader import WeightReader
+from hookscope.file_analysis.weights.channel_measures import has_channels
+from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.files.words import shape_label
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.views.images.figure_labels import shape_label
 from hookscope.views.images.figures.canvas import paper_style
 from hookscope.views.images.figures.capture_figure import draw_capture
 from hookscope.views.images.figures.curve_figure import draw_curve

@@ -1,1 +1,0 @@
-"""Questions that take several runs of a model."""

@@ -1,1 +1,0 @@
-"""Attribution of a score to the tokens of the input (``hookscope attribute``)."""

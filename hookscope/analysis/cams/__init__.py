@@ -1,1 +1,0 @@
-"""Maps over an image that explain the score of a class (``hookscope cam``)."""

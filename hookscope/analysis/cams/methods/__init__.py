@@ -1,1 +1,0 @@
-"""The methods of ``cam``: one file and one class for each, named after the paper."""

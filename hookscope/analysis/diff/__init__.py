@@ -1,1 +1,0 @@
-"""Comparison of two models on one input, tensor by tensor."""

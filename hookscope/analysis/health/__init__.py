@@ -1,1 +1,0 @@
-"""Faults of a model: observations of a run, and the findings from them."""

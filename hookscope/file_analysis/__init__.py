@@ -1,0 +1,1 @@
+"""Questions to files: differences, similarity, probes, top inputs, findings."""

@@ -1,0 +1,212 @@
+"""Comparison of pairs of tensors: read once, block by block, in float64, without torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.file_analysis.captures.error_sums import ErrorSums, double_precision
+from hookscope.file_analysis.captures.record_matches import (
+    LayerFilter,
+    build_diff,
+    match_records,
+    select_matches,
+)
+from hookscope.results.diff_result import (
+    CLOSE,
+    DIFFERS,
+    EQUAL,
+    Diff,
+    ErrorMetrics,
+    TensorComparison,
+)
+from hookscope.results.records import Record
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.tolerances import engine_tolerances, tolerances
+from hookscope.stores.captures.capture_file import CaptureFile, open_capture
+
+RESHAPED = "the same values in another shape: the exporter joined two reshapes"
+FilePath = str | os.PathLike[str]
+Blocks = Iterable[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Comparator:
+    """Compares pairs of tensors. A tolerance of None is the default for their dtypes.
+
+    Attributes:
+        atol: absolute tolerance.
+        rtol: relative tolerance.
+        equal_nan: whether NaN in both is equal.
+        engines: whether two engines computed the tensors, which have other defaults.
+    """
+
+    atol: float | None
+    rtol: float | None
+    equal_nan: bool
+    engines: bool = False
+
+    def compare(
+        self,
+        a: Record,
+        b: Record,
+        by: str,
+        blocks_a: Callable[[], Blocks],
+        blocks_b: Callable[[], Blocks],
+    ) -> TensorComparison:
+        """Compare two tensors. The blocks are read only if the shapes are the same.
+
+        Args:
+            a: record of A's tensor.
+            b: record of B's tensor.
+            by: how they were matched.
+            blocks_a: returns the blocks of A's tensor.
+            blocks_b: returns the blocks of B's tensor.
+        """
+        if self.engines:
+            largest = _largest(blocks_a())
+            atol, rtol = engine_tolerances(a.dtype, b.dtype, largest, self.atol, self.rtol)
+        else:
+            atol, rtol = tolerances(a.dtype, b.dtype, self.atol, self.rtol)
+        metrics, reasons = ErrorMetrics(), []
+        shapes = f"shape {_shape_text(a.shape)} in A, {_shape_text(b.shape)} in B"
+        is_reshaped = self.engines and a.shape != b.shape and _may_be_reshaped(a, b)
+        if a.shape == b.shape or is_reshaped:
+            metrics = measure_errors(blocks_a(), blocks_b(), atol, rtol, self.equal_nan)
+            reasons = _nan_reasons(metrics, self.equal_nan)
+            reasons += [shapes] if is_reshaped and metrics.beyond else []
+        else:
+            reasons.append(shapes)
+        if _dtype_family(a.dtype) != _dtype_family(b.dtype):
+            reasons.append(f"{a.dtype} in A, {b.dtype} in B")
+        verdict = DIFFERS if reasons or metrics.beyond else CLOSE
+        if verdict == CLOSE and not metrics.unequal and a.dtype == b.dtype and not is_reshaped:
+            verdict = EQUAL
+        return TensorComparison(
+            key=a.key,
+            other=b.key,
+            by=by,
+            type=a.type,
+            shapes=(a.shape, b.shape),
+            dtypes=(a.dtype, b.dtype),
+            numel=math.prod(a.shape),
+            figures=metrics,
+            atol=atol,
+            rtol=rtol,
+            verdict=verdict,
+            reason="; ".join(reasons) or (RESHAPED if is_reshaped else ""),
+        )
+
+
+def _may_be_reshaped(a: Record, b: Record) -> bool:
+    """Whether an exporter may have joined the last reshape of a module with the next one.
+
+    Then the values are in the same order. What the model itself returns must have its shape.
+    """
+    return a.module != ROOT and math.prod(a.shape) == math.prod(b.shape)
+
+
+def _largest(blocks: Blocks) -> float:
+    """The largest absolute value that is finite; 0 if there is none."""
+    sizes = (np.abs(double_precision(block)) for block in blocks)
+    return max((float(s.max(initial=0, where=np.isfinite(s))) for s in sizes), default=0.0)
+
+
+def _nan_reasons(metrics: ErrorMetrics, equal_nan: bool) -> list[str]:
+    counts = [("A alone", metrics.nan_a), ("B alone", metrics.nan_b)]
+    if not equal_nan:
+        counts.append(("both (equal with --equal-nan)", metrics.nan_both))
+    return [f"NaN in {where}: {count:,}" for where, count in counts if count]
+
+
+def _dtype_family(dtype: str) -> str:
+    """The kind of number of a dtype. Dtypes of one family are compared whatever their width."""
+    names = ("bfloat", "float", "complex", "bool")
+    family = next((name for name in names if dtype.startswith(name)), "integer")
+    return "float" if family == "bfloat" else family
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def compare_captures(
+    paths: tuple[FilePath, FilePath],
+    prefixes: Mapping[str, str],
+    comparator: Comparator,
+    layers: LayerFilter,
+    kinds: Sequence[str],
+    strict: bool,
+) -> Diff:
+    """Compare two files. Of each tensor one block is in memory at a time.
+
+    Args:
+        paths: the two files.
+        prefixes: prefixes of names in A and their replacements in B.
+        comparator: compares a pair of tensors.
+        layers: selects the layers.
+        kinds: ``output`` and ``input``, each with its gradients; all kinds if empty.
+        strict: whether unmatched tensors count as differences.
+
+    Raises:
+        ResultsFileError: a file cannot be read.
+        RequestError: no tensor of A matches one of B, or a pattern or prefix matches nothing.
+    """
+    a, b = files = open_capture(paths[0]), open_capture(paths[1])
+    layers.check_layers([record for file in files for record in file.records])
+
+    def selected(record: Record) -> bool:
+        return layers(record) and (not kinds or record.kind.partition(".")[0] in kinds)
+
+    matches = select_matches(match_records(a.records, b.records, prefixes), selected, selected)
+    rows = [
+        comparator.compare(
+            record_a,
+            record_b,
+            by,
+            partial(a.blocks, record_a.key),
+            partial(b.blocks, record_b.key),
+        )
+        for record_a, record_b, by in matches.pairs
+    ]
+    return build_diff(
+        matches,
+        rows,
+        strict=strict,
+        equal_nan=comparator.equal_nan,
+        a=_origin(a),
+        b=_origin(b),
+    )
+
+
+def _origin(file: CaptureFile) -> dict[str, object]:
+    return {"file": os.fspath(file.path), **file.metadata}
+
+
+def measure_errors(
+    a: Blocks, b: Blocks, atol: float, rtol: float, equal_nan: bool = False
+) -> ErrorMetrics:
+    """Return how two tensors differ, given in blocks of the same lengths.
+
+    An entry is within tolerance as in ``torch.isclose(b, a)``: equal, or finite and
+    |a - b| <= atol + rtol * |a|. The signal-to-noise ratio is that of quantization,
+    10 log10(power of the signal / power of the error), as in Oppenheim and Schafer, "Discrete-Time
+    Signal Processing" (3rd ed., section 4.8), with a as signal and a - b as error.
+
+    Example:
+        >>> metrics = measure_errors([np.array([3.0, 4.0])], [np.array([3.0, 4.5])], 0.1, 0)
+        >>> metrics.max_abs, metrics.max_rel, round(metrics.snr, 6), metrics.beyond
+        (0.5, 0.125, 20.0, 1)
+    """
+    sums = ErrorSums()
+    with np.errstate(all="ignore"):
+        for block_a, block_b in zip(a, b, strict=True):
+            sums.add(block_a, block_b, atol, rtol, equal_nan)
+    return sums.metrics()

@@ -1,0 +1,1 @@
+"""Linear probes fitted to rows of features."""

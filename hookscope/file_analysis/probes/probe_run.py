@@ -1,0 +1,203 @@
+"""Linear probes: a linear model is fitted to the rows of each layer, and scored on other rows.
+
+Alain, Bengio: "Understanding intermediate layers using linear classifier probes" (2016). Features
+are standardized with the mean and the deviation of the training rows. scikit-learn fits and scores:
+``LogisticRegression`` (L2 penalty, lbfgs) by accuracy, ``Ridge`` by R^2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError
+from hookscope.file_analysis.probes.row_labels import RowLabels, read_labels
+from hookscope.file_analysis.probes.sklearn_package import require_sklearn
+from hookscope.file_analysis.similarity.layer_rows import (
+    LayerRows,
+    Matrix,
+    check_numbers,
+    row_count,
+)
+from hookscope.files.progress import Progress
+from hookscope.results.layer_probes import LayerProbes, ProbedLayer, ProbeSplit
+from hookscope.specs.probe_options import LOGISTIC, ProbeOptions
+from hookscope.stores.features.features import Features
+from hookscope.version import __version__
+
+log = logging.getLogger("hookscope")
+
+ITERATIONS = 1000  # of lbfgs, at most
+_COPIES = 4  # of a layer's rows in memory: as read, split, and standardized
+
+
+def probe_layers(
+    features: Features, options: ProbeOptions, progress: Progress | None = None
+) -> LayerProbes:
+    """Fit a probe to each layer, for each split.
+
+    Args:
+        features: the folder.
+        options: labels, layers, splits and penalty.
+        progress: called with the number of fits done and the total.
+
+    Raises:
+        RequestError: the labels do not fit, a class has too few rows, or a layer takes too much
+            memory.
+        EnvironmentFault: scikit-learn is not installed.
+        ResultsFileError: a file of the folder is damaged.
+    """
+    with require_sklearn():
+        import sklearn
+    layers = [LayerRows(key, features[key]) for key in features.choose(options.layers)]
+    labels = read_labels(features, options.labels, options.by)
+    for layer in layers:
+        check_numbers(layer)
+        _check_memory(layer, len(labels.rows), options.memory)
+    tests = [_test_positions(labels, options.test, options.seed + n) for n in range(options.splits)]
+    splits = tuple(_split(labels, test, options.seed + n) for n, test in enumerate(tests))
+    total, done = len(layers) * len(tests), 0
+    probed = []
+    for layer in layers:
+        probed.append(_probed(layer, labels, tests, options))
+        done += len(tests)
+        if progress:
+            progress(done, total)
+    notes = [*labels.notes, *(f"{one.key}: {one.problem}" for one in probed if one.problem)]
+    versions = {
+        "hookscope": __version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+    return LayerProbes(
+        features.folder,
+        str(features.manifest["model"]["spec"]),
+        options.labels,
+        labels.method,
+        labels.classes,
+        tuple(probed),
+        splits,
+        options.l2,
+        tuple(notes),
+        versions,
+    )
+
+
+def _check_memory(layer: LayerRows, rows: int, memory: int) -> None:
+    size = _COPIES * 8 * rows * layer.width
+    if size > memory:
+        raise RequestError(
+            f"A probe of {layer.key} needs about {size:,} bytes ({rows:,} rows of {layer.width:,}"
+            f" values, {_COPIES} times), and --memory is {memory:,}.",
+            "Extract with --reduce mean, select other layers, or increase --memory.",
+        )
+
+
+def _test_positions(labels: RowLabels, share: float, seed: int) -> NDArray[np.intp]:
+    """The positions among the labelled rows that a split holds out, ascending."""
+    from sklearn.model_selection import train_test_split
+
+    count, classes = len(labels.rows), labels.classes
+    held = math.ceil(count * share)
+    if classes:
+        rare = min(classes, key=lambda name: classes[name])
+        if classes[rare] < 2:
+            raise RequestError(
+                f"The class {rare!r} has 1 row, and each needs at least 2: one to fit and one to"
+                " score.",
+                "Extract more inputs of it, or leave its label empty.",
+            )
+        if min(held, count - held) < len(classes):
+            raise RequestError(
+                f"{count} rows of {len(classes)} classes cannot be split into {count - held} for"
+                f" fitting and {held} for scoring with each class in both.",
+                "Extract more inputs, or change the share with --test.",
+            )
+    elif min(held, count - held) < 2:
+        raise RequestError(f"{count} rows are too few for a probe.", "Extract more inputs.")
+    stratify = labels.values if classes else None
+    _, test = train_test_split(
+        np.arange(count), test_size=share, random_state=seed, stratify=stratify
+    )
+    return np.sort(test)
+
+
+def _split(labels: RowLabels, test: NDArray[np.intp], seed: int) -> ProbeSplit:
+    train = np.setdiff1d(np.arange(len(labels.rows)), test)
+    fitted, held = labels.values[train], labels.values[test]
+    if labels.method == LOGISTIC:
+        names, counts = np.unique(fitted, return_counts=True)
+        baseline = float(np.mean(held == names[np.argmax(counts)]))
+    else:
+        spread = float(np.sum((held - held.mean()) ** 2))
+        error = float(np.sum((held - fitted.mean()) ** 2))
+        baseline = 1 - error / spread if spread else math.nan
+    digest = hashlib.sha256(labels.rows[test].astype("<i8").tobytes()).hexdigest()
+    return ProbeSplit(seed, len(train), len(test), digest, baseline)
+
+
+def _probed(
+    layer: LayerRows, labels: RowLabels, tests: list[NDArray[np.intp]], options: ProbeOptions
+) -> ProbedLayer:
+    shape = layer.rows.shape[1:]
+    values = layer.matrix(labels.rows)
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        text = (
+            f"not probed: it has {row_count(int(np.sum(~finite)))} with NaN or infinite values"
+            f" (the first is row {int(labels.rows[np.argmin(finite)])})."
+        )
+        return ProbedLayer(layer.key, shape, (), (), text)
+    scores = [_fit(values, labels, test, options) for test in tests]
+    slow = sum(not converged for _, _, converged in scores)
+    problems = []
+    if slow:
+        problems.append(
+            f"{slow} of {len(tests)} fits did not converge in {ITERATIONS} steps; a larger --l2"
+            " helps."
+        )
+    if (values == values[0]).all():
+        problems.append("all rows are equal, so its score is that of no features.")
+    return ProbedLayer(
+        layer.key,
+        shape,
+        tuple(test for test, _, _ in scores),
+        tuple(train for _, train, _ in scores),
+        " ".join(problems),
+    )
+
+
+def _fit(
+    values: Matrix, labels: RowLabels, test: NDArray[np.intp], options: ProbeOptions
+) -> tuple[float, float, bool]:
+    """The score on held-out rows, that on training rows, and whether the fit converged."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    held = np.zeros(len(values), bool)
+    held[test] = True
+    pipeline = make_pipeline(StandardScaler(), _linear_model(labels.method, options.l2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pipeline.fit(values[~held], labels.values[~held])
+    converged = not any(issubclass(one.category, ConvergenceWarning) for one in caught)
+    return (
+        float(pipeline.score(values[held], labels.values[held])),
+        float(pipeline.score(values[~held], labels.values[~held])),
+        converged,
+    )
+
+
+def _linear_model(method: str, l2: float) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if method == LOGISTIC:
+        return LogisticRegression(C=1 / l2, max_iter=ITERATIONS)
+    return Ridge(alpha=l2)

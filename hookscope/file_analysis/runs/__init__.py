@@ -1,0 +1,1 @@
+"""Summaries and differences of training runs."""

@@ -1,0 +1,187 @@
+"""What a run comes to: its last loss, and the last values of each layer with their trend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hookscope.results.result import Result
+from hookscope.stores.runs.series import LOSS, SKIPPED, Series
+from hookscope.stores.runs.series_choice import choose_series
+from hookscope.stores.runs.series_kinds import ExecutionOrder
+from hookscope.stores.runs.training_run import Curve, RunTable, TrainingRun
+
+TREND_POINTS = 16
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """The last values of one layer; None for what was not measured.
+
+    Where a layer has several outputs, these are the values of the first. Its parameter is
+    ``weight`` if it has one of that name, else the first.
+
+    Attributes:
+        model: name of the model.
+        layer: dotted name of the module; ``.`` for the model itself.
+        type: its class; empty if it is not known.
+        rms: root of the mean of squares of the output.
+        max: its largest magnitude.
+        zeros: share of its entries that are zero.
+        dead: share of its units that are zero for the whole batch.
+        grad_norm: norm of the gradient at the output.
+        weight_norm: norm of the parameter.
+        weight_grad_norm: norm of its gradient.
+        update_ratio: norm of its update over the norm of the parameter.
+        nonfinite_from: the first sampled step with a NaN or an infinity in the layer, or None.
+        trend: the rms of the output over the sampled steps, at most 16 of them; without an output
+            the norm of the parameter's gradient.
+    """
+
+    model: str
+    layer: str
+    type: str
+    rms: float | None
+    max: float | None
+    zeros: float | None
+    dead: float | None
+    grad_norm: float | None
+    weight_norm: float | None
+    weight_grad_norm: float | None
+    update_ratio: float | None
+    nonfinite_from: int | None
+    trend: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RunSummary(Result):
+    """A run with the summary of its layers.
+
+    Attributes:
+        run: the run.
+        layers: a summary for each selected layer, in execution order.
+        loss: the loss over the steps; None if none was seen.
+        skipped: number of steps that a gradient scaler skipped; None without one.
+    """
+
+    run: TrainingRun
+    layers: tuple[LayerSummary, ...]
+    loss: Curve | None
+    skipped: int | None = None
+
+    @classmethod
+    def of(cls, run: TrainingRun, layers: Sequence[str] = ()) -> RunSummary:
+        """Summarize a run.
+
+        Args:
+            run: the run.
+            layers: patterns of layers; none means all.
+
+        Raises:
+            LayerError: a pattern matches nothing.
+            ResultsFileError: a file of the run is damaged.
+        """
+        table = run.layers
+        chosen = choose_series(layers, table.series, run.folder)
+        types = {
+            (model["name"], layer["name"]): layer["type"]
+            for model in run.info["models"]
+            for layer in model["layers"]
+        }
+        groups: dict[tuple[str, str], list[Series]] = {}
+        for series in sorted(chosen, key=ExecutionOrder(table.series).place):
+            if series.module:
+                groups.setdefault((series.model, series.module), []).append(series)
+        summaries = (
+            _summarize(table, names, types.get(layer, "")) for layer, names in groups.items()
+        )
+        loss = run.steps.curve(LOSS) if LOSS in run.steps else None
+        skipped = None
+        if SKIPPED in run.steps:
+            skipped = int(np.count_nonzero(run.steps.curve(SKIPPED).values))
+        return cls(run, tuple(summaries), loss, skipped)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``run.json``, the loss, the layers, the events, and the ranks that ended early."""
+        losses = None
+        if self.loss is not None and len(self.loss.steps):
+            losses = {
+                "first": float(self.loss.values[0]),
+                "last": float(self.loss.values[-1]),
+                "step": int(self.loss.steps[-1]),
+            }
+        return {
+            **self.run.info,
+            "sampled_steps": len(self.run.layers),
+            "loss": losses,
+            "skipped_steps": self.skipped,
+            "layer_values": [asdict(layer) for layer in self.layers],
+            "events": [event._asdict() for event in self.run.events],
+            "ended_early": [{"rank": rank, "steps": steps} for rank, steps in self.run.ended_early],
+        }
+
+
+def _summarize(table: RunTable, names: Sequence[Series], type: str) -> LayerSummary:
+    whats = list(dict.fromkeys(series.what for series in names))
+    outputs = [what for what in whats if what.split(".")[0] == "output"]
+    output = _first([what for what in outputs if not what.endswith(".grad")], "output")
+    gradient = _first([what for what in outputs if what.endswith(".grad")], "output.grad")
+    parameters = [what.partition(".")[0] for what in whats if what not in outputs]
+    parameter = _first(parameters, "weight")
+    by_name = {(series.what, series.measure): series for series in names}
+
+    def last(what: str, measure: str) -> float | None:
+        values = _values(table, by_name.get((what, measure)))
+        return values[-1] if values else None
+
+    trend = _values(table, by_name.get((output, "rms")))
+    trend = trend or _values(table, by_name.get((f"{parameter}.grad", "norm")))
+    return LayerSummary(
+        model=names[0].model,
+        layer=names[0].module,
+        type=type,
+        rms=last(output, "rms"),
+        max=last(output, "max"),
+        zeros=last(output, "zeros"),
+        dead=last(output, "dead"),
+        grad_norm=last(gradient, "norm"),
+        weight_norm=last(parameter, "norm"),
+        weight_grad_norm=last(f"{parameter}.grad", "norm"),
+        update_ratio=last(f"{parameter}.update", "ratio"),
+        nonfinite_from=_nonfinite_from(table, names),
+        trend=tuple(thin_out(trend, TREND_POINTS)),
+    )
+
+
+def _first(whats: Sequence[str], preferred: str) -> str:
+    return preferred if preferred in whats or not whats else whats[0]
+
+
+def _values(table: RunTable, series: Series | None) -> list[float]:
+    return [] if series is None else [float(value) for value in table.curve(series).values]
+
+
+def _nonfinite_from(table: RunTable, names: Sequence[Series]) -> int | None:
+    first = []
+    for series in names:
+        curve = table.curve(series)
+        bad = ~np.isfinite(curve.values)
+        if series.measure == "nonfinite":
+            bad |= curve.values > 0
+        first += curve.steps[bad][:1].tolist()
+    return min(first, default=None)
+
+
+def thin_out(values: Sequence[float], count: int) -> list[float]:
+    """Return at most ``count`` of the values, evenly spaced, the first and the last among them.
+
+    Example:
+        >>> thin_out([0, 1, 2, 3, 4, 5, 6], 3)
+        [0, 3, 6]
+    """
+    if len(values) <= count:
+        return list(values)
+    return [values[n] for n in np.linspace(0, len(values) - 1, count).round().astype(int)]

@@ -1,0 +1,1 @@
+"""Similarity of layers, measured on rows of features."""

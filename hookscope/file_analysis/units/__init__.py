@@ -1,0 +1,1 @@
+"""The inputs that a unit of a layer answers most."""

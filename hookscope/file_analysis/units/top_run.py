@@ -1,0 +1,242 @@
+"""The inputs that excite units, channels or directions of a layer most and least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError
+from hookscope.file_analysis.similarity.input_match import usable_rows
+from hookscope.file_analysis.similarity.layer_rows import Matrix, row_count
+from hookscope.file_analysis.units.ranked_texts import (
+    BRACKETS,
+    LARGEST,
+    MIXED,
+    NO_SPANS,
+    NUMBER,
+    TextReader,
+    is_text,
+    token_at,
+)
+from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.file_analysis.units.unit_layer import UnitLayer, open_layer
+from hookscope.file_analysis.units.unit_ranking import BINS, QuantileHistogram, UnitRanking
+from hookscope.files.progress import Progress
+from hookscope.specs.top_options import MAX, TopOptions
+from hookscope.stores.features.features import Features
+from hookscope.stores.features.token_spans import SPANS
+
+_EXACT = 1 << 27  # bytes of activations up to which quantiles are exact
+_BLOCK = 1 << 24  # bytes of float64 values that are read at a time
+
+
+_FRAMES = {
+    True: "In a picture, a frame marks the cell of the layer's grid that has it. The value depends"
+    " on more of the input than its cell.",
+    False: "Which part of the input has it is not known from this folder; whole inputs are shown.",
+}
+
+
+def rank_inputs(
+    features: Features,
+    options: TopOptions,
+    texts: TextReader,
+    progress: Progress | None = None,
+) -> TopInputs:
+    """Rank the inputs of a folder by the activation of each unit.
+
+    Args:
+        features: the folder.
+        options: the layer, the units, and how many inputs.
+        texts: reads the texts of ranked rows.
+        progress: called with the number of rows read, and the total.
+
+    Raises:
+        RequestError: there is no such layer or unit, several layers match, or a direction does not
+            fit.
+        ResultsFileError: a file of the folder is damaged.
+    """
+    layer = open_layer(features, options)
+    numbers, notes = usable_rows(features, None, 1)
+    if not len(numbers):
+        raise RequestError(f"All inputs of {features.folder} were skipped.")
+    exact = 8 * len(numbers) * layer.count <= _EXACT
+    most, least = (UnitRanking(layer.count, options.count) for _ in range(2))
+    kept: list[Matrix] = []
+    sums, counts, infinite = np.zeros(layer.count), np.zeros(layer.count, np.int64), 0
+    done, total = 0, len(numbers) * (1 if exact else 2)
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress:
+            progress(done, total)
+
+    for rows, values, places in _blocks(layer, numbers):
+        most.add(values, rows, places)
+        least.add(-values, rows, places)
+        usable = np.isfinite(values)
+        infinite += int(np.sum(np.isinf(values)))
+        sums += np.where(usable, values, 0).sum(axis=0)
+        counts += np.sum(~np.isnan(values), axis=0)
+        if exact:
+            kept.append(values)
+        advance(len(rows))
+    left_out = len(numbers) - counts
+    if left_out.any():
+        notes.append(
+            f"Left out because a unit is NaN there: up to {row_count(int(left_out.max()))}."
+        )
+    if infinite:
+        notes.append(
+            f"{infinite} activations are infinite; they are left out of mean and quantiles."
+        )
+    if exact:
+        quantiles = _exact_quantiles(np.concatenate(kept))
+    else:
+        quantiles = _histogram_quantiles(layer, numbers, most, least, advance)
+        notes.append(f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit.")
+    grid, part = _grid(layer), features.manifest["inputs"].get("visible_part")
+    part = part if grid else None
+    inputs = _inputs_of(features, {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()})
+    contents = {
+        row: texts.read(str(entry["path"]), entry.get("sha256"))
+        for row, entry in inputs.items()
+        if is_text(entry)
+    }
+    if layer.over == MAX:
+        notes.append(_position_note(layer, part is not None, inputs, contents))
+    notes += texts.notes()
+    if len(numbers) < 2 * options.count:
+        notes.append(
+            f"There are only {row_count(len(numbers))}: some are among both the most and the least."
+        )
+    names = range(layer.count) if layer.directions is not None else layer.units
+    means = np.divide(sums, counts, out=np.full(layer.count, math.nan), where=counts > 0)
+    units = tuple(
+        RankedUnit(
+            unit,
+            _ranked(most, i, 1, layer, inputs, contents),
+            _ranked(least, i, -1, layer, inputs, contents),
+            tuple(map(float, quantiles[i])),
+            float(means[i]),
+            int(left_out[i]),
+        )
+        for i, unit in enumerate(names)
+    )
+    what = "direction" if layer.directions is not None else "channel" if layer.over else "unit"
+    return TopInputs(
+        features.folder,
+        str(features.manifest["model"]["spec"]),
+        layer.rows.key,
+        layer.shape,
+        what,
+        layer.over,
+        len(numbers),
+        bool(contents),
+        grid,
+        part,
+        units,
+        tuple(notes),
+    )
+
+
+def _position_note(
+    layer: UnitLayer,
+    framed: bool,
+    inputs: dict[int, dict[str, Any]],
+    texts: dict[int, str | None],
+) -> str:
+    """What the position of the largest value is, and where it is shown."""
+    if not layer.of_tokens:
+        return f"The activation is the largest over the positions. {_FRAMES[framed]}"
+    if not layer.places_known:
+        return MIXED
+    if not all(SPANS in entry for entry in inputs.values()):
+        return f"{LARGEST} {NO_SPANS}"
+    return f"{LARGEST} {BRACKETS if any(texts.values()) else NUMBER}"
+
+
+def _grid(layer: UnitLayer) -> tuple[int, int] | None:
+    """Height and width of the positions of the largest values, if there are two dimensions."""
+    if len(layer.positions) != 2 or layer.by != MAX:
+        return None
+    return layer.positions[0], layer.positions[1]
+
+
+def _blocks(
+    layer: UnitLayer, numbers: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.intp], Matrix, NDArray[np.intp]]]:
+    width = max(layer.rows.width, layer.count * math.prod(layer.positions))
+    step = max(_BLOCK // (8 * width), 1)
+    for at in range(0, len(numbers), step):
+        rows = numbers[at : at + step]
+        yield rows, *layer.activations(rows)
+
+
+def _exact_quantiles(values: Matrix) -> Matrix:
+    found = np.full((values.shape[1], len(QUANTILES)), math.nan)
+    for unit in range(values.shape[1]):
+        column = values[np.isfinite(values[:, unit]), unit]
+        if len(column):
+            found[unit] = np.quantile(column, QUANTILES)
+    return found
+
+
+def _histogram_quantiles(
+    layer: UnitLayer,
+    numbers: NDArray[np.intp],
+    most: UnitRanking,
+    least: UnitRanking,
+    advance: Any,
+) -> Matrix:
+    """Quantiles from a second pass over the rows."""
+    low, high = -least.values[:, 0], most.values[:, 0]
+    histogram = QuantileHistogram(*(np.nan_to_num(end) for end in (low, high)))
+    for rows, values, _ in _blocks(layer, numbers):
+        histogram.add(values)
+        advance(len(rows))
+    return histogram.quantiles(QUANTILES)
+
+
+def _inputs_of(features: Features, rows: set[int]) -> dict[int, dict[str, Any]]:
+    """The entries of some rows, in one pass over the table of inputs."""
+    return {row: entry for row, entry in enumerate(features.inputs) if row in rows}
+
+
+def _ranked(
+    ranking: UnitRanking,
+    unit: int,
+    sign: int,
+    layer: UnitLayer,
+    inputs: dict[int, dict[str, Any]],
+    texts: dict[int, str | None],
+) -> tuple[RankedInput, ...]:
+    usable = ~np.isnan(ranking.values[unit])
+    rows, places = ranking.rows[unit][usable], ranking.places[unit][usable]
+    values = sign * ranking.values[unit][usable]
+    found = []
+    for value, row, position in zip(values, rows, layer.locate(unit, rows, places), strict=True):
+        entry, text = inputs[int(row)], texts.get(int(row))
+        name = str(entry.get("path", f"item {entry.get('item')}"))
+        token, span = None, None
+        if position is not None and layer.of_tokens and SPANS in entry:
+            token, span = token_at(entry, position[0], text)
+        found.append(
+            RankedInput(
+                row=int(row),
+                value=float(value),
+                position=position,
+                name=name,
+                sha256=entry.get("sha256"),
+                label=entry.get("label"),
+                text=text,
+                token=token,
+                span=span,
+            )
+        )
+    return tuple(found)

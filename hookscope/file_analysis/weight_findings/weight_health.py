@@ -1,0 +1,101 @@
+"""Checks a set of weights: all findings, as the result of ``check``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hookscope.file_analysis.weight_findings.channel_findings import (
+    constant_findings,
+    outlier_findings,
+    zero_findings,
+)
+from hookscope.file_analysis.weight_findings.state_findings import (
+    adapter_findings,
+    batchnorm_findings,
+    variance_findings,
+)
+from hookscope.file_analysis.weight_findings.value_findings import (
+    inf_findings,
+    nan_findings,
+    overflow_findings,
+    underflow_findings,
+    unread_findings,
+)
+from hookscope.file_analysis.weights.tensor_measures import TensorMeasures, measure_weights
+from hookscope.files.progress import NamedProgress
+from hookscope.results.health import Finding, Health
+from hookscope.specs.command_options import WeightCheckOptions
+from hookscope.specs.health_checks import BATCHNORM, INF, LEVELS, NAN, UNREAD
+from hookscope.specs.weight_checks import (
+    ADAPTER,
+    CONSTANT,
+    DEFAULT_WEIGHT_THRESHOLDS,
+    OUTLIER,
+    OVERFLOW,
+    UNDERFLOW,
+    VARIANCE,
+    WEIGHT_CHECKS,
+    ZERO,
+)
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.version import __version__
+
+CHECK_FUNCTIONS: dict[str, Callable[[Sequence[TensorMeasures]], Iterator[Finding]]] = {
+    NAN: nan_findings,
+    INF: inf_findings,
+    VARIANCE: variance_findings,
+    ZERO: zero_findings,
+    CONSTANT: constant_findings,
+    OVERFLOW: overflow_findings,
+    ADAPTER: adapter_findings,
+    BATCHNORM: batchnorm_findings,
+    OUTLIER: outlier_findings,
+    UNDERFLOW: underflow_findings,
+    UNREAD: unread_findings,
+}
+
+
+def check_weights(
+    weights: WeightSet, options: WeightCheckOptions, advance: NamedProgress | None = None
+) -> Health:
+    """Return what is wrong with a set of weights. Each tensor is read once, block by block.
+
+    Args:
+        weights: the set.
+        options: the checks to make.
+        advance: called as values are read; see ``ReadProgress``.
+
+    Raises:
+        WeightsFileError: a file was removed or shortened.
+    """
+    return Health(
+        weight_findings(list(measure_weights(weights, advance=advance)), options.names),
+        options.names,
+        {},
+        DEFAULT_WEIGHT_THRESHOLDS.to_json(),
+        {
+            "weights": {
+                "path": weights.path,
+                "part": weights.part,
+                "kind": weights.kind,
+                "tensors": len(weights.tensors),
+                "parameters": weights.parameters,
+                "bytes": weights.nbytes,
+            },
+            "versions": {"hookscope": __version__},
+        },
+    )
+
+
+def weight_findings(
+    measures: Sequence[TensorMeasures], names: Iterable[str] = WEIGHT_CHECKS
+) -> tuple[Finding, ...]:
+    """Return the findings of some checks: errors, then warnings, then notes.
+
+    Args:
+        measures: of all tensors of a set.
+        names: the checks to make.
+    """
+    findings = [finding for name in names for finding in CHECK_FUNCTIONS[name](measures)]
+    order = list(WEIGHT_CHECKS)
+    return tuple(sorted(findings, key=lambda f: (LEVELS.index(f.level), order.index(f.check))))

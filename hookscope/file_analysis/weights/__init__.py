@@ -1,0 +1,1 @@
+"""Measures of weights, and their differences."""

@@ -1,0 +1,220 @@
+"""Measures of each output channel of a weight: its norm, and whether it is zero or constant.
+
+In torch, the output channels of a convolution and the output features of a linear layer are the
+first dimension, and so are the rows of an embedding. Of a transposed convolution and of the Conv1D
+of transformers they are the second; the length of the bias tells them from the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.specs.weight_checks import DEFAULT_WEIGHT_THRESHOLDS
+from hookscope.stores.weights.weight_set import WeightTensor
+
+# The names that torch's modules, recurrent ones, weight and spectral normalization give.
+_WEIGHT = re.compile(r"(.*_)?weight((_(?:ih|hh)_l\d+(?:_reverse)?)|_orig|_v)?")
+# int8 is a quantised weight; other integers are packed bits, tables or masks.
+_WITHOUT_CHANNELS = re.compile(r"bool|complex|u?int(?!8)|uint8")
+_NORMAL = 0.6745  # the third quartile of the standard normal distribution
+LIMITS = DEFAULT_WEIGHT_THRESHOLDS
+MAX_CHANNELS = 1 << 20  # of a tensor that is measured by channel; their measures are in memory
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Channels whose norm is far from the median, the most unusual first.
+
+    Attributes:
+        channels: their indexes.
+        scores: the modified z-score of each.
+        norm: of the first.
+        median: of the norms of all channels.
+    """
+
+    channels: NDArray[np.intp]
+    scores: NDArray[np.float64]
+    norm: float
+    median: float
+
+
+@dataclass(frozen=True)
+class ChannelMeasures:
+    """Measures of the channels of one tensor.
+
+    Attributes:
+        count: the number of channels.
+        length: entries of a channel.
+        dimension: of the channels: 0 or 1.
+        certain: whether a bias tells that it is the output dimension.
+        zero: the channels that are zero throughout.
+        constant: the channels whose entries are equal to each other, and not zero.
+        outliers: the channels of unusual norm; None without any.
+    """
+
+    count: int
+    length: int
+    dimension: int
+    certain: bool
+    zero: NDArray[np.intp]
+    constant: NDArray[np.intp]
+    outliers: Outliers | None
+
+
+def output_dimension(tensor: WeightTensor, tensors: Mapping[str, WeightTensor]) -> tuple[int, bool]:
+    """Return the dimension of the output channels, and whether a bias of the same module tells it.
+
+    Without a bias, and of a square weight, it is taken to be the first one.
+
+    Args:
+        tensor: a tensor.
+        tensors: those of the set, by name.
+
+    Example:
+        >>> weight = WeightTensor("up.weight", "float32", (16, 8, 3, 3), 4608, "a.safetensors")
+        >>> bias = WeightTensor("up.bias", "float32", (8,), 32, "a.safetensors")
+        >>> output_dimension(weight, {"up.bias": bias}), output_dimension(weight, {})
+        ((1, True), (0, False))
+    """
+    module, dot, own = tensor.name.rpartition(".")
+    name = _WEIGHT.fullmatch(own)
+    bias = tensors.get(f"{module}{dot}{name[1] or ''}bias{name[3] or ''}") if name else None
+    if bias is None or len(bias.shape) != 1 or len(tensor.shape) < 2:
+        return 0, False
+    fits = [n for n in (0, 1) if bias.shape[0] == tensor.shape[n]]
+    return (fits[0], True) if len(fits) == 1 else (0, False)
+
+
+def has_channels(tensor: WeightTensor, dimension: int = 0) -> bool:
+    """Whether a tensor is a weight with channels: by its name, as modules of torch name theirs.
+
+    Position tables, masks and other buffers may have constant rows, and have other names.
+
+    Example:
+        >>> weight = WeightTensor("fc.weight", "float32", (10, 64), 2560, "a.safetensors")
+        >>> has_channels(weight)
+        True
+    """
+    if len(tensor.shape) < 2 or not 1 < tensor.shape[dimension] <= MAX_CHANNELS:
+        return False
+    if _WITHOUT_CHANNELS.match(tensor.dtype) or not tensor.numel:
+        return False
+    return _WEIGHT.fullmatch(tensor.name.rpartition(".")[2]) is not None
+
+
+class ChannelSums:
+    """Measures the channels of a tensor while its blocks pass by.
+
+    Args:
+        shape: of the tensor.
+        dimension: of the channels: 0 or 1.
+        certain: as in ``ChannelMeasures``.
+
+    Example:
+        >>> sums = ChannelSums((2, 3))
+        >>> for block in sums.watch([np.array([3.0, 4.0]), np.array([0.0, 5.0, 5.0, 5.0])]):
+        ...     pass
+        >>> measured = sums.measures()
+        >>> sums.norms.round(3).tolist(), measured.zero.tolist(), measured.constant.tolist()
+        ([5.0, 8.66], [], [1])
+    """
+
+    def __init__(self, shape: tuple[int, ...], dimension: int = 0, certain: bool = False) -> None:
+        count = shape[dimension]
+        self._of = dimension, certain
+        self._length = prod(shape) // count
+        self._run = prod(shape[dimension + 1 :])  # adjacent entries of one channel
+        self._at = 0
+        self._squares = np.zeros(count)
+        self._low = np.full(count, np.inf)
+        self._high = np.full(count, -np.inf)
+
+    def watch(self, pieces: Iterable[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+        """Yield the pieces of the tensor as they are: one dimension each, in row-major order."""
+        for piece in pieces:
+            self._add(piece)
+            yield piece
+
+    def measures(self) -> ChannelMeasures:
+        """Return the measures of a tensor whose pieces have all passed."""
+        equal = self._low == self._high  # false for NaN
+        zero = equal & (self._low == 0)
+        return ChannelMeasures(
+            len(equal),
+            self._length,
+            *self._of,
+            np.flatnonzero(zero),
+            np.flatnonzero(equal & ~zero),
+            find_outliers(self.norms),
+        )
+
+    @property
+    def norms(self) -> NDArray[np.float64]:
+        """The Euclidean norm of each channel; not finite if the channel has such an entry."""
+        return np.sqrt(self._squares)
+
+    def _add(self, piece: NDArray[Any]) -> None:
+        first, last = self._at // self._run, (self._at + piece.size - 1) // self._run
+        starts = np.maximum(np.arange(first, last + 1) * self._run - self._at, 0)
+        self._at += piece.size
+        wide = piece.astype(np.float64)
+        first %= len(self._low)
+        _combine(np.minimum, self._low, np.minimum.reduceat(wide, starts), first)
+        _combine(np.maximum, self._high, np.maximum.reduceat(wide, starts), first)
+        with np.errstate(over="ignore", under="ignore"):
+            np.square(wide, out=wide)
+            _combine(np.add, self._squares, np.add.reduceat(wide, starts), first)
+
+
+def _combine(
+    ufunc: np.ufunc, totals: NDArray[np.float64], values: NDArray[np.float64], first: int
+) -> None:
+    """Combine values of successive channels, from ``first`` on and around, with the totals."""
+    count = len(totals)
+    head = min(count - first, len(values))
+    whole = (len(values) - head) // count * count
+    totals[first : first + head] = ufunc(totals[first : first + head], values[:head])
+    if whole:
+        rows = values[head : head + whole].reshape(-1, count)
+        totals[:] = ufunc(totals, ufunc.reduce(rows, axis=0))
+    tail = values[head + whole :]
+    totals[: len(tail)] = ufunc(totals[: len(tail)], tail)
+
+
+def find_outliers(norms: NDArray[np.float64]) -> Outliers | None:
+    """Return the channels of unusual norm; None without any.
+
+    The score is that of Iglewicz and Hoaglin, see ``WeightThresholds``. Channels that are zero or
+    have an entry that is not finite are left out.
+
+    Args:
+        norms: float64 [C].
+
+    Example:
+        >>> found = find_outliers(np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 1.0, 9.0]))
+        >>> found.channels.tolist(), found.scores.round(1).tolist()
+        ([7], [54.0])
+    """
+    kept = np.flatnonzero(np.isfinite(norms) & (norms > 0))
+    if len(kept) < LIMITS.least_channels:
+        return None
+    judged = norms[kept]
+    median = float(np.median(judged))
+    distances = np.abs(judged - median)
+    spread = float(np.median(distances))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scores = _NORMAL * distances / spread
+        ratios = np.maximum(judged / median, median / judged)
+    beyond = np.flatnonzero((scores > LIMITS.outlier) & (ratios > LIMITS.outlier_ratio))
+    if not len(beyond):
+        return None
+    # Where more than half of the norms are equal, every score is infinite.
+    beyond = beyond[np.lexsort((-ratios[beyond], -scores[beyond]))]
+    return Outliers(kept[beyond], scores[beyond], float(judged[beyond[0]]), median)

@@ -1,0 +1,258 @@
+"""Pairs of tensors of two sets of weights, by name, and what has no partner. No values are read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from hookscope.errors import LayerError, RequestError
+from hookscope.files.suggestions import did_you_mean
+from hookscope.specs import patterns
+from hookscope.stores.weights.weight_names import (
+    has_prefix,
+    join_first,
+    model_family,
+    resolve_names,
+)
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
+
+Pair = tuple[WeightTensor, WeightTensor]
+Renames = Mapping[str, str] | Sequence[Mapping[str, str]] | None
+
+_MOST_NAMES = 20_000  # names that are searched for a prefix to suggest
+_FEW = 8  # names with the same ending; more of them say nothing about prefixes
+
+
+@dataclass(frozen=True)
+class TensorPairs:
+    """The tensors of A and B with the same name, and the others.
+
+    Attributes:
+        pairs: in A's order; of tied tensors the first.
+        only_a: tensors of A alone, in A's order.
+        only_b: tensors of B alone, in B's order.
+        tied: names of tensors that share the values of one in ``pairs``.
+        notes: what was removed from names, in sentences.
+        names: for A and for B, all names of each storage by the first of them.
+    """
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[WeightTensor, ...]
+    only_b: tuple[WeightTensor, ...]
+    tied: tuple[str, ...]
+    notes: tuple[str, ...]
+    names: tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]
+
+
+def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
+    """Match the tensors of two sets by name.
+
+    Prefixes of wrappers are removed if only one side has them. A tied tensor that one side does not
+    have is not a difference if a tensor that shares its values has a partner.
+
+    Args:
+        a: the reference.
+        b: what it is compared with.
+        rename: prefixes of names in A, or in B if no name in A begins with it, and their
+            replacements; or two such mappings, for A and for B.
+
+    Raises:
+        RequestError: no tensor of A has a partner in B.
+        WeightsFileError: no name begins with a prefix, or two names become the same.
+    """
+    of_a, of_b = _split_renames(rename, a, b)
+    names_a, stripped_a = resolve_names(a, set(b), of_a, a.label)
+    names_b, stripped_b = resolve_names(b, set(a), of_b, b.label)
+    partners = {name: b.tensors[own] for own, name in names_b.items()}
+    matched: list[Pair] = []
+    only_a: list[WeightTensor] = []
+    for own, name in names_a.items():
+        partner = partners.pop(name, None)
+        if partner is None:
+            only_a.append(a.tensors[own])
+        else:
+            matched.append((a.tensors[own], partner))
+    if not matched:
+        raise _no_match(a, b)
+    notes = [
+        f"The prefix {' and '.join(prefixes)} of names in {side} is ignored."
+        for prefixes, side in ((stripped_a, "A"), (stripped_b, "B"))
+        if prefixes
+    ]
+    if renaming := suggest_renaming(
+        {names_a[tensor.name]: tensor for tensor in only_a}, partners, len(matched)
+    ):
+        notes.append(f"More names match with {renaming}.")
+    names = _storage_names(a), _storage_names(b)
+    return _without_tied(matched, only_a, list(partners.values()), tuple(notes), names)
+
+
+def _without_tied(
+    matched: Sequence[Pair],
+    only_a: Sequence[WeightTensor],
+    only_b: Sequence[WeightTensor],
+    notes: tuple[str, ...],
+    names: tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]],
+) -> TensorPairs:
+    """Leave out tensors that share the values of one that is compared."""
+    pairs: dict[tuple[str, str], Pair] = {}
+    tied = []
+    for pair in matched:
+        owners = _owner(pair[0]), _owner(pair[1])
+        if owners in pairs:
+            tied.append(pair[0].name)
+        else:
+            pairs[owners] = pair
+    compared: tuple[set[str], set[str]] = ({one[0] for one in pairs}, {one[1] for one in pairs})
+    alone: list[tuple[WeightTensor, ...]] = []
+    for tensors, owners_there in zip((only_a, only_b), compared, strict=True):
+        tied += [tensor.name for tensor in tensors if _owner(tensor) in owners_there]
+        alone.append(tuple(tensor for tensor in tensors if _owner(tensor) not in owners_there))
+    return TensorPairs(tuple(pairs.values()), alone[0], alone[1], tuple(tied), notes, names)
+
+
+def _storage_names(weights: WeightSet) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for tensor in weights.tensors.values():
+        names[_owner(tensor)].append(tensor.name)
+    return names
+
+
+def _owner(tensor: WeightTensor) -> str:
+    return tensor.tied_to or tensor.name
+
+
+def _split_renames(
+    rename: Renames, a: WeightSet, b: WeightSet
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The prefixes to replace in names of A, and those in names of B."""
+    if rename is None or isinstance(rename, Mapping):
+        for_a, for_b = rename or {}, rename or {}
+        in_b = {old for old in for_a if not has_prefix(a, old) and has_prefix(b, old)}
+        in_a = for_a.keys() - in_b
+    else:  # a prefix that is given once is in both mappings
+        for_a, for_b = rename
+        in_a = {old for old in for_a if old not in for_b or has_prefix(a, old)}
+        in_b = {old for old in for_b if old not in for_a or has_prefix(b, old)}
+        in_a |= for_a.keys() - in_a - in_b  # no name begins with it, which is an error
+    return (
+        [(old, new) for old, new in for_a.items() if old in in_a],
+        [(old, new) for old, new in for_b.items() if old in in_b],
+    )
+
+
+def suggest_renaming(
+    a: Mapping[str, WeightTensor], b: Mapping[str, WeightTensor], matched: int = 0
+) -> str:
+    """Return the ``--rename OLD=NEW`` with which most of the tensors match; empty if few do.
+
+    Args:
+        a: tensors of A without a partner, by name.
+        b: those of B.
+        matched: number of tensors that have one; a suggestion must add as many.
+    """
+    endings: dict[str, list[str]] = defaultdict(list)
+    for name in islice(b, _MOST_NAMES):
+        for start in _starts(name):
+            endings[name[start:]].append(name)
+    votes: Counter[tuple[str, str]] = Counter()
+    for name in islice(a, _MOST_NAMES):
+        starts = [start for start in _starts(name) if name[start:] in endings]
+        others = endings[name[starts[0] :]] if starts else []
+        for other in others if len(others) <= _FEW else ():
+            if a[name].shape == b[other].shape:
+                old, new = name[: starts[0]], other[: len(other) - len(name) + starts[0]]
+                votes[old.rstrip("."), new.rstrip(".")] += 1
+    if not votes:
+        return ""
+    (old, new), count = votes.most_common(1)[0]
+    enough = 2 * count >= min(len(a), len(b)) and count >= max(matched, 2)
+    return f"--rename {old}={new}" if enough else ""
+
+
+def _starts(name: str) -> list[int]:
+    """Where the parts of a name begin."""
+    return [0, *(n + 1 for n, character in enumerate(name) if character == ".")]
+
+
+def _no_match(a: WeightSet, b: WeightSet) -> RequestError:
+    """The error for two sets without a common name."""
+    texts = []
+    for side, weights in (("A", a), ("B", b)):
+        family = model_family(weights)
+        names = join_first(weights, 2) or "no tensors"
+        texts.append(f"{side} contains {names}" + (f", as {family} does" if family else ""))
+    hint = "If both belong to one model, replace the prefix of names: --rename OLD=NEW."
+    if renaming := suggest_renaming(a.tensors, b.tensors):
+        hint = f"Most names match with {renaming}."
+    adapters = [side for side, weights in (("A", a), ("B", b)) if _are_adapters(weights)]
+    if len(adapters) == 1:
+        hint = f"{adapters[0]} contains LoRA adapters, which are added to the weights of a model:"
+        hint += " compare them with other adapters, or merge them into the model first."
+    return RequestError(
+        f"No tensor of {a.label} has the name of one in {b.label}: {'; '.join(texts)}.", hint
+    )
+
+
+def _are_adapters(names: Collection[str]) -> bool:
+    return bool(names) and all(".lora_" in name for name in names)
+
+
+def select_pairs(pairs: TensorPairs, layers: Iterable[str]) -> TensorPairs:
+    """Keep the tensors whose name, or that of a module that contains them, is selected.
+
+    A tied tensor is compared once, and each of its names selects it.
+
+    Args:
+        pairs: all tensors.
+        layers: patterns; a leading ``!`` excludes. None means all.
+
+    Raises:
+        LayerError: a pattern matches no tensor.
+    """
+    included, excluded = patterns.split_exclusions(layers)
+    alone = [tensor.name for tensor in (*pairs.only_a, *pairs.only_b)]
+    of_pairs = [name for pair in pairs.pairs for group in _names_of(pairs, pair) for name in group]
+    names = {name: _with_modules(name) for name in (*of_pairs, *alone)}
+
+    def matching(group: Iterable[str]) -> set[str]:
+        matches: set[str] = set()
+        for pattern in group:
+            test = patterns.compile_pattern(pattern)
+            found = {name for name, own in names.items() if any(map(test, own))}
+            if not found:
+                raise LayerError(
+                    f"No tensor of A or B matches {pattern!r}.",
+                    did_you_mean(pattern, names) or f"The names are: {join_first(names)}.",
+                )
+            matches |= found
+        return matches
+
+    wanted = matching(included) if included else names.keys()
+    unwanted = matching(excluded)
+
+    def is_chosen(*sides: Sequence[str]) -> bool:
+        """Whether one name is selected, and on no side all are excluded."""
+        return any(name in wanted for own in sides for name in own) and not any(
+            unwanted.issuperset(own) for own in sides
+        )
+
+    return replace(
+        pairs,
+        pairs=tuple(pair for pair in pairs.pairs if is_chosen(*_names_of(pairs, pair))),
+        only_a=tuple(one for one in pairs.only_a if is_chosen([one.name])),
+        only_b=tuple(one for one in pairs.only_b if is_chosen([one.name])),
+    )
+
+
+def _names_of(pairs: TensorPairs, pair: Pair) -> tuple[Sequence[str], Sequence[str]]:
+    """The names in A and in B of the storage of a pair."""
+    (names_a, names_b), (a, b) = pairs.names, pair
+    return names_a[_owner(a)], names_b[_owner(b)]
+
+
+def _with_modules(name: str) -> tuple[str, ...]:
+    """The name of a tensor and of the modules that contain it."""
+    return name, *(name[: start - 1] for start in _starts(name)[1:])

@@ -1,0 +1,241 @@
+"""The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives.
+
+A folder of subfolders has a class for each of them, as in torchvision's ``ImageFolder``. A list in
+CSV has further columns, and so has an archive in the form of WebDataset. They are stored beside the
+rows. Torch-free.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from hookscope.errors import InputError
+from hookscope.files.file_types import check_is_image
+from hookscope.files.input_files import (
+    IMAGE_SUFFIXES,
+    LABEL,
+    PATH,
+    RESERVED,
+    Columns,
+    check_file,
+    list_files,
+)
+from hookscope.files.suggestions import did_you_mean
+from hookscope.files.tar_images import tar_images
+
+log = logging.getLogger("hookscope")
+
+LIST = "@"
+_INSIDE = "::"
+_ARCHIVE = ".tar"
+# Bytes of one file. The largest image that is decoded takes 1.5 GB uncompressed.
+_MOST = 2 * 10**9
+_CHECKED_FILES = 64  # of a million files a few show whether they are images
+
+
+@dataclass(frozen=True, slots=True)  # there may be millions of them
+class InputEntry:
+    """One input: a file, or ``size`` bytes of an archive from ``start``.
+
+    ``name`` is its name in the table of inputs: the path, or ``ARCHIVE::MEMBER``. ``columns`` are
+    names and values that are stored beside it, such as its class.
+    """
+
+    name: str
+    path: str
+    start: int = 0
+    size: int | None = None
+    columns: Columns = ()
+
+    def read(self) -> bytes:
+        """Return the bytes of the file.
+
+        Raises:
+            InputError: it cannot be read, or not all of it.
+        """
+        try:
+            size = os.path.getsize(self.path) if self.size is None else self.size
+            if size > _MOST:  # a sparse file may be larger than the disk
+                raise InputError(
+                    f"{self.name!r} has {size:,} bytes, and the limit for an image is {_MOST:,}.",
+                    "Scale it down, or leave it out.",
+                )
+            with open(self.path, "rb") as file:
+                file.seek(self.start)
+                data = file.read(-1 if self.size is None else self.size)
+        except OSError as error:
+            raise InputError(f"{self.name!r} cannot be read: {error.strerror}.") from error
+        if len(data) < (self.size or 1):
+            raise InputError(f"{self.name!r} is empty or cut off.", "Write or download it again.")
+        return data
+
+
+def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputEntry]:
+    """Return the inputs that ``specs`` stand for, in order.
+
+    Args:
+        specs: files, folders, globs, lists, archives.
+        skip_bad: take a missing file of a list as an input that cannot be used.
+
+    Raises:
+        InputError: a file is missing or of another kind, or there is none.
+    """
+    found: list[InputEntry] = []
+    for spec in specs:
+        there = not (skip_bad and _is_list(spec))
+        for each, columns in _listed(spec):
+            if each.lower().endswith(_ARCHIVE):
+                entries: Iterable[InputEntry] = _members(each)
+            elif classes := class_folders(each):
+                entries = _classified(classes)
+            else:
+                files = list_files(each, usable=False, there=there)
+                entries = [InputEntry(file, file) for file in files]
+            found += (_with_columns(entry, columns) for entry in entries) if columns else entries
+    if not found:
+        raise InputError("There is no input.", "Name a folder of images with --input.")
+    return found
+
+
+def check_entries(specs: Iterable[str], *, skip_bad: bool = False) -> None:
+    """Check the inputs that ``list_entries`` will return, before torch is imported.
+
+    Lists and archives are not opened: reading them twice could take minutes.
+
+    Args:
+        specs: files, folders, globs; others are left out.
+        skip_bad: only check that the files exist.
+
+    Raises:
+        InputError: a file is missing, empty or of another kind, or there is none.
+    """
+    named = [spec for spec in specs if not is_listing(spec)]
+    entries = list_entries(named) if named else []
+    if skip_bad:
+        return
+    for entry in entries:
+        check_file(entry.path)
+    for entry in entries[:_CHECKED_FILES]:
+        check_is_image(entry.path)
+
+
+def _with_columns(entry: InputEntry, columns: Columns) -> InputEntry:
+    """The entry with the columns of a list, which come before those of an archive in it."""
+    return replace(entry, columns=tuple((dict(entry.columns) | dict(columns)).items()))
+
+
+def is_listing(spec: str) -> bool:
+    """Whether a spec is a list or an archive, which only datasets can have.
+
+    >>> is_listing("@photos.txt"), is_listing("photos.tar"), is_listing("photos/")
+    (True, True, False)
+    """
+    return _is_list(spec) or spec.lower().endswith(_ARCHIVE)
+
+
+def _is_list(spec: str) -> bool:
+    return spec.startswith(LIST) and not os.path.exists(spec)
+
+
+def class_folders(spec: str) -> list[tuple[str, list[str]]]:
+    """Return the classes of a folder: the names of its subfolders, each with its images in order.
+
+    Images in deeper folders belong to the class that they are in. Empty if the folder has images
+    itself, if it has no subfolder with images, or if ``spec`` is not a folder.
+    """
+    folder = os.path.expanduser(spec)
+    if not os.path.isdir(folder):
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            there = sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # reported by what lists the files
+        return []
+    if any(entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file() for entry in there):
+        return []
+    classes = [(entry.name, _images_below(entry.path)) for entry in there if entry.is_dir()]
+    return [(name, images) for name, images in classes if images]
+
+
+def _images_below(folder: str) -> list[str]:
+    found: list[str] = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        images = (name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES))
+        found += (os.path.join(parent, name) for name in images)
+    return found
+
+
+def _classified(classes: Iterable[tuple[str, list[str]]]) -> Iterator[InputEntry]:
+    for name, images in classes:
+        columns = ((LABEL, name),)  # one object for all of a class
+        yield from (InputEntry(image, image, columns=columns) for image in images)
+
+
+def _listed(spec: str) -> list[tuple[str, Columns]]:
+    """Return the lines of the list ``@FILE``; of any other spec the spec itself.
+
+    Each has the further columns of its line, if the list is a table in CSV.
+    """
+    if not _is_list(spec):
+        return [(spec, ())]
+    path = spec[len(LIST) :]
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            if path.lower().endswith(".csv"):
+                return _table_lines(path, csv.reader(file, strict=True))
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        folder = os.path.dirname(path) or "."
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        raise InputError(
+            f"The list {path!r} cannot be read: {error.strerror}.",
+            did_you_mean(os.path.basename(path), names) or "Check the name and the folder.",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"The list {path!r} is not a text file.", "Write one file on each line, in UTF-8."
+        ) from error
+    except csv.Error as error:
+        raise InputError(f"The list {path!r} is not a valid table: {error}.") from error
+    return [(line, ()) for line in lines if line]
+
+
+def _table_lines(path: str, table: Iterator[list[str]]) -> list[tuple[str, Columns]]:
+    """Return the paths in a table, each with the names and values of the other columns."""
+    header = [name.strip() for name in next(table, [])]
+    if PATH not in header:
+        raise InputError(
+            f"The table {path!r} has no column {PATH!r}; its first line is"
+            f" {','.join(header)[:60]!r}.",
+            "Write a first line with names, such as path,label; or one file on each line of a .txt"
+            " file.",
+        )
+    wrong = [name for name in header if name in RESERVED or not name or header.count(name) > 1]
+    if wrong:
+        why = "is twice in it" if header.count(wrong[0]) > 1 else "is reserved"
+        raise InputError(
+            f"The column {wrong[0]!r} of {path!r} cannot be stored: the name {why}.",
+            "Rename the column.",
+        )
+    at, lines = header.index(PATH), []
+    for number, cells in enumerate(table, 2):
+        if not "".join(cells).strip():
+            continue
+        if len(cells) != len(header):
+            raise InputError(
+                f"Row {number} of {path!r} has {len(cells)} cells, and the first has {len(header)}."
+            )
+        pairs = zip(header, cells, strict=True)
+        lines.append((cells[at].strip(), tuple((n, v.strip()) for n, v in pairs if n != PATH)))
+    return lines
+
+
+def _members(path: str) -> Iterator[InputEntry]:
+    for image in tar_images(path):
+        name = f"{path}{_INSIDE}{image.name}"
+        yield InputEntry(name, path, image.start, image.size, image.columns)

@@ -1,0 +1,338 @@
+"""The file that a command writes: its default name, and whether it may be written.
+
+These checks run before torch is imported, so that a wrong path is reported at once.
+``tensors/save.py`` writes the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hookscope.errors import RequestError
+from hookscope.files.shell_words import join_words
+from hookscope.files.strict_json import parse_table
+
+SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
+ADDRESS = "://"  # is part of the address of an object store, and of no path
+PAGE = ".html"
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
+MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
+PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page of ours begins
+TRACE_MARK = ("otherData", MARK)  # the first keys, nested, of a trace of ours
+# The author's mark in an image of ours: near the beginning or, in a PDF, near the end.
+_JPEG_MARK = b"\xff\xfe\0" + bytes([2 + len(MARK)]) + MARK.encode()  # a comment
+PICTURE_MARKS = {
+    ".png": f"tEXtSoftware\0{MARK}".encode(),
+    ".jpg": _JPEG_MARK,
+    ".jpeg": _JPEG_MARK,
+    ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
+    ".pdf": f"/Creator ({MARK})".encode(),
+}
+# How pillow writes a JPEG: with our mark in a comment, and no colours at half the resolution.
+JPEG_OPTIONS = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
+RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
+TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
+ANALYSES = (".json", ".csv", *PICTURE_SUFFIXES)  # the formats of an analysis of features
+RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
+_MARKLESS = (NPY, *RUN_TABLES)  # they have no place for a mark
+_ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
+# How a report of findings of ours begins: the first key of one format, the text of the other.
+REPORT_MARKS = {
+    ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
+    ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
+}
+_ADD_CSV = " To write the table as CSV, leave out --output and add: --csv > FILE.csv"
+RUN_FILE = "run.json"  # in the folder of a training run
+FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
+_RANK_FOLDER = re.compile(r"rank(\d+)")
+_NEAR = 4096  # bytes
+HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
+
+
+def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
+    """Return the name of a command's result in the working folder.
+
+    It does not begin with a layer's name: a shell would expand an unquoted ``layer3.*`` to it.
+
+    >>> default_path("resnet18", "capture").name
+    'resnet18.capture.safetensors'
+    """
+    return Path(f"{model_name}.{command}{suffix}")
+
+
+def names_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path means a folder: an address, a path with a final slash, or an existing folder.
+
+    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
+    (True, True, False)
+    """
+    text = os.fspath(path)
+    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
+
+
+def holds_features(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a features folder, or an address, which is always one."""
+    text = os.fspath(path)
+    return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
+
+
+def is_run_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder of a training run, or that of the ranks of one."""
+    return os.path.isfile(os.path.join(path, RUN_FILE)) or bool(rank_folders(path))
+
+
+def rank_folders(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders ``rank0``, ``rank1``, ... of a run of several processes, in order."""
+    if not os.path.isdir(path):
+        return []
+    ranks = {
+        int(match[1]): Path(path, name)
+        for name in os.listdir(path)
+        if (match := _RANK_FOLDER.fullmatch(name)) and Path(path, name, RUN_FILE).is_file()
+    }
+    return [ranks[rank] for rank in sorted(ranks)]
+
+
+def runs_in(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the training runs in a folder such as ``runs``, in the order of their numbers.
+
+    There are none in the folder of a run itself, nor in that of its ranks.
+    """
+    if not os.path.isdir(path) or is_run_folder(path):
+        return []
+    folders = [Path(path, name) for name in os.listdir(path) if is_run_folder(Path(path, name))]
+    return sorted(folders, key=lambda folder: _natural(folder.name))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts ``train-2`` before ``train-10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
+    """Whether hookscope wrote ``path``, as its beginning and its end show.
+
+    ``suffix`` is the expected type: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
+    ``.sarif``, ``.xml``, or a picture's.
+    """
+    in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
+    starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
+    if suffix in REPORT_MARKS:
+        starts = (REPORT_MARKS[suffix].encode(),)
+    try:
+        if suffix == NPZ:
+            return _has_comment(path)
+        if suffix in PICTURE_MARKS:
+            with path.open("rb") as file:
+                ends = [file.read(_NEAR)]
+                file.seek(-min(_NEAR, path.stat().st_size), os.SEEK_END)
+                return any(PICTURE_MARKS[suffix] in end for end in [*ends, file.read()])
+        if suffix != SUFFIX:
+            with path.open("rb") as file:
+                return file.read(max(map(len, starts))).startswith(starts)
+        metadata = header_of(path)[0].get("__metadata__")
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(metadata, dict) and MARK in metadata
+
+
+def _has_comment(path: Path) -> bool:
+    """Whether a zip archive ends in the comment that hookscope writes."""
+    with path.open("rb") as file:
+        file.seek(-22 - len(MARK), os.SEEK_END)
+        end = file.read()
+    return end.startswith(_ARCHIVE_END) and end.endswith(MARK.encode())
+
+
+def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
+    """Return the header of a safetensors file, and the offset of its data.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it has no such header.
+    """
+    with open(path, "rb") as file:
+        return header_in(file)
+
+
+def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the same for a file that is open at its beginning.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it has no such header.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= HEADER_LIMIT:
+        raise ValueError("no header of safetensors")
+    table = parse_table(file.read(length))
+    if not isinstance(table, dict):
+        raise ValueError("no header of safetensors")
+    return table, 8 + length
+
+
+def recording_ending(path: Path) -> str:
+    """Return the suffix of the file of a recording, which determines its format.
+
+    A name without a suffix is that of a safetensors file.
+
+    Raises:
+        RequestError: recordings are not written in that format.
+    """
+    if path.suffix.lower() in PICTURE_SUFFIXES:
+        raise RequestError(
+            f"The output {path} has the extension of an unsupported format.",
+            f"Use {', '.join(RECORDINGS[:-1])} or {RECORDINGS[-1]}. For a picture:"
+            f" hookscope plot FILE{SUFFIX} LAYER -o {join_words([str(path)])}",
+        )
+    return known_ending(path, RECORDINGS) if path.suffix else SUFFIX
+
+
+def check_ending(path: Path, *endings: str) -> None:
+    """Check that the suffix of a name matches the format that is written.
+
+    Raises:
+        RequestError: it has another suffix. A name without a suffix is accepted.
+    """
+    if path.suffix:
+        known_ending(path, endings)
+
+
+def known_ending(path: Path, endings: Sequence[str]) -> str:
+    """Return the suffix of a file in lower case, which determines its format.
+
+    Raises:
+        RequestError: it is not one of ``endings``.
+    """
+    ending = path.suffix.lower()
+    if ending not in endings:
+        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
+        raise RequestError(
+            f"The output {path} has the extension of an unsupported format.",
+            f"Use {listed}.{_ADD_CSV if ending == '.csv' else ''}",
+        )
+    return ending
+
+
+def picture_ending(path: Path) -> str:
+    """Return the suffix of an image file, which determines its format.
+
+    Raises:
+        RequestError: images are not written in that format.
+    """
+    ending = path.suffix.lower()
+    if ending not in PICTURE_SUFFIXES:
+        raise RequestError(
+            f"The output {path} does not have the extension of a picture.",
+            f"Use {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
+        )
+    return ending
+
+
+def table_ending(path: Path) -> str:
+    """Return the suffix of an exported file, which determines its format.
+
+    Raises:
+        RequestError: there is no export to that format.
+    """
+    return known_ending(path, TABLES)
+
+
+def check_run_export(path: Path, force: bool) -> bool:
+    """Check that the export of a run can be written; return whether it replaces a file.
+
+    A folder is created where there is none; the event file in it has a name of its own.
+
+    Raises:
+        RequestError: its suffix is of no such format, or ``check_output`` raises.
+    """
+    suffix = path.suffix.lower()
+    if path.is_dir() or not suffix:
+        return False
+    if suffix not in RUN_TABLES:
+        raise RequestError(
+            f"The output {path} has the extension of an unsupported format.",
+            "Use .csv or .parquet, or the name of a folder for TensorBoard.",
+        )
+    return check_output(path, force, suffix=suffix)
+
+
+def check_report_output(path: Path, force: bool) -> bool:
+    """Check that a report of findings can be written; return whether it replaces a file.
+
+    Raises:
+        RequestError: its suffix is of no such format, or ``check_output`` raises.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in REPORT_MARKS:
+        raise RequestError(
+            f"The output {path} does not have the extension of a report.",
+            "Use .sarif (SARIF 2.1.0) or .xml (JUnit).",
+        )
+    return check_output(path, force, suffix=suffix)
+
+
+def check_output(
+    path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX
+) -> bool:
+    """Check that ``path`` can be written; return whether it replaces a file.
+
+    Args:
+        path: the file to be written.
+        force: whether a file that hookscope did not write may be replaced.
+        option: the option that named the file, for the hint.
+        suffix: the type of the file: ``.safetensors``, ``.html``, ``.json``, or that of an image.
+
+    Raises:
+        RequestError: the folder is missing or not writable, ``path`` is not a plain file, or it
+        exists, hookscope did not write it, and ``force`` is not given.
+    """
+    if str(path) == "-":
+        raise RequestError(
+            "The output cannot be '-'.", "Give a file name: stdout is used for the summary."
+        )
+    if path.is_dir():
+        raise RequestError(
+            f"The output {path} is a folder.", f"Name a file in it: {path / f'result{suffix}'}"
+        )
+    target = Path(os.path.realpath(path))  # the target of a link is written; the link stays
+    if target.is_symlink():
+        raise RequestError(
+            f"The output {path} is a symbolic link that points back to itself.",
+            f"Name another file with {option}.",
+        )
+    folder = target.parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise RequestError(
+            f"The output folder {folder} {what}.", "Create the folder first, or give another one."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RequestError(
+            f"The output folder {folder} is not writable.",
+            f"Name a file in another folder with {option}.",
+        )
+    if not path.exists():
+        return False
+    # The final rename would replace a device or a pipe.
+    if not path.is_file():
+        raise RequestError(
+            f"The output {path} is not a regular file.", f"Name a file with {option}."
+        )
+    if not force and not is_hookscope_file(path, suffix):
+        if suffix in _MARKLESS:
+            raise RequestError(
+                f"{path} exists, and {suffix} files do not say who wrote them.",
+                f"Add --force to replace it, or name another file with {option}.",
+            )
+        other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
+        what = "contains results of another kind" if other else "was not written by hookscope"
+        raise RequestError(
+            f"The file {path} exists and {what}.",
+            f"Add --force to replace it, or name another file with {option}.",
+        )
+    return True

@@ -1,0 +1,206 @@
+"""Numbers, shapes and names as text: one rule for each, for all tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+
+from hookscope.escapes import visible as visible
+
+UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
+DIGITS = 4  # significant digits on a terminal
+PIPE_DIGITS = 6  # in a pipe
+FULL_DIGITS = 9  # two different float32 values differ in these digits
+
+
+def number_text(value: float | int | None, digits: int = DIGITS) -> str:
+    """Return ``value`` to ``digits`` significant digits; an ``int`` of up to seven digits exactly.
+
+    Example:
+        >>> number_text(0.5), number_text(-1234.56), number_text(1.5e-7)
+        ('0.5000', '-1235', '1.500e-07')
+        >>> number_text(3), number_text(None)
+        ('3', '-')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, int) and abs(value) < 10**7:
+        return str(int(value))
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "0"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def cosine_text(value: float | None, digits: int = DIGITS) -> str:
+    """Return a cosine to ``digits`` digits; one below 1 is never shown as 1.
+
+    Example:
+        >>> cosine_text(0.99989, 3), cosine_text(1 - 1e-6), cosine_text(1.0), cosine_text(0.5)
+        ('0.999', '0.9999', '1.000', '0.5000')
+    """
+    text = number_text(value, digits)
+    below = value is not None and value < 1 - 1e-9  # nearer to 1 is rounding in float64
+    return f"0.{'9' * digits}" if below and text.startswith("1.") else text
+
+
+def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:
+    """Return an integer exactly, and another number to ``digits`` significant digits.
+
+    Trailing zeros are left out.
+
+    Example:
+        >>> full_text(1 / 3), full_text(2**63 - 1), full_text(None)
+        ('0.333333333', '9223372036854775807', '-')
+        >>> full_text(1 / 3, PIPE_DIGITS)
+        '0.333333'
+    """
+    if isinstance(value, int):
+        return str(int(value))
+    if value is None or not math.isfinite(value):
+        return number_text(value)
+    return f"{value:.{digits}g}" if value else "0"
+
+
+def count_text(number: int) -> str:
+    """Return ``number`` with commas between thousands.
+
+    Example:
+        >>> count_text(11689512)
+        '11,689,512'
+    """
+    return f"{number:,}"
+
+
+def short_count_text(number: int) -> str:
+    """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up.
+
+    Example:
+        >>> [short_count_text(number) for number in (11689512, 9408, 999999, 64)]
+        ['11.7M', '9.41K', '1.00M', '64']
+    """
+    value, *units = float(number), "", *UNITS
+    for unit in units:
+        if value < 999.5 or unit == UNITS[-1]:  # from 999.5 up, three digits round to 1000
+            break
+        value /= 1000
+    return f"{value:#.3g}".rstrip(".") + unit if unit else str(number)
+
+
+def bytes_text(number: int) -> str:
+    """Return a number of bytes in SI units (1 MB is 1,000,000 bytes).
+
+    Example:
+        >>> bytes_text(46796608), bytes_text(512)
+        ('46.8 MB', '512 bytes')
+    """
+    short = short_count_text(number)
+    if short.isdigit():
+        return plural(number, "byte")
+    return f"{short[:-1]} {short[-1].replace('K', 'k')}B"
+
+
+def percent_text(share: float) -> str:
+    """Return a share from 0 to 1 as a percentage; 0% and 100% are exact.
+
+    Example:
+        >>> percent_text(0.5), percent_text(0.0), percent_text(1e-6), percent_text(0.99999)
+        ('50.0%', '0%', '<0.1%', '>99.9%')
+    """
+    if share in (0, 1):
+        return f"{share:.0%}"
+    if share < 0.0005:
+        return "<0.1%"
+    return ">99.9%" if share >= 0.9995 else f"{share:.1%}"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``.
+
+    Example:
+        >>> shape_text((1, 64, 56, 56)), shape_text(())
+        ('1x64x56x56', 'scalar')
+    """
+    return "x".join(str(n) for n in shape) or "scalar"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 layer``, ``15 layers``."""
+    return f"{count_text(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Cut ``text`` into pieces of at most ``width`` terminal cells.
+
+    Example:
+        >>> fold("features.denseblock1", 12)
+        ['features.den', 'seblock1']
+    """
+    if cell_len(text) <= width:
+        return [text]
+    pieces, piece, used = [], "", 0
+    for character in text:
+        cells = cell_len(character)
+        if piece and used + cells > max(width, 1):
+            pieces.append(piece)
+            piece, used = "", 0
+        piece, used = piece + character, used + cells
+    return [*pieces, piece]
+
+
+def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Break a sentence at spaces into lines of at most ``width`` cells; later lines are indented.
+
+    A word is cut only if it is wider than a whole line.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        joined = f"{line} {word}" if line.strip() else line + word
+        if cell_len(joined) <= width or not word:
+            line = joined
+            continue
+        if line.strip():
+            lines.append(line)
+            line = indent
+        *whole, rest = fold(word, max(width - max(cell_len(line), cell_len(indent)), 1))
+        for piece in whole:
+            lines.append(line + piece)
+            line = indent
+        line += rest
+    return [*lines, line]
+
+
+def token_text(token: str, ascii: bool = False) -> str:
+    """Return a token with its spaces visible, and other characters that do not print escaped.
+
+    >>> token_text(" Paris"), token_text(" a", ascii=True)
+    ('·Paris', '_a')
+    """
+    return visible(token.replace(" ", "_" if ascii else "·"), ascii)
+
+
+def shape_label(shape: Sequence[int]) -> str:
+    """Return a shape as ``1x3x8x8``."""
+    return "x".join(map(str, shape)) or "a single number"
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Return numbers with commas between, consecutive ones as a range.
+
+    Example:
+        >>> ranges_text([3, 1]), ranges_text([0, 1, 2, 3, 9])
+        ('3, 1', '0-3, 9')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

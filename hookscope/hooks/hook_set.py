@@ -1,0 +1,305 @@
+"""A function as a hook: called only for the threads of a recording, and left out of copies."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from hookscope.files.signal_safety import SignalSafeContext
+from hookscope.hooks.layers import modules_in
+from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER, is_compiled
+from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
+from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
+
+
+class Hook:
+    """A function that is called as a hook, for the calls that belong to a recording.
+
+    For a call by another thread it returns None, which changes nothing. It accepts any arguments:
+    PyTorch reads from a second dict whether a hook takes keyword arguments, and a call that is
+    running while the hook is removed may find the hook without that entry.
+    """
+
+    __slots__ = ("_elsewhere", "_module", "_threads", "function")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        threads: RecordingThreads,
+        elsewhere: set[nn.Module],
+        module: nn.Module | None = None,
+    ) -> None:
+        self.function = function
+        self._threads = threads
+        self._elsewhere = elsewhere
+        self._module = module
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function as ``as_hook`` does, or do nothing."""
+        # The usual cases are written out: this runs once or twice in each call of a module.
+        if get_ident() == self._threads.opener or self._threads.includes_current_thread():
+            if depth_readers:
+                return as_hook(self.function, *args)
+            return self.function(*args)
+        if self._module is not None:
+            self._elsewhere.add(self._module)
+        return None
+
+
+def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
+    """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
+
+    ``options`` are the dicts with the settings of each hook. ``copy`` and ``pickle`` look for
+    ``__reduce__`` on the object before its class.
+    """
+    if "__reduce__" not in vars(hooks):  # another recording may have put it there
+        ours = weakref.ref(hooks)  # weak, or each dict would refer to itself
+        for members in (hooks, *options):
+            reduced = partial(_without_ours, weakref.ref(members), ours)
+            members.__reduce__ = reduced  # type: ignore[method-assign]
+
+
+HookDict = dict[int, Any]  # an OrderedDict, which can have attributes
+
+
+def _without_ours(
+    members: weakref.ref[HookDict], hooks: weakref.ref[HookDict]
+) -> tuple[type, tuple[()], None, None, Iterator[tuple[int, Any]]]:
+    ours: Mapping[int, Any] = hooks() or {}
+    items = [
+        (number, value)
+        for number, value in (members() or {}).items()
+        if not isinstance(ours.get(number), Hook)
+    ]
+    return OrderedDict, (), None, None, iter(items)
+
+
+def keep_in_copies(hooks: HookDict, *options: HookDict) -> None:
+    """Restore the normal copying of the dicts once none of our hooks is left."""
+    if not hooks or not any(isinstance(hook, Hook) for hook in hooks.values()):
+        for members in (hooks, *options):
+            vars(members).pop("__reduce__", None)
+
+
+class _Depth(threading.local):
+    hooks = 0
+
+
+_depth = _Depth()
+
+# Who needs ``hook_depth`` now. If there is nobody, calls of hooks are not counted.
+depth_readers: set[object] = set()
+
+
+def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function as a hook: what it computes is not part of the model."""
+    _depth.hooks += 1
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _depth.hooks -= 1
+
+
+def hook_depth() -> int:
+    """Return the number of nested calls of ``as_hook`` on this thread, for ``depth_readers``."""
+    return _depth.hooks
+
+
+# The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first
+# one. One thread at a time may change them.
+_registering = fork_safe_lock()
+
+
+_HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
+
+
+class HookSet(SignalSafeContext["HookSet"]):
+    """Hooks in and around a model; they are removed when the ``with`` block ends, however it ends.
+
+    They are called only for the thread that entered the block; see ``hookscope.tensors.threads``. A
+    copy or a pickle of the model that is made within the block has none. Compiled code calls no
+    hooks, so compiled modules run uncompiled within the block.
+
+    Args:
+        model: the model that will run.
+
+    Attributes:
+        called_elsewhere: modules with a hook that were called by other threads.
+        keeps_compiled: whether compiled modules stay compiled; set by a subclass that hooks none.
+    """
+
+    keeps_compiled = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.threads = RecordingThreads()
+        self.called_elsewhere: set[nn.Module] = set()
+        self.stands_in_for_compiled = False
+        self._handles: list[RemovableHandle] = []
+        self._most_handles = _HANDLES
+        self._left_out: dict[int, tuple[HookDict, ...]] = {}
+
+    def _enter(self) -> HookSet:
+        if not self.keeps_compiled:
+            self.stands_in_for_compiled = any(map(is_compiled, modules_in(self.model)))
+        if self.stands_in_for_compiled:
+            EAGER.acquire()
+        DEEPER_CALLS.acquire()
+        self.threads.open()
+        return self
+
+    def _leave(self, *error: object) -> None:
+        with _registering:
+            while self._handles:
+                self._handles.pop().remove()
+            while self._left_out:
+                keep_in_copies(*self._left_out.popitem()[1])
+        self.threads.close()
+        DEEPER_CALLS.release()
+        if self.stands_in_for_compiled:
+            EAGER.release()
+            self.stands_in_for_compiled = False
+
+    @contextmanager
+    def attaching(self) -> Iterator[HookSet]:
+        """Enter, for a block that adds hooks; if it fails, all of them are removed.
+
+        For code that enters and leaves in two functions: the caller still has to call ``__exit__``.
+        """
+        try:
+            yield self.__enter__()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def before(
+        self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
+    ) -> None:
+        """Call ``function(module, args, kwargs)`` before the module; it may return new ones.
+
+        With ``first`` it is called before all hooks that are registered already.
+        """
+        with _registering:
+            self._handles.append(
+                module.register_forward_pre_hook(
+                    self._hook(function, module), with_kwargs=True, prepend=first
+                )
+            )
+            self._leave_out_of_copies(
+                module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
+            )
+
+    def after(
+        self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
+    ) -> Hook:
+        """Call ``function(module, args, kwargs, output)`` after the module.
+
+        The function may return a new output. With ``always`` it is also called if the module
+        raised, with None as output. The function of the hook that is returned may be replaced.
+        """
+        hook = self._hook(function, module)
+        with _registering:
+            self._handles.append(
+                module.register_forward_hook(hook, with_kwargs=True, always_call=always)
+            )
+            self._leave_out_of_copies(
+                module._forward_hooks,
+                module._forward_hooks_with_kwargs,
+                module._forward_hooks_always_called,
+            )
+        return hook
+
+    def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
+        """Call ``function(module, args, output)`` after each module that the thread calls.
+
+        This is one hook for the process, which costs less than a hook on each module. Modules that
+        are not part of the model call it too.
+        """
+        with _registering:
+            self._handles.append(register_module_forward_hook(self._hook(function)))
+
+    def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
+        """Call ``function`` with the gradient of ``tensor``; its result replaces the gradient."""
+        # So a subclass does not notice, and a parameter that has no shape yet does not raise.
+        with _registering, DisableTorchFunctionSubclass():
+            self._handles.append(tensor.register_hook(self._hook(function)))
+            if len(self._handles) >= self._most_handles:
+                # Those of tensors that are gone, of which there may be any number in time.
+                self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+                self._most_handles = max(_HANDLES, 2 * len(self._handles))
+
+    def listeners_of(self, tensor: Tensor) -> list[Callable[..., Any]]:
+        """Return the functions of ``listen`` at a tensor, also those of other sets of hooks."""
+        with DisableTorchFunctionSubclass():
+            hooks = tensor._backward_hooks
+        return [hook.function for hook in hooks.values() if type(hook) is Hook] if hooks else []
+
+    def listen_to_node(
+        self, node: Node, function: Callable[[tuple[Tensor | None, ...], object], None]
+    ) -> None:
+        """Call ``function(grad_inputs, grad_outputs)`` when a node of the graph has run."""
+        with _registering:
+            self._handles.append(node.register_hook(self._hook(function)))
+
+    def on_registration(
+        self,
+        of_module: Callable[[nn.Module, str, nn.Module], None],
+        of_parameter: Callable[[nn.Module, str, nn.Parameter], None],
+    ) -> None:
+        """Call the functions with ``(owner, name, new)`` when a module gets a child or a parameter.
+
+        PyTorch calls them for every module of the process, so they must check the owner.
+        """
+        with _registering:
+            self._handles += (
+                register_module_module_registration_hook(self._hook(of_module)),
+                register_module_parameter_registration_hook(self._hook(of_parameter)),
+            )
+
+    def around_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
+    ) -> None:
+        """Call ``before`` and ``after`` with ``(optimizer, args, kwargs)`` around each step."""
+        with _registering:
+            if before is not None:
+                self._handles.append(optimizer.register_step_pre_hook(self._hook(before)))
+            if after is not None:
+                self._handles.append(optimizer.register_step_post_hook(self._hook(after)))
+
+    def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
+        return Hook(function, self.threads, self.called_elsewhere, module)
+
+    def _leave_out_of_copies(self, hooks: HookDict, *options: HookDict) -> None:
+        self._left_out[id(hooks)] = (hooks, *options)
+        leave_out_of_copies(hooks, *options)
+
+
+def disable_module_fast_path(module: nn.Module) -> None:
+    """Register a permanent hook that does nothing.
+
+    PyTorch's transformer layers skip their children's ``forward`` unless one of them has a hook.
+    """
+    module.register_forward_hook(_nothing)
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Questions to a model: class activation maps, attribution, lens, sweep, health, differences."""

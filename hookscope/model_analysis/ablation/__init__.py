@@ -1,0 +1,1 @@
+"""What each layer contributes to a score."""

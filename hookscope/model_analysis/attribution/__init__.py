@@ -1,0 +1,1 @@
+"""How much each token or pixel contributes to a score."""

@@ -1,0 +1,131 @@
+"""The input of a method of ``cam``: a model with its images, and the score that is explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import RequestError
+from hookscope.execution.prepare import Prepared
+from hookscope.files.progress import Progress
+from hookscope.hooks.layers import Layer
+from hookscope.inputs.image_recipes import black_and_white
+from hookscope.model_analysis.cams.class_score import ClassScore
+from hookscope.model_analysis.cams.score_gradients import gradient_at_image, run_on_image
+from hookscope.sources.loaded import Recipe
+from hookscope.tensors.nested import TensorPath, as_call, walk
+
+STRETCHED = "the values scaled to their range"
+
+
+class CamInput:
+    """A model with its images, and the score of a class that is explained.
+
+    Args:
+        prepared: the model; its first layer is the one asked for where ``layer_given``.
+        score: the score that is explained.
+        layer_given: whether the user named a layer.
+        progress: called with the number of runs made and that of all, where there are many.
+
+    Attributes:
+        layer: the layer that the user named; None to look for one.
+        path: position of the images in the model's input.
+        image: the images, (N, C, H, W).
+
+    Raises:
+        RequestError: the model takes no images.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        score: ClassScore,
+        *,
+        layer_given: bool,
+        progress: Progress | None = None,
+    ) -> None:
+        self.prepared = prepared
+        self.score = score
+        self.layer: Layer | None = prepared.layers[0] if layer_given else None
+        self.path, self.image = find_image(prepared)
+        self._progress = progress
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return self.image.shape[2], self.image.shape[3]
+
+    def report_progress(self, done: int, total: int) -> None:
+        """Tell the caller how many of the runs are made."""
+        if self._progress:
+            self._progress(done, total)
+
+    def run(self, image: Tensor) -> Any:
+        """Return the model's output for other images, from a run without autograd."""
+        return run_on_image(self.prepared, self.path, image)
+
+    def gradient_at(self, image: Tensor) -> tuple[Any, Tensor]:
+        """Return the model's output for other images, and the score's gradient at them.
+
+        Raises:
+            RequestError: the score does not depend on the images in a way that has a gradient.
+        """
+        output, gradient = gradient_at_image(self.prepared, self.score, self.path, image)
+        return output, widen(gradient)
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, in float32 or wider. The maps take little work there."""
+    return tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
+    """Return the position of the images in the model's arguments, and the images, (N, C, H, W).
+
+    The path begins with 0 for positional and 1 for keyword arguments.
+
+    Raises:
+        RequestError: the model takes no images.
+    """
+    task = prepared.loaded.task
+    if task in ("detection", "optical flow"):
+        raise RequestError(
+            f"{prepared.loaded.spec} is a model for {task}: its output has no class scores for the"
+            " image.",
+            "cam needs a classifier or a segmentation model.",
+        )
+    tensors = list(walk(as_call(prepared.value)))
+    for path, tensor in tensors:
+        if tensor.ndim == 4 and tensor.is_floating_point():
+            return path, tensor
+    shapes = " and ".join("x".join(map(str, tensor.shape)) for _, tensor in tensors)
+    raise RequestError(
+        f"The model takes no images (N, C, H, W): its input is {shapes or 'no tensor'}.",
+        "cam needs a floating-point input of four dimensions.",
+    )
+
+
+def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
+    """Return the model's images as pixels, uint8 (N, 3, H, W), and how they were computed.
+
+    Preprocessing that scales and shifts each channel is inverted, from its results for black and
+    for white. Otherwise the values are scaled to their range. Images of other than 1 or 3 channels
+    become grey: the mean of the channels.
+
+    Args:
+        image: the model's input, float (N, C, H, W).
+        recipe: the preprocessing that made it from a file; None if there was none.
+    """
+    image = image.detach().cpu().float()
+    bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe is not None else None
+    if bounds is not None:
+        low, high = bounds
+        values, origin = (image - low) / (high - low), "the preprocessing undone"
+    else:
+        image = image if image.shape[1] in (1, 3) else image.mean(1, keepdim=True)
+        low, high = image.amin((1, 2, 3), keepdim=True), image.amax((1, 2, 3), keepdim=True)
+        values, origin = (image - low) / torch.where(high > low, high - low, 1.0), STRETCHED
+    pixels = (values * 255).round().clamp(0, 255).nan_to_num().to(torch.uint8)
+    return pixels.expand(-1, 3, -1, -1).contiguous(), origin

@@ -1,0 +1,173 @@
+"""One run of ``cam``: the method by its name, and its maps as a capture with metadata."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.record_key import what_of
+from hookscope.model_analysis.cams.cam_input import CamInput, displayable_image
+from hookscope.model_analysis.cams.cam_method import CamMethod, CamResult
+from hookscope.model_analysis.cams.methods.attention_rollout import AttentionRollout
+from hookscope.model_analysis.cams.methods.eigen_cam import EigenCam
+from hookscope.model_analysis.cams.methods.grad_cam import GradCam
+from hookscope.model_analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
+from hookscope.model_analysis.cams.methods.gradient_times_input import GradientTimesInput
+from hookscope.model_analysis.cams.methods.guided_backprop import GuidedBackprop
+from hookscope.model_analysis.cams.methods.hires_cam import HiResCam
+from hookscope.model_analysis.cams.methods.integrated_gradients import IntegratedGradients
+from hookscope.model_analysis.cams.methods.layer_cam import LayerCam
+from hookscope.model_analysis.cams.methods.occlusion import Occlusion
+from hookscope.model_analysis.cams.methods.saliency import Saliency
+from hookscope.model_analysis.cams.methods.score_cam import ScoreCam
+from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
+from hookscope.specs.cam_methods import METHODS
+from hookscope.specs.command_options import CamOptions
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
+
+CLASSES: dict[str, type[CamMethod]] = {
+    "gradcam": GradCam,
+    "gradcam++": GradCamPlusPlus,
+    "hirescam": HiResCam,
+    "layercam": LayerCam,
+    "eigencam": EigenCam,
+    "scorecam": ScoreCam,
+    "rollout": AttentionRollout,
+    "guided": GuidedBackprop,
+    "saliency": Saliency,
+    "integrated": IntegratedGradients,
+    "gradxinput": GradientTimesInput,
+    "occlusion": Occlusion,
+}
+
+
+def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata]:
+    """Run a method; return its maps, and the entries of the metadata under ``cam``.
+
+    Args:
+        inputs: the model with its images and the score.
+        options: the method, and how it computes the map.
+
+    Raises:
+        RequestError: the model has no layer or score that the method could use.
+        LossError, ForwardError, CheckFailed: as for ``grads``.
+    """
+    method, upsample = options.by, options.upsample
+    if method == "integrated":
+        explainer: CamMethod = IntegratedGradients(options.steps, options.baseline)
+    elif method == "occlusion":
+        explainer = Occlusion(options.patch, options.baseline)
+    else:
+        explainer = CLASSES[method]()
+    with explain_forward_errors(inputs.prepared):
+        result = explainer.attribute(inputs)
+    maps = result.maps
+    if result.candidate is not None:
+        maps = upsampled(maps, inputs.size, upsample)
+    image, origin = displayable_image(inputs.image, inputs.prepared.recipe)
+    entry = METHODS[method]
+    metadata = {
+        "method": entry.name,
+        "formula": entry.formula,
+        "paper": entry.paper,
+        "target": inputs.score.text,
+        **_layer_entry(result, upsample),
+        **result.metadata,
+        "image": origin,
+        "images": _image_entries(inputs, result, maps),
+    }
+    return _capture_of(inputs, result, maps, image), cast(CamMetadata, metadata)
+
+
+def _capture_of(inputs: CamInput, result: CamResult, maps: Tensor, image: Tensor) -> Capture:
+    """Return the map on the layer's grid or the attribution, the maps and the images."""
+    capture = Capture()
+    capture.output, capture.coverage = result.output, result.coverage
+    model: dict[str, Any] = {
+        "module": ROOT,
+        "type": type(inputs.prepared.module).__name__,
+        "call": 1,
+    }
+    if result.candidate is not None:
+        layer = result.candidate.layer
+        capture.put(
+            result.maps,
+            module=layer.name,
+            type=layer.type,
+            call=result.candidate.call,
+            what="cam",
+            kind=CAM,
+            aliases=layer.aliases,
+        )
+    if result.attribution is not None:
+        what = f"{what_of(INPUT, inputs.path)}.attribution"
+        capture.put(result.attribution, **model, what=what, kind=ATTRIBUTION)
+    capture.put(maps, **model, what="cam", kind=CAM)
+    capture.put(image, **model, what="image", kind=INPUT)
+    return capture
+
+
+def upsampled(maps: Tensor, size: tuple[int, int], how: str) -> Tensor:
+    """Return maps (N, h, w) at the images' size, bilinear (pixel centres aligned) or nearest."""
+    corners = {"align_corners": False} if how == "bilinear" else {}
+    return F.interpolate(maps.unsqueeze(1), size, mode=how, **corners).squeeze(1)
+
+
+def _layer_entry(result: CamResult, upsample: str) -> CamLayer:
+    candidate = result.candidate
+    if candidate is None or candidate.grid is None:
+        return {}
+    grid = candidate.grid
+    return {
+        "layer": candidate.layer.name,
+        "type": candidate.layer.type,
+        "call": candidate.call,
+        "grid": [grid.height, grid.width],
+        "channels": candidate.shape[1 if grid.layout == "NCHW" else -1],
+        "layout": grid.layout,
+        "prefix": grid.prefix,
+        "upsampling": upsample,
+    }
+
+
+def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[CamImage]:
+    """One entry for each image: its class, the class's score, and where the map peaks."""
+    specs = [str(source["spec"]) for source in inputs.prepared.sources]
+    scores = inputs.score.each(result.output).tolist()
+    probabilities = inputs.score.probabilities(result.output)
+    assert inputs.score.classes is not None
+    indices = map(_class_of, inputs.score.classes)
+    names = inputs.prepared.loaded.categories
+    return [
+        {
+            "spec": specs[n] if len(specs) == len(result.maps) else str(n + 1),
+            "index": index,
+            "label": None if index is None or index >= len(names) else names[index],
+            "score": scores[n],
+            "probability": probabilities[n],
+            "peak": _peak(result.maps[n]),
+            "pixel": _peak(maps[n]),
+            "largest": float(result.maps[n].max()),
+        }
+        for n, index in enumerate(indices)
+    ]
+
+
+def _class_of(classes: Tensor) -> int | None:
+    """The class of an image; None where it differs from position to position."""
+    distinct: list[int] = classes.unique().tolist()
+    return distinct[0] if len(distinct) == 1 else None
+
+
+def _peak(values: Tensor) -> list[int] | None:
+    """Row and column of the largest entry, the first of equal ones; None for zeros and NaN."""
+    if not float(values.max()) > 0:
+        return None
+    row, column = divmod(int(torch.argmax(values)), values.shape[1])
+    return [row, column]

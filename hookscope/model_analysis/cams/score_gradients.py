@@ -1,0 +1,262 @@
+"""The value and the gradient of a score at a layer's output, or the gradient at the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import RequestError
+from hookscope.execution.forward import backward, detach_clone, forward
+from hookscope.execution.isolation import disable_mha_fast_path, frozen, preserve_model_state
+from hookscope.execution.losses.loss import class_scores
+from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import verify_output_unchanged
+from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.layers import Layer
+from hookscope.model_analysis.cams.class_score import ClassScore
+from hookscope.model_analysis.cams.layer_scan import (
+    LayerCandidate,
+    LayerScan,
+    choose_candidate,
+    grid_candidates,
+    last_on_grid,
+    last_where,
+)
+from hookscope.specs.model_spec import ONNX
+from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.nested import TensorPath, as_call, map_tensors
+
+
+@signal_safe_contextmanager
+def differentiable(prepared: Prepared) -> Iterator[None]:
+    """Enable autograd within the block, and restore the state of the model after it.
+
+    The parameters are frozen in the block. No map uses their gradients, which are half the work of
+    a backward pass, and the graph then begins at the image or the layer alone. The fast path of
+    attention is off, because it would depend on whether a tensor requires grad.
+    """
+    module = prepared.module
+    guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
+    leaves = frozen(chain(module.parameters(), module.buffers()))
+    with (
+        guard,
+        disable_mha_fast_path(),
+        signal_safe(torch.inference_mode(False)),
+        grad_mode(True),
+        leaves,
+    ):
+        yield
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """A layer's output that a map is made from, and the run that returned it.
+
+    Attributes:
+        candidate: the layer's output with its value and, if it was asked for, its gradient.
+        calls: how often the layer ran.
+        output: the model's output.
+    """
+
+    candidate: LayerCandidate
+    calls: int
+    output: Any
+
+
+def observe_layer(
+    prepared: Prepared,
+    score: ClassScore,
+    path: TensorPath,
+    image: Tensor,
+    layer: Layer | None,
+    *,
+    gradient: bool,
+) -> LayerPass | None:
+    """Run the model once, and return the value and the gradient that a map needs.
+
+    The hooks return the model's own tensors, so no second run has to verify the output. The graph
+    begins at the image, and the gradient is computed only from the score back to the layer.
+
+    Args:
+        prepared: the model and its input.
+        score: the score to differentiate; this run fixes its classes if none did before.
+        path: position of the images in the input.
+        image: the images in the input.
+        layer: the layer to use; None for the last one on a grid that the score needs.
+        gradient: whether to compute the gradient at a named layer.
+
+    Returns:
+        None where no gradient connects the score with the layer and the image, or a view was
+        changed in place. ``clone_at_layer`` works in these cases.
+
+    Raises:
+        RequestError: the named layer never ran, or returned nothing on a grid.
+    """
+    run = partial(_observe_once, prepared, score, path, image)
+    if layer is not None:
+        return run(layer, lambda candidates: last_on_grid(candidates, layer), gradient)
+    chosen = run(None, None, True)
+    if chosen is None or not chosen.candidate.changed_in_place:
+        return chosen
+    # A second run copies the value before it is changed.
+    key = chosen.candidate.key
+    return run(chosen.candidate.layer, lambda found: next(c for c in found if c.key == key), True)
+
+
+def _observe_once(
+    prepared: Prepared,
+    score: ClassScore,
+    path: TensorPath,
+    image: Tensor,
+    keep: Layer | None,
+    pick: Callable[[Sequence[LayerCandidate]], LayerCandidate] | None,
+    gradient: bool,
+) -> LayerPass | None:
+    """Run the model; use the candidate that ``pick`` returns, by default the last one needed."""
+    size = (image.shape[2], image.shape[3])
+    scan = LayerScan(prepared.module, len(image), size, keep, clones=False)
+    with differentiable(prepared), scan:
+        leaf = image.detach().clone().requires_grad_(gradient)
+        output = forward(prepared, call=_with_image(prepared, path, leaf))
+        value = score.loss(prepared, output).value
+        if pick is not None:
+            candidate = pick(scan.candidates)
+            if gradient and (candidate.cut_off or not any(_find_gradients(value, [candidate]))):
+                return None
+        else:
+            on_grid = grid_candidates(scan.candidates, class_scores(output))
+            index = last_where(partial(_find_gradients, value), on_grid)
+            if index < 0 or any(candidate.cut_off for candidate in on_grid[index:]):
+                return None
+            candidate = on_grid[index]
+            assert candidate.tensor is not None
+            candidate.value = candidate.tensor.detach().clone()
+        return LayerPass(candidate, scan.calls[candidate.layer.module], detach_clone(output))
+
+
+def _find_gradients(value: Tensor, candidates: Sequence[LayerCandidate]) -> list[bool]:
+    """Set the gradients of ``candidates``; return for each whether it is not zero on the grid."""
+    edges = [candidate.edge for candidate in candidates if candidate.edge is not None]
+    if edges and value.requires_grad:
+        try:
+            grads = torch.autograd.grad(value, edges, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # reentrant checkpointing, for example, allows only backward()
+            return [False for _ in candidates]
+        by_edge = dict(zip(edges, grads, strict=True))
+        for candidate in candidates:
+            candidate.gradient = None if candidate.edge is None else by_edge[candidate.edge]
+            if candidate.gradient is not None and candidate.grid is not None:
+                candidate.needed = bool(candidate.grid.maps(candidate.gradient).count_nonzero())
+    return [candidate.needed for candidate in candidates]
+
+
+def clone_at_layer(
+    prepared: Prepared, score: ClassScore, image: Tensor, layer: Layer | None, *, gradient: bool
+) -> LayerPass:
+    """Do what ``observe_layer`` does, with hooks that replace layers' outputs by clones.
+
+    This works wherever autograd does, because graphs may begin at any layer. A further run without
+    hooks verifies that the clones do not change the output.
+
+    Raises:
+        RequestError: there is no such layer, or nothing on a grid that the score needs.
+        CheckFailed: the hooks change the model's output.
+    """
+    chosen = None
+    if layer is None:  # the run that looks for the layer stores no values: it would store all
+        scan, output = scan_layers(prepared, score, image)
+        chosen = choose_candidate(scan.candidates, class_scores(output), needed=gradient)
+        layer = chosen.layer
+    scan, output = scan_layers(prepared, score, image, layer, gradient)
+    by_key = {candidate.key: candidate for candidate in scan.candidates}
+    candidate = by_key[chosen.key] if chosen else last_on_grid(scan.candidates, layer)
+    verify_unchanged_by_hooks(prepared, output)
+    return LayerPass(candidate, scan.calls[layer.module], output)
+
+
+def scan_layers(
+    prepared: Prepared,
+    score: ClassScore,
+    image: Tensor,
+    keep: Layer | None = None,
+    differentiate: bool = True,
+) -> tuple[LayerScan, Any]:
+    """Run the model forward and the score backward with clones; return what the layers returned.
+
+    Args:
+        prepared: the model and its input.
+        score: the score to differentiate; this run fixes its classes if none did before.
+        image: the images in the input.
+        keep: the layer whose values and gradients are stored.
+        differentiate: whether to run the score backward.
+
+    Returns:
+        The scan, and the model's output.
+    """
+    size = (image.shape[2], image.shape[3])
+    # onnxruntime computes no gradients, and its values cannot be replaced.
+    clones = prepared.loaded.source != ONNX
+    scan = LayerScan(prepared.module, len(image), size, keep, clones=clones)
+    with differentiable(prepared), scan:
+        output = forward(prepared)
+        loss = score.loss(prepared, output)
+        if differentiate and loss.value.requires_grad:
+            backward(prepared, loss.value, Capture())
+        return scan, detach_clone(output)
+
+
+def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
+    """Check that a run without hooks gives the same ``output`` as ``scan_layers``.
+
+    The weights are frozen in both runs. Other kernels may multiply weights that require grad, and
+    give other last bits.
+
+    Raises:
+        CheckFailed: the outputs differ.
+    """
+    with differentiable(prepared):
+        verify_output_unchanged(prepared, output, excuse_noise=True)
+
+
+def gradient_at_image(
+    prepared: Prepared, score: ClassScore, path: TensorPath, image: Tensor
+) -> tuple[Any, Tensor]:
+    """Run the model on ``image``; return its output and the gradient of the score at the image.
+
+    Raises:
+        RequestError: the score does not depend on the image in a way that has a gradient.
+    """
+    with differentiable(prepared):
+        leaf = image.detach().clone().requires_grad_()
+        output = forward(prepared, call=_with_image(prepared, path, leaf))
+        loss = score.loss(prepared, output)
+        if loss.value.requires_grad:
+            backward(prepared, loss.value, Capture())
+        output = detach_clone(output)
+    if leaf.grad is None:
+        raise RequestError(
+            "The score has no gradient at the image: something in the model stops gradients, such"
+            " as torch.no_grad, detach or rounding.",
+            "Use --by eigencam or --by scorecam, which need no gradient.",
+        )
+    return output, leaf.grad
+
+
+def run_on_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
+    """Return the model's output for ``image``, from a run without autograd."""
+    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
+    with guard, grad_mode(False):
+        return detach_clone(forward(prepared, call=_with_image(prepared, path, image)))
+
+
+def _with_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
+    """Copies of the model's arguments, with ``image`` in place of its own images."""
+    call = as_call(prepared.value)
+    return map_tensors(call, lambda here, own: (image if here == path else own.detach()).clone())

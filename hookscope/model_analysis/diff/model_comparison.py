@@ -1,0 +1,297 @@
+"""Comparison of two models on one input. They run in lockstep, so few tensors are in memory.
+
+Each model first runs alone, to match the tensors of A with those of B. In the second run each model
+has a thread, and one thread runs at a time. A tensor is kept until its partner exists, and the
+model that made it waits. It is kept longer only where the models make tensors in different orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from torch import Tensor, nn
+
+from hookscope.errors import InputError, LayerError
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
+from hookscope.execution.forward import forward
+from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
+from hookscope.execution.provenance import describe_run
+from hookscope.file_analysis.captures.comparator import Comparator
+from hookscope.file_analysis.captures.record_matches import (
+    RecordMatches,
+    build_diff,
+    match_records,
+    select_matches,
+)
+from hookscope.file_analysis.captures.value_matches import Fingerprint
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.layers import layers_of
+from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_sink import absent, put
+from hookscope.inputs.batch import Batch
+from hookscope.model_analysis.diff.differing_module import describe_difference
+from hookscope.model_analysis.diff.export_rules import export_rules
+from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.results.diff_result import Diff, TensorComparison
+from hookscope.results.records import Absent, Record
+from hookscope.results.stats import Stats
+from hookscope.sources.onnx.graph_modules import GraphModel, accepts
+from hookscope.sources.wrappers import copy_model
+from hookscope.specs.diff_request import DiffRequest, label_errors
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.request import InputRequest, LayerSelection, Request, chosen_options
+from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.nested import as_call, unreadable_reason
+from hookscope.tensors.tensor_stats import numpy_blocks
+from hookscope.tensors.threads import as_this_thread
+
+
+class StreamingSink:
+    """Passes each tensor on as it comes; its capture holds records without tensors."""
+
+    adds_gradients = False
+
+    def __init__(self, receive: Callable[[Record, Tensor], None]) -> None:
+        self.capture = Capture()
+        self.absent: list[Absent] = []
+        self.open = False
+        self._receive = receive
+
+    def store(self, key: RecordKey, tensor: Tensor) -> None:
+        """Pass a clone of a tensor on."""
+        if reason := unreadable_reason(tensor):
+            self.mark_absent(key, reason)
+            return
+        clone = tensor.detach().clone()
+        self._receive(put(self.capture, key, clone, held=False, summary=partial(Stats)), clone)
+
+    def store_gradient(
+        self,
+        key: RecordKey,
+        gradient: Tensor,
+        aliases: tuple[str, ...] | None = None,
+        weight_norm: float | None = None,
+    ) -> None:
+        """Pass a clone of a gradient on."""
+        self.store(key, gradient)
+
+    def mark_absent(self, key: RecordKey, reason: str) -> None:
+        """Note why a tensor is not there."""
+        self.absent.append(absent(key, reason))
+
+
+def list_records(
+    prepared: Prepared,
+    kinds: Iterable[str],
+    side: int,
+    look: Callable[[Record, Tensor], None] = lambda record, tensor: None,
+) -> tuple[Record, ...]:
+    """Run a model once, and return the records of all its layers without their tensors.
+
+    ``look`` is called with each record and its tensor.
+
+    Raises:
+        ForwardError: the model raised.
+    """
+    layers = layers_of(prepared.module)
+    sink = StreamingSink(look)
+    recorder = Recorder(prepared.module, layers, kinds, sink=sink)
+    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
+    explained = explain_forward_errors(prepared)
+    with label_errors(side), explained, guard, grad_mode(False), recorder:
+        forward(prepared, sink.capture)
+    return sink.capture.records
+
+
+def compare_in_lockstep(
+    prepared: tuple[Prepared, Prepared],
+    kinds: Iterable[str],
+    matches: RecordMatches,
+    comparator: Comparator,
+) -> list[TensorComparison]:
+    """Run both models in lockstep and compare each pair of ``matches``, in its order.
+
+    A pair is left out if a model is not deterministic and does not make one of the two again.
+
+    Raises:
+        ForwardError: a model raised.
+    """
+    devices = (p.device for side in prepared for p in side.module.parameters())
+    gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    first, second = (
+        preserve_model_state(side.module, train=side.train, seed=side.seed) for side in prepared
+    )
+    with first, second:
+        buffer = _PairBuffer(Lockstep(gpus), matches, comparator)
+        recorders, passes = [], []
+        for side, model in enumerate(prepared):
+            names = {record.module for record in matches.side(side)}
+            layers = [layer for layer in layers_of(model.module) if layer.name in names]
+            sink = StreamingSink(partial(buffer.add, side))
+            recorders.append(Recorder(model.module, layers, kinds, sink=sink))
+            passes.append(as_this_thread(partial(buffer.run_model, side, model, sink.capture)))
+        with recorders[0], recorders[1]:  # not in their threads: the first entered is left last
+            buffer.lockstep.run((passes[0], passes[1]))
+    return [buffer.comparisons[n] for n in sorted(buffer.comparisons)]
+
+
+class _PairBuffer:
+    """The tensors of two running models that wait for their partners."""
+
+    def __init__(self, lockstep: Lockstep, matches: RecordMatches, comparator: Comparator) -> None:
+        self.lockstep = lockstep
+        self.comparisons: dict[int, TensorComparison] = {}
+        self._comparator = comparator
+        self._matched_by = [by for _, _, by in matches.pairs]
+        self._numbers: Sequence[dict[str, int]] = [
+            {record.key: n for n, record in enumerate(matches.side(side))} for side in (0, 1)
+        ]
+        self._waiting: dict[int, tuple[int, Record, Tensor]] = {}
+
+    def run_model(self, side: int, prepared: Prepared, capture: Capture) -> None:
+        """Run one of the models, in its thread."""
+        with label_errors(side), grad_mode(False):
+            forward(prepared, capture)
+        # This model makes no further partners for the tensors of the other one.
+        self._waiting = {n: entry for n, entry in self._waiting.items() if entry[0] == side}
+
+    def add(self, side: int, record: Record, tensor: Tensor) -> None:
+        """Compare a tensor with its partner, or store it and let the other model run."""
+        n = self._numbers[side].get(record.key)
+        if n is None:
+            return
+        if n in self._waiting:
+            _, partner, partner_tensor = self._waiting.pop(n)
+            records, tensors = (record, partner), (tensor, partner_tensor)
+            a, b = side, 1 - side
+            self.comparisons[n] = self._comparator.compare(
+                records[a],
+                records[b],
+                self._matched_by[n],
+                partial(numpy_blocks, tensors[a]),
+                partial(numpy_blocks, tensors[b]),
+            )
+        elif not self.lockstep.has_ended(1 - side):
+            self._waiting[n] = side, record, tensor
+            self.lockstep.hand_over(side)
+
+
+def compare_models(request: DiffRequest) -> Diff:
+    """Compare two models on one input."""
+    a, b = prepared = _prepare_both(request)
+    kinds = request.kinds or {OUTPUT}
+    engines = any(isinstance(model.module, GraphModel) for model in prepared)
+    comparator = Comparator(request.atol, request.rtol, request.equal_nan, engines)
+    chosen_a, chosen_b = _selected_layers(prepared, request.selection)
+    prints: tuple[dict[str, Fingerprint], dict[str, Fingerprint]] = ({}, {})
+
+    def look(side: int, record: Record, tensor: Tensor) -> None:
+        if engines:
+            prints[side][record.key] = Fingerprint.of(numpy_blocks(tensor))
+
+    records_a, records_b = (
+        list_records(model, kinds, n, partial(look, n)) for n, model in enumerate(prepared)
+    )
+    for model, one_request in zip(prepared, request.requests, strict=True):
+        if one_request.model.onnx_optimize not in (None, "none"):
+            cast(GraphModel, model.module).separate_depths()
+    rules = export_rules((a.module, b.module), (records_a, records_b), prints)
+    matches = select_matches(
+        match_records(records_a, records_b, request.map or {}, rules),
+        lambda record: record.module in chosen_a,
+        lambda record: record.module in chosen_b,
+    )
+    pairs = compare_in_lockstep(prepared, kinds, matches, comparator)
+    options = {k: v for k, v in chosen_options(request).items() if k not in ("a", "b")}
+    origins = {"a": describe_run("diff", a, options), "b": describe_run("diff", b, options)}
+    found = build_diff(
+        matches,
+        pairs,
+        strict=request.strict,
+        equal_nan=comparator.equal_nan,
+        rules=rules,
+        **origins,
+    )
+    if not engines:
+        return found
+    given = request.atol is not None and request.rtol is not None
+    module = None
+    if found.first is not None:
+        first, second = next((x, y) for x, y, _ in matches.pairs if x.key == found.first.key)
+        module = describe_difference((a.module, b.module), (first.module, second.module))
+    return replace(found, engines=not given, module=module)
+
+
+def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
+    """Load both models. The input is built once, for one of them, and the other gets its values."""
+    for_file = request.requests[1].model.source == ONNX
+    a, b = _prepare_for_file(request) if for_file else _prepare_in_order(request)
+    if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
+        # One module would have the hooks of both.
+        repair = "Build a second model instead of passing the same one twice."
+        b = replace(b, module=copy_model(b.module, "to be compared with itself", repair))
+    return a, b
+
+
+def _prepare_in_order(request: DiffRequest) -> tuple[Prepared, Prepared]:
+    """Load both models, with the input as A takes it."""
+    with label_errors(0):
+        a = prepare(request.requests[0])
+    with label_errors(1):
+        return a, prepare(_with_input_of(a, request.requests[1]))
+
+
+def _prepare_for_file(request: DiffRequest) -> tuple[Prepared, Prepared]:
+    """Load both models, with the input as A takes it; as the ONNX file B takes it if A has none.
+
+    So it is if A's input does not fit the file, which may allow one shape alone.
+    """
+    request_a, request_b = request.requests
+    with label_errors(1):
+        file = find_model(request_b.model, request.seed)
+    try:
+        with label_errors(0):
+            a: Prepared | None = prepare(request_a)
+    except InputError:
+        if request.has_input:
+            raise
+        a = None
+    if a is None or not accepts(file.module, *as_call(a.value)):
+        with label_errors(1):
+            b = prepare(request_b, loaded=file)
+        with label_errors(0):
+            return prepare(_with_input_of(b, request_a), loaded=a.loaded if a else None), b
+    with label_errors(1):
+        return a, prepare(_with_input_of(a, request_b), loaded=file)
+
+
+def _with_input_of(prepared: Prepared, request: Request) -> Request:
+    return replace(request, input=InputRequest(Batch(prepared.value, prepared.sources, "")))
+
+
+def _tensors_and_modules(model: nn.Module) -> set[int]:
+    return {id(x) for x in (*model.modules(), *model.parameters(), *model.buffers())}
+
+
+def _selected_layers(
+    prepared: tuple[Prepared, Prepared], selection: LayerSelection
+) -> tuple[set[str], set[str]]:
+    """The names of the selected layers. A pattern may match layers of one model only."""
+    errors: list[LayerError] = []
+    names: list[set[str]] = []
+    for model in prepared:
+        try:
+            layers = select_layers(selection, model.module, model.loaded.spec)
+        except LayerError as error:
+            errors.append(error)
+            layers = ()
+        names.append({layer.name for layer in layers})
+    if len(errors) == len(prepared):
+        raise errors[0]
+    return names[0], names[1]

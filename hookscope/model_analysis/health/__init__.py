@@ -1,0 +1,1 @@
+"""What is wrong with the activations, gradients and parameters of a model."""

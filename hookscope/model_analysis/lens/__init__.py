@@ -1,0 +1,1 @@
+"""What each layer of a language model would predict."""

@@ -1,0 +1,68 @@
+"""The names of what a model predicts, and the class or token that a user names as a target."""
+
+from __future__ import annotations
+
+from hookscope.errors import RequestError
+from hookscope.execution.language_output import is_over_vocabulary
+from hookscope.execution.prepare import Prepared
+from hookscope.files.suggestions import did_you_mean
+from hookscope.results.lens import Token
+
+_ARGMAX = "argmax"
+
+
+class OutputNames:
+    """The names of what a model predicts: tokens of its vocabulary, or its classes.
+
+    Args:
+        prepared: the model.
+        count: number of logits.
+    """
+
+    def __init__(self, prepared: Prepared, count: int) -> None:
+        loaded = prepared.loaded
+        self._classes = loaded.categories if len(loaded.categories) == count else ()
+        recipe = loaded.own_text
+        is_text = not self._classes and is_over_vocabulary(prepared, count)
+        self._vocabulary = recipe.vocabulary if recipe and is_text else None
+        self._count = count
+        self._known: dict[int, Token] = {}
+
+    def __getitem__(self, index: int) -> Token:
+        token = self._known.get(index)
+        if token is None:
+            text = str(index)
+            if self._classes:
+                text = self._classes[index]
+            elif self._vocabulary is not None:
+                text = self._vocabulary.text(index)
+            token = self._known[index] = Token(index, text)
+        return token
+
+    def target(self, target: str | int) -> int | None:
+        """Return the id of a target; None for ``argmax``.
+
+        Raises:
+            RequestError: the id is out of range, or the model has no such class.
+            InputError: the text is not one token.
+        """
+        if target == _ARGMAX:
+            return None
+        text = str(target)
+        if text.isdecimal():
+            if int(text) >= self._count:
+                raise RequestError(
+                    f"The target {text} is out of range: the model has {self._count} tokens.",
+                    f"Give an id from 0 to {self._count - 1}.",
+                )
+            return int(text)
+        if self._classes:
+            if text not in self._classes:
+                near = did_you_mean(text, self._classes)
+                raise RequestError(f"The model has no class {text!r}.", near)
+            return self._classes.index(text)
+        if self._vocabulary is None:
+            raise RequestError(
+                f"The model has no tokenizer, so {text!r} has no id.", "Give the id of the token."
+            )
+        return self._vocabulary.token(text)

@@ -1,0 +1,1 @@
+"""One run of a model for each edit."""

@@ -1,0 +1,278 @@
+"""Which blocks of a model need not be computed again for a run that changes a layer.
+
+Until the change, a run is the run without it. The input of a layer is changed when its call begins,
+the output when it returns. So a block that returned before may return what it returned then, if it
+does nothing else and depends on nothing else, and so may a block whose own output is changed.
+Blocks are the children of every ``ModuleList`` and ``Sequential`` that is in no other one.
+
+A block is reused if all of this holds in a run without the change:
+
+- it was called once, with tensors and plain values, and returned tensors in plain containers,
+- it changed no tensor that it got, no attribute, parameter or buffer of its modules, and no state
+  of a random generator; its output shares no memory with what it got or owns,
+- it has no hooks and no ``forward`` of its own that may do more.
+
+Two more runs check that all of them together do nothing else. In one run all of them return their
+stored outputs, in the other all but the last. In both, every block must get the same arguments, and
+the model must return the same output, bit for bit. So nothing outside of the blocks depends on
+them other than by their outputs, and the last block not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import HookscopeError
+from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import first_difference
+from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.stored_outputs import StoredOutputs
+from hookscope.model_analysis.sweep.call_effects import (
+    ModuleState,
+    clone_values,
+    memory_of,
+    plain_fault,
+    same_values,
+)
+from hookscope.specs.patterns import ROOT
+from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS
+
+
+@dataclass(frozen=True)
+class BlockReuse:
+    """The blocks whose stored outputs are used again.
+
+    Attributes:
+        text: a sentence for the user: what is reused, or why nothing is.
+        before: for each layer, the blocks that returned before its input or output is changed.
+        outputs: the stored output of each block.
+    """
+
+    text: str
+    before: Mapping[nn.Module, tuple[nn.Module, ...]] = field(default_factory=dict)
+    outputs: Mapping[nn.Module, Any] = field(default_factory=dict, repr=False)
+
+    def skipping(self, layer: Layer) -> StoredOutputs:
+        """Return the context in which the blocks before a change return their stored outputs."""
+        blocks = self.before.get(layer.module, ())
+        return StoredOutputs({block: self.outputs[block] for block in blocks})
+
+
+def find_blocks(model: nn.Module) -> tuple[Layer, ...]:
+    """Return the children of each ``ModuleList`` and ``Sequential`` that is in no other one.
+
+    Example:
+        >>> [x.name for x in find_blocks(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())))]
+        ['0', '1']
+    """
+    layers = {layer.name: layer for layer in layers_of(model)}
+    containers = {
+        name for name, x in layers.items() if isinstance(x.module, nn.ModuleList | nn.Sequential)
+    }
+    return tuple(
+        layer
+        for name, layer in layers.items()
+        if name != ROOT
+        and [above for above in _above(name) if above in containers] == [_parent(name)]
+    )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0] or ROOT
+
+
+def _above(name: str) -> list[str]:
+    """The names of the modules that contain a module, the model first."""
+    parts = name.split(".")
+    return [ROOT, *(".".join(parts[:n]) for n in range(1, len(parts)))]
+
+
+class BlockObserver(CallSubscriber):
+    """Notes in a run without changes what each block gets, returns and changes.
+
+    Args:
+        prepared: the model; it runs in the block of ``preserve_model_state``.
+        blocks: the blocks.
+
+    Attributes:
+        events: the calls of blocks and layers that began (True) and returned, in order.
+        inputs: copies of the arguments of each block.
+        outputs: copies of what each block returned.
+        faults: the reason why a block cannot be reused.
+    """
+
+    def __init__(self, prepared: Prepared, blocks: Sequence[Layer]) -> None:
+        self.prepared = prepared
+        self.blocks = {block.module for block in blocks}
+        self.events: list[tuple[nn.Module, bool]] = []
+        self.inputs: dict[nn.Module, Any] = {}
+        self.outputs: dict[nn.Module, Any] = {}
+        self.faults: dict[nn.Module, str] = {}
+        for block in blocks:
+            if reason := _own_code(block):
+                self.faults[block.module] = reason
+
+    def before_call(self, call: ModuleCall) -> ModuleState | None:
+        """Note the arguments and the state of the modules."""
+        module = call.layer.module
+        self.events.append((module, True))
+        if module not in self.blocks:
+            return None
+        if call.number != 1:
+            self.faults.setdefault(module, f"{call.layer.name} is called more than once")
+            return None
+        given = (call.args, call.kwargs)
+        if fault := plain_fault(given):
+            self.faults.setdefault(module, f"{call.layer.name} gets {fault}")
+        if module in self.faults:
+            return None
+        self.inputs[module] = clone_values(given)
+        return ModuleState(module, given)
+
+    def after_call(self, call: ModuleCall, state: ModuleState | None) -> None:
+        """Note the output, and compare the state."""
+        module = call.layer.module
+        self.events.append((module, False))
+        if state is None or call.failed:
+            return
+        fault = state.change((call.args, call.kwargs)) or ""
+        if not fault and (other := plain_fault(call.output)):
+            fault = f"returns {other}"
+        owned = [*module.parameters(), *module.buffers()]
+        if not fault and memory_of(call.output) & memory_of((call.args, call.kwargs, owned)):
+            fault = "returns memory that it got or owns"
+        stored = None if fault else clone_values(call.output)
+        if not fault and not same_values(stored, call.output):
+            fault = "returns a tensor that cannot be copied with its strides"
+        if fault:
+            self.faults.setdefault(module, f"{call.layer.name} {fault}")
+        else:
+            self.outputs[module] = stored
+
+    def reusable(self) -> list[nn.Module]:
+        """Return the blocks that can be reused, in the order in which they returned."""
+        ended = [module for module, begins in self.events if not begins]
+        return [m for m in ended if m in self.outputs and m not in self.faults]
+
+
+class ArgumentComparison(CallSubscriber):
+    """Compares the arguments of blocks with those of an earlier run.
+
+    Args:
+        inputs: the arguments of each block in the earlier run.
+
+    Attributes:
+        called: the blocks that were called.
+        different: the name of the first block that got other arguments, or was called again.
+    """
+
+    def __init__(self, inputs: Mapping[nn.Module, Any]) -> None:
+        self.inputs = inputs
+        self.called: set[nn.Module] = set()
+        self.different = ""
+
+    def before_call(self, call: ModuleCall) -> None:
+        """Compare the arguments."""
+        module = call.layer.module
+        same = module not in self.called and same_values(
+            (call.args, call.kwargs), self.inputs[module]
+        )
+        self.called.add(module)
+        if not same and not self.different:
+            self.different = call.layer.name
+
+
+def _own_code(block: Layer) -> str:
+    """The reason why the modules of a block may do more than their class; empty if not."""
+    for module in block.module.modules():
+        if "forward" in module.__dict__:
+            return f"{block.name} has a forward of its own"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{block.name} has hooks"
+    return ""
+
+
+def resolve_reuse(
+    prepared: Prepared,
+    clean: Any,
+    observer: BlockObserver,
+    layers: Sequence[Layer],
+    *,
+    changes_input: bool,
+) -> BlockReuse:
+    """Check that the blocks can be reused together; return which ones come before each change.
+
+    Args:
+        prepared: the model, without interventions.
+        clean: its output.
+        observer: of a run.
+        layers: the layers that will be changed.
+        changes_input: whether their inputs will be changed, and not their outputs.
+    """
+    if prepared.train:
+        return BlockReuse(_nothing("in train mode, runs may change buffers or be random"))
+    if hooks_of_process():
+        return BlockReuse(_nothing("hooks on all modules of the process are registered"))
+    blocks = observer.reusable()
+    if not blocks:
+        reason = next(iter(observer.faults.values()), "the layers are in no chain of blocks")
+        return BlockReuse(_nothing(reason))
+    for count in (len(blocks), len(blocks) - 1):
+        outputs = {block: observer.outputs[block] for block in blocks[:count]}
+        if fault := _check(prepared, clean, observer, outputs):
+            return BlockReuse(_nothing(fault))
+    before: dict[nn.Module, tuple[nn.Module, ...]] = {}
+    ended: list[nn.Module] = []
+    chosen = {layer.module for layer in layers}
+    for module, begins in observer.events:
+        if not begins and module in blocks:
+            ended.append(module)
+        if begins == changes_input and module in chosen:
+            before.setdefault(module, tuple(ended))
+    if not any(before.values()):
+        return BlockReuse(_nothing("no block returns before a changed layer"))
+    most = max(map(len, before.values()))
+    text = f"The stored outputs of up to {most} block{'s' * (most != 1)} were used instead of"
+    text += " computing them again; the results are the same."
+    needed = {block for several in before.values() for block in several}
+    return BlockReuse(text, before, {b: observer.outputs[b] for b in blocks if b in needed})
+
+
+def hooks_of_process() -> bool:
+    """Whether hooks are registered that PyTorch calls for every module."""
+    return any((GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS))
+
+
+def _nothing(reason: str) -> str:
+    return f"Every run was computed from the start: {reason}."
+
+
+def _check(
+    prepared: Prepared, clean: Any, observer: BlockObserver, outputs: Mapping[nn.Module, Any]
+) -> str:
+    """The reason why a run with stored outputs differs from the clean run; empty if it does not."""
+    comparison = ArgumentComparison(observer.inputs)
+    stored = StoredOutputs(outputs)
+    names = [layer for layer in layers_of(prepared.module) if layer.module in observer.inputs]
+    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
+    try:
+        with guard, stored, CallRegistry(prepared.module).subscribed(comparison, names):
+            output = detach_clone(forward(prepared))
+    except HookscopeError as error:
+        return f"the model fails with the stored outputs of its blocks ({error.message})"
+    if any(count != 1 for count in stored.calls.values()):
+        return "a block is also called without its hooks"
+    if comparison.different or comparison.called != set(observer.inputs):
+        name = comparison.different or "a block"
+        return f"{name} gets other arguments if the blocks before it are not computed"
+    if first_difference(clean, output):
+        return "the output differs if its blocks are not computed"
+    return ""

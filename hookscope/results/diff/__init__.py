@@ -1,1 +1,0 @@
-"""Comparisons of captures: which tensors are paired, and how much they differ."""

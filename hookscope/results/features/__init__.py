@@ -1,1 +1,0 @@
-"""Folders of features, as ``hookscope extract`` writes them: read, verified, exported."""

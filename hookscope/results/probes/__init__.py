@@ -1,1 +1,0 @@
-"""Linear probes of the layers in a features folder."""

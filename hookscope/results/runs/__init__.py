@@ -1,1 +1,0 @@
-"""The folder of a training run: what was measured, step by step."""

@@ -1,1 +1,0 @@
-"""Similarity of layers, computed from rows of features with numpy."""

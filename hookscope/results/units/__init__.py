@@ -1,1 +1,0 @@
-"""The inputs that excite the units of a layer most and least."""

@@ -1,1 +1,0 @@
-"""Files of weights: safetensors, ``torch.save``, numpy and GGUF, read without torch."""

@@ -1,1 +1,0 @@
-"""What is wrong with a file of weights: findings from the measures of its tensors."""

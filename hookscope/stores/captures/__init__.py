@@ -1,0 +1,1 @@
+"""Files of captures: reading, exporting, arrays."""

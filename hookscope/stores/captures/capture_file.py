@@ -1,0 +1,298 @@
+"""Reading a capture's file without torch: its header at once, values when they are requested.
+
+Opening a file reads only the header, so a file of many gigabytes opens as fast as a small one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.files.file_types import (
+    ARRAY,
+    ARRAYS,
+    EXPORT_ARCHIVE,
+    IMAGE,
+    SAFETENSORS,
+    SCRIPT_ARCHIVE,
+    describe_file,
+)
+from hookscope.files.near_files import RESULT_FILES, near_files
+from hookscope.files.output_path import MARK, header_of, holds_features
+from hookscope.files.shell_words import cite_command, quote_word
+from hookscope.files.suggestions import did_you_mean
+from hookscope.results.dtypes import RAW, widen
+from hookscope.results.numpy_stats import blocks
+from hookscope.results.records import Record, Recording
+from hookscope.specs.tensor_key import WHOLE, Index
+
+SCHEMA = 1
+PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
+_RESULTS = "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run."
+_FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor is stored: the format's name of its dtype, its shape, and its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a capture's file.
+
+    Attributes:
+        info: records and metadata, as ``Recording.to_info`` returns them.
+        tensors: where each tensor is stored, by key.
+        pairs: keys of complex tensors that are stored as pairs of reals.
+    """
+
+    info: dict[str, Any]
+    tensors: dict[str, StoredTensor]
+    pairs: frozenset[str]
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """Return the header of a file that hookscope wrote, whatever the size of its tensors.
+
+    Raises:
+        ResultsFileError: the file is missing, not a complete safetensors file, not written by
+            hookscope, or part of a features folder, or its metadata is damaged.
+    """
+    try:
+        # safe_open checks that the header is consistent and fits the file's length.
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
+        table, start = header_of(path)
+    except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
+        raise read_error(path, error) from error
+    text = (table.pop("__metadata__", None) or {}).get(MARK)
+    if text is None:
+        raise ResultsFileError(
+            f"{path} contains tensors, but was not written by hookscope.",
+            "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
+        )
+    info = _parse_info(path, text)
+    if "records" not in info and _FEATURES_KEYS & set(info):
+        raise _part_of_features(path)
+    tensors = {
+        key: StoredTensor(entry["dtype"], tuple(entry["shape"]), start + entry["data_offsets"][0])
+        for key, entry in table.items()
+    }
+    notes = info.pop("stored_as", {})
+    pairs = frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS))
+    if not all(key in tensors and _can_be_pairs(tensors[key]) for key in pairs):
+        raise _damaged(path)
+    return Header(info, tensors, pairs)
+
+
+def _can_be_pairs(stored: StoredTensor) -> bool:
+    return stored.dtype in ("F16", "F32", "F64") and stored.shape[-1:] == (2,)
+
+
+def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
+    return ResultsFileError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+
+
+def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
+    folder = f"{os.path.dirname(path) or '.'}/"
+    return ResultsFileError(
+        f"{path} is part of a features folder, which is read as a whole.",
+        f"{cite_command('hookscope', 'show', folder)} lists its contents,"
+        f" {cite_command('hookscope', 'export', folder)} writes them to one file.",
+    )
+
+
+def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:
+    """Return the error for a file that is missing or not a valid safetensors file."""
+    if holds_features(path):
+        return ResultsFileError(
+            f"Cannot read {path}: it is a features folder, not a file.",
+            f"Export it to a file: hookscope export {quote_word(os.fspath(path))}",
+        )
+    if not os.path.lexists(path):
+        return ResultsFileError(
+            f"Cannot read {path}: there is no such file or folder.",
+            near_files(path, _RESULTS, RESULT_FILES),
+        )
+    kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
+    if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
+        option = "--input " if kind == IMAGE else ""
+        return ResultsFileError(
+            f"{path} is {kind}, not a result file.",
+            f"Write one first: hookscope capture {option}{quote_word(os.fspath(path))}",
+        )
+    if kind in (ARRAY, ARRAYS):
+        return ResultsFileError(
+            f"Cannot read {path}: it contains {kind}, without statistics or metadata.",
+            "Open it with numpy.load, or write a .safetensors file, which this command reads.",
+        )
+    reason = "it is a folder" if Path(path).is_dir() else cause(error)
+    if kind is not None and kind != SAFETENSORS:
+        reason = f"it is {kind}"  # the message of safetensors is about lengths in a header
+    return ResultsFileError(
+        f"Cannot read {path}: {reason}.",
+        _RESULTS,
+    )
+
+
+def _parse_info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):
+        info = None
+    if not isinstance(info, dict) or not isinstance(info.get("stored_as", {}), dict):
+        raise _damaged(path)
+    schema = info.pop("schema", None)
+    if schema != SCHEMA:
+        raise ResultsFileError(
+            f"{path} has schema {schema!r}, but this version of hookscope reads {SCHEMA}.",
+            "Upgrade hookscope, or record the file again.",
+        )
+    return info
+
+
+class CaptureFile(Recording):
+    """A capture whose tensors stay in the file until they are requested.
+
+    Attributes:
+        records, absent, coverage, metadata: the same as of ``hookscope.load(path)``.
+        path: the file.
+        listing: how to list the keys, as the hint of an error.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path = path
+        self.listing = f"{cite_command('hookscope', 'show', os.fspath(path))} lists what is in it."
+        header = read_header(path)
+        self._tensors = header.tensors
+        self._pairs = header.pairs
+        self.load_info(header.info, {key: self._shape_of(key) for key in header.tensors}, path)
+
+    def __repr__(self) -> str:
+        return f"<CaptureFile {os.fspath(self.path)}: {len(self._records)} tensors>"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file in bytes."""
+        return os.path.getsize(self.path)
+
+    def record(self, key: str) -> Record:
+        """Return the record of a tensor.
+
+        Raises:
+            RequestError: the file has no tensor of that name.
+        """
+        if key not in self._records:
+            near = did_you_mean(key, self._records)
+            raise RequestError(f"There is no {key!r} in {self.path}.", near or self.listing)
+        return self._records[key]
+
+    def tensor(self, key: str, index: Index = WHOLE) -> NDArray[Any]:
+        """Return the values of a tensor, or of a part of it; only that part is read.
+
+        Args:
+            key: its name in the file.
+            index: integers, slices and at most one ``...``, as in numpy.
+
+        Returns:
+            An array of the stored dtype. Dtypes that numpy does not have are widened without a
+            change of value: bfloat16 and float8 to float32, complex32 to complex64.
+
+        Raises:
+            RequestError: there is no such key, or the index is out of bounds.
+            ResultsFileError: the file was removed, or its dtype cannot be read.
+
+        Example:
+            >>> import hookscope, torch
+            >>> model = torch.nn.Linear(2, 2).bfloat16()
+            >>> with hookscope.record(model) as capture:
+            ...     _ = model(torch.ones(3, 2).bfloat16())
+            >>> _ = capture.save("linear.safetensors")
+            >>> open_capture("linear.safetensors").tensor("./output", (0,)).dtype
+            dtype('float32')
+        """
+        view, dtype = self._view(key, index)
+        return np.array(widen(view, dtype))
+
+    def blocks(self, key: str, index: Index = WHOLE) -> Iterator[NDArray[Any]]:
+        """Yield the same values in row-major order, in blocks of one dimension.
+
+        A block is valid until the next one is yielded, which may reuse its memory.
+        """
+        view, dtype = self._view(key, index)
+        return (widen(block, dtype) for block in blocks(view))
+
+    def dtype(self, key: str) -> np.dtype[Any]:
+        """Return the dtype of the array that ``tensor`` returns."""
+        view, dtype = self._view(key, WHOLE)
+        return np.asarray(widen(view.reshape(-1)[:0], dtype)).dtype
+
+    def shape(self, key: str, index: Index = WHOLE) -> tuple[int, ...]:
+        """Return the shape of the array that ``tensor`` returns."""
+        return self._view(key, index)[0].shape
+
+    def _shape_of(self, key: str) -> tuple[int, ...]:
+        """The shape of the tensor in torch."""
+        stored = self._tensors[key]
+        if key in self._pairs:
+            return stored.shape[:-1]
+        if stored.dtype == "F4":  # an element in torch is two values of four bits
+            return (*stored.shape[:-1], stored.shape[-1] // 2)
+        return stored.shape
+
+    def _view(self, key: str, index: Index) -> tuple[NDArray[Any], str]:
+        """The values as they are stored, and the format's name of their dtype."""
+        record, stored = self.record(key), self._tensors[key]
+        if stored.dtype not in RAW:
+            raise ResultsFileError(
+                f"{key} is of dtype {record.dtype}, which cannot be shown.",
+                "Open the file with hookscope.load, and convert the tensor.",
+            )
+        raw, shape = np.dtype(RAW[stored.dtype]), self._shape_of(key)
+        if key in self._pairs:  # real and imaginary part are adjacent, as in numpy
+            raw = np.dtype([("re", raw), ("im", raw)])
+        try:
+            whole = (
+                np.memmap(self.path, raw, "r", stored.start, shape)
+                if np.prod(shape, dtype=object)
+                else np.empty(shape, raw)
+            )
+        except (OSError, ValueError) as error:
+            raise read_error(self.path, error) from error
+        try:
+            return np.asarray(whole[index]), stored.dtype
+        except IndexError as error:
+            raise slice_error(key, shape, error) from error
+
+
+def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestError:
+    """Return the error for a slice that does not fit a tensor."""
+    shape_text = "x".join(map(str, shape)) or "a single number"
+    return RequestError(
+        f"{key} is {shape_text}, and the slice does not fit: {error}.",
+        "Count from 0, and give at most one entry for each dimension.",
+    )
+
+
+def open_capture(path: str | os.PathLike[str]) -> CaptureFile:
+    """Open the file of a capture; only its header is read.
+
+    Raises:
+        ResultsFileError: the file is missing, damaged, or not written by hookscope.
+    """
+    return CaptureFile(path)

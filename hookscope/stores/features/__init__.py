@@ -1,0 +1,1 @@
+"""Folders of features: manifest, shards of rows, and the handle that reads them."""

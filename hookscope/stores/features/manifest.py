@@ -1,0 +1,196 @@
+"""The files that describe a features folder: entries of shards, then a manifest and an index."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice
+from typing import cast
+
+from hookscope.errors import RequestError, ResultsFileError, StoreError
+from hookscope.files import strict_json
+from hookscope.files.output_path import ADDRESS, holds_features
+from hookscope.results.records import Coverage
+from hookscope.stores.features.folder import (
+    FIT,
+    FITTED,
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    PARTS,
+    PLAN,
+    SCHEMA,
+    FileEntry,
+    read_json,
+    remove_stray_files,
+    write_json,
+)
+from hookscope.stores.features.location import Location, write_error
+from hookscope.stores.features.manifest_schema import (
+    FinishedShard,
+    Manifest,
+    Plan,
+    RowFile,
+    check_manifest,
+    check_schema,
+    is_finished_shard,
+)
+
+_PART = rf"{re.escape(PARTS)}\d+\.json"
+# The manifest's entries of the files with the results, the file of each tensor, and the number of
+# bytes of all tensors.
+GatheredResults = tuple[list[RowFile], dict[str, str], int]
+Gather = Callable[[Location, Sequence[RowFile]], GatheredResults]
+
+
+def fitted_entry(location: Location) -> FileEntry | None:
+    """The entry of the file of components; None if it is missing or damaged."""
+    try:
+        entry = read_json(location, FIT)
+    except ResultsFileError:
+        return None
+    return None if strict_json.type_error(entry, FileEntry) or entry["file"] != FITTED else entry
+
+
+def part_name(first: int) -> str:
+    """Name of the file with the entry of the finished shard whose first row is ``first``."""
+    return f"{PARTS}{first:08d}.json"
+
+
+def part_names(location: Location) -> list[str]:
+    """Return the names of the files with the entries of finished shards, in order."""
+    names = [name for name in location.names() if re.fullmatch(_PART, name)]
+    # Sorted by length first, because numbers of more than eight digits are longer.
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def read_parts(location: Location) -> Iterator[FinishedShard]:
+    """Yield the entry of each finished shard, in order, with the lines of its rows.
+
+    Damaged entries are skipped, as if their shards were not finished.
+    """
+    for name in part_names(location):
+        with suppress(ResultsFileError):
+            if is_finished_shard(part := read_json(location, name)):
+                yield part
+
+
+def input_lines(location: Location, shards: Iterable[RowFile]) -> Iterator[list[bytes]]:
+    """Yield the lines of the table of inputs for each shard, as far as they exist."""
+    exists = location.size(INPUTS) is not None
+    with location.open(INPUTS) if exists else nullcontext(()) as lines:
+        for shard in shards:
+            yield list(islice(lines, shard["rows"]))
+
+
+def lines_crc32(lines: Iterable[bytes]) -> str:
+    """Return the CRC-32 of the lines of one shard, as eight hexadecimal digits."""
+    return f"{zlib.crc32(b''.join(lines)):08x}"
+
+
+def finish_run(location: Location, plan: Plan, coverage: Coverage, gather: Gather) -> Manifest:
+    """Write manifest, index and table of inputs from the entries of the finished shards.
+
+    Args:
+        location: the folder of results.
+        plan: the plan of the run.
+        coverage: which modules ran.
+        gather: takes the entries of the finished shards; returns the manifest's entries of the
+            files with the results, the file of each tensor, and the bytes of all tensors.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        StoreError: entries of shards are missing, or a file cannot be written.
+    """
+    shards, files, size = gather(location, _write_inputs(location))
+    if (known := sum(shard["rows"] for shard in shards)) != plan["rows"]:
+        raise StoreError(
+            f"{location} is incomplete: {known} of {plan['rows']} rows were found after writing.",
+            "Files may have been removed during the run. Run the same command with --resume.",
+        )
+    lines = map(lines_crc32, input_lines(location, shards))
+    entries = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
+    entry = fitted_entry(location)
+    fitted = {"fitted": entry} if entry else {}
+    results = {**coverage.to_json(), **fitted, "schema": SCHEMA, "shards": entries}
+    manifest = cast(Manifest, {**plan, **results})
+    metadata = {"total_size": size, "manifest": manifest}  # a copy, in case the other is damaged
+    write_json(location, INDEX, {"metadata": metadata, "weight_map": files})
+    write_json(location, MANIFEST, manifest)
+    remove_stray_files(location, {shard["file"] for shard in shards})
+    return manifest
+
+
+def _write_inputs(location: Location) -> list[RowFile]:
+    """Write the table of inputs, a shard's lines at a time; return the rest of each entry."""
+    scratch = location.scratch(INPUTS)
+    shards: list[RowFile] = []
+    try:
+        with scratch.open("w", encoding="utf-8", newline="\n") as file:
+            for part in read_parts(location):
+                file.writelines(
+                    f"{strict_json.dumps(line, surrogates=True)}\n" for line in part["inputs"]
+                )
+                shards.append(
+                    {
+                        "file": part["file"],
+                        "first": part["first"],
+                        "rows": part["rows"],
+                        "bytes": part["bytes"],
+                        "crc32": part["crc32"],
+                    }
+                )
+        location.publish(scratch, INPUTS)
+    except OSError as error:
+        raise write_error(f"{INPUTS} to {location}", error) from error
+    return shards
+
+
+def read_manifest(location: Location) -> Manifest:
+    """Return the manifest of a finished folder.
+
+    Raises:
+        RequestError: there is no such folder, or no features in it.
+        ResultsFileError: the manifest is damaged.
+        StoreError: its run is not finished.
+    """
+    if ADDRESS not in location.address and not os.path.isdir(location.address):
+        exists = os.path.exists(location.address)
+        parent = os.path.dirname(location.address) or "."
+        if exists and holds_features(parent):
+            raise RequestError(
+                f"{location} is a file in a features folder, not the folder.",
+                f"Give the folder: {parent}/",
+            )
+        raise RequestError(
+            f"{location} is a file, not a folder."
+            if exists
+            else f"The folder {location} does not exist.",
+            "Give a folder written by 'hookscope extract'.",
+        )
+    manifest = read_json(location, MANIFEST, old=True)
+    if manifest is None and any(name.startswith(PARTS) for name in location.names()):
+        try:
+            plan = read_json(location, PLAN) or {}
+        except ResultsFileError:  # reported when the run is resumed
+            plan = {}
+        done = sum(part["rows"] for part in read_parts(location))
+        raise StoreError(
+            f"The features in {location} are incomplete: {done} of {plan.get('rows', '?')} rows are"
+            " finished.",
+            "Run the interrupted command again with --resume.",
+        )
+    if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
+        reason = f"{MANIFEST} describes none" if manifest else f"it has no {MANIFEST}"
+        raise RequestError(
+            f"The folder {location} contains no features: {reason}.",
+            "Give a folder written by 'hookscope extract', or by 'hookscope run' (runs/train-1).",
+        )
+    check_schema(location, manifest)
+    check_manifest(location, manifest)
+    return cast(Manifest, manifest)

@@ -1,0 +1,1 @@
+"""Folders of training runs: their series, blocks of rows and tables."""

@@ -1,0 +1,204 @@
+"""The numbers of a run as a table in CSV or Parquet, or as scalars for TensorBoard.
+
+Rows are read and written in parts, so memory does not grow with the number of steps.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.escapes import encodable
+from hookscope.files.atomic_files import replacement_file
+from hookscope.files.progress import Progress
+from hookscope.files.pyarrow_package import require_pyarrow
+from hookscope.results.result import Result
+from hookscope.stores.runs.event_file import write_scalars, write_version
+from hookscope.stores.runs.row_blocks import RowBlock
+from hookscope.stores.runs.series import TABLES, Series
+from hookscope.stores.runs.series_choice import choose_series
+from hookscope.stores.runs.training_run import TrainingRun
+
+COLUMNS = ("table", "step", "seconds", "model", "key", "measure", "value")
+MAX_VALUES = 1 << 18  # that are converted at a time
+
+
+@dataclass(frozen=True)
+class ExportedRun(Result):
+    """The result of an export of a run.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        series: how many series it has.
+        values: how many values.
+    """
+
+    path: Path
+    bytes: int
+    series: int
+    values: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``file``, ``bytes``, ``series`` and ``values``."""
+        counts = {"series": self.series, "values": self.values}
+        return {"file": str(self.path), "bytes": self.bytes, **counts}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a table, with the selected series only."""
+
+    table: str
+    block: RowBlock
+    names: list[Series]
+
+
+def export_run(
+    run: TrainingRun, output: Path, layers: Sequence[str], progress: Progress | None = None
+) -> ExportedRun:
+    """Write the numbers of a run: as ``.csv``, as ``.parquet``, or into a folder for TensorBoard.
+
+    Args:
+        run: the run.
+        output: the file, or the folder of the event file.
+        layers: layers, keys or globs of either; none means all.
+        progress: called with the number of rows done and their total.
+
+    Raises:
+        LayerError: a pattern matches nothing.
+        ResultsFileError: a file of the run is damaged.
+        StoreError: the file cannot be written. An existing file is then unchanged.
+        EnvironmentFault: pyarrow, which Parquet needs, is not installed.
+    """
+    chosen = set(choose_series(layers, run.names, run.folder))
+    series: set[Series] = set()
+    values = 0
+
+    def parts() -> Iterator[_Part]:
+        nonlocal values
+        for part in _parts(run, chosen, progress):
+            values += int(part.block.present.sum())
+            series.update(part.names)
+            yield part
+
+    path, write = _writer(run, output)
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
+        write(scratch, parts())
+        size = scratch.stat().st_size
+    return ExportedRun(path, size, len(series), values)
+
+
+def _writer(run: TrainingRun, output: Path) -> tuple[Path, Callable[[Path, Iterator[_Part]], None]]:
+    suffix = output.suffix.lower()
+    if suffix == ".csv":
+        return output, _write_csv
+    if suffix == ".parquet":
+        return output, _write_parquet
+    started = datetime.fromisoformat(run.info["started"]).timestamp()
+    # TensorBoard takes files whose names contain "tfevents".
+    path = output / f"events.out.tfevents.{int(started)}.hookscope"
+    return path, lambda scratch, parts: _write_events(scratch, parts, started)
+
+
+def _parts(run: TrainingRun, chosen: set[Series], progress: Progress | None) -> Iterator[_Part]:
+    done = 0
+    for table in TABLES:
+        for block in run.blocks(table):
+            columns = [n for n, number in enumerate(block.series) if run.names[number] in chosen]
+            names = [run.names[block.series[n]] for n in columns]
+            step = max(MAX_VALUES // max(len(names), 1), 1)
+            for first in range(0, len(block) if names else 0, step):
+                rows = slice(first, first + step)
+                part = RowBlock(
+                    block.steps[rows],
+                    block.times[rows],
+                    block.series[columns],
+                    block.values[rows][:, columns],
+                    block.present[rows][:, columns],
+                )
+                yield _Part(table, part, names)
+            done += len(block)
+            if progress:
+                progress(done, max(done, run.info["steps"]))
+
+
+def _write_csv(path: Path, parts: Iterator[_Part]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for part in parts:
+            for row in range(len(part.block)):
+                step, seconds = int(part.block.steps[row]), float(part.block.times[row])
+                # As text, a float32 has as many digits as tell it from its neighbours.
+                texts = part.block.values[row].astype(str)
+                writer.writerows(
+                    (part.table, step, seconds, *name, text)
+                    for name, text, present in zip(
+                        part.names, texts, part.block.present[row], strict=True
+                    )
+                    if present
+                )
+
+
+def _write_parquet(path: Path, parts: Iterator[_Part]) -> None:
+    with require_pyarrow():
+        import pyarrow as arrow
+        from pyarrow import parquet
+    text = arrow.dictionary(arrow.int32(), arrow.string())
+    types = (text, arrow.int64(), arrow.float64(), text, text, text, arrow.float32())
+    schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))
+
+    def texts(values: Sequence[str], numbers: NDArray[np.int32]) -> Any:
+        # pyarrow ends a dictionary that has a value twice with bytes of uninitialised memory.
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        indices = np.array([places[value] for value in values], np.int32)[numbers]
+        return arrow.DictionaryArray.from_arrays(arrow.array(indices), arrow.array(list(places)))
+
+    with parquet.ParquetWriter(path, schema) as writer:
+        for part in parts:
+            rows, columns = (numbers.astype(np.int32) for numbers in part.block.present.nonzero())
+            arrays = [
+                texts([part.table], np.zeros(len(rows), np.int32)),
+                arrow.array(part.block.steps[rows]),
+                arrow.array(part.block.times[rows]),
+                *(texts([name[n] for name in part.names], columns) for n in range(3)),
+                arrow.array(part.block.values[rows, columns]),
+            ]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+
+
+def scalar_tag(series: Series) -> str:
+    """Return the tag of a series in TensorBoard, which groups charts by what is before the slash.
+
+    Example:
+        >>> scalar_tag(Series("Net", "layer1.0/weight.grad", "norm"))
+        'weight.grad.norm/Net/layer1.0'
+        >>> scalar_tag(Series("", "loss", "value")), scalar_tag(Series("Adam", "groups.0", "lr"))
+        ('loss.value', 'groups.0.lr/Adam')
+    """
+    parts = (f"{series.what}.{series.measure}", series.model, series.module)
+    return "/".join(part for part in parts if part)
+
+
+def _write_events(path: Path, parts: Iterator[_Part], started: float) -> None:
+    with path.open("wb") as file:
+        write_version(file, started)
+        for part in parts:
+            tags = [encodable(scalar_tag(name)).encode() for name in part.names]
+            for row in range(len(part.block)):
+                present = part.block.present[row].nonzero()[0]
+                values = part.block.values[row]
+                write_scalars(
+                    file,
+                    started + float(part.block.times[row]),
+                    int(part.block.steps[row]),
+                    ((tags[n], float(values[n])) for n in present),
+                )

@@ -1,0 +1,93 @@
+"""Names of run folders: ``runs/SCRIPT-1``, ``runs/SCRIPT-2``, and one for each rank in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from hookscope.errors import StoreError, cause
+from hookscope.files.atomic_files import umask
+from hookscope.stores.runs.run_output import check_run_folder, launch_in, rank_folder_name
+
+LAUNCH_FILE = "launch.txt"  # which launch of torchrun a folder belongs to
+
+
+def create_run_folder(
+    script: str,
+    output: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    start: str | os.PathLike[str] = "",
+) -> Path:
+    """Create the folder of a run, and return it.
+
+    Under torchrun it is the folder of this rank, ``rank0`` and so on. All ranks of a launch find
+    the same folder without exchanging a message: its first rank writes what identifies the launch.
+
+    Args:
+        script: name of the script or the module.
+        output: the folder that the user named; None for a new one in ``runs``.
+        environ: variables of the process; those of torchrun are read.
+        start: the folder that a relative ``output``, and ``runs``, are in; that of the process if
+            empty, which the script may have changed.
+
+    Raises:
+        RequestError: the folder that the user named has files.
+        StoreError: it cannot be created.
+    """
+    check_run_folder(output, environ)
+    launch = launch_in(environ)
+    try:
+        if output is not None:
+            folder = Path(start, output)
+            if launch:
+                folder /= rank_folder_name(environ)
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            folder = _new_folder(Path(start, "runs"), Path(script).stem, launch)
+            if launch:
+                folder /= f"rank{int(environ['RANK'])}"
+                folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot create the folder of the run: {cause(error)}.",
+            "Name another folder with --output.",
+        ) from error
+    return folder
+
+
+def _new_folder(runs: Path, stem: str, launch: str | None) -> Path:
+    runs.mkdir(exist_ok=True)
+    for number in count(1):
+        folder = runs / f"{stem}-{number}"
+        if launch is not None:
+            if not folder.exists():
+                _create_for_launch(folder, launch)
+            if _launch_of(folder) == launch:
+                return folder
+            continue
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError
+
+
+def _create_for_launch(folder: Path, launch: str) -> None:
+    """Create the folder with its file as one, unless another rank was faster."""
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    (scratch / LAUNCH_FILE).write_text(launch, encoding="utf-8")
+    scratch.chmod(0o777 & ~umask())
+    try:
+        scratch.rename(folder)
+    except OSError:  # it exists
+        shutil.rmtree(scratch)
+
+
+def _launch_of(folder: Path) -> str:
+    path = folder / LAUNCH_FILE
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,0 +1,1 @@
+"""Files of weights in each format, read as one set of named tensors."""

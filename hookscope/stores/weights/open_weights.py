@@ -1,0 +1,229 @@
+"""Opening weights by what a user types: a file, a folder, an index, or ``file.pth#part``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+from hookscope.errors import RequestError, WeightsFileError
+from hookscope.files import file_types
+from hookscope.files.output_path import (
+    FEATURES_INDEX,
+    holds_features,
+    is_hookscope_file,
+    is_run_folder,
+)
+from hookscope.files.shell_words import join_words, quote_word
+from hookscope.specs.model_spec import CONFIGURATION
+from hookscope.stores.weights.safetensors_reader import SAFETENSORS
+from hookscope.stores.weights.tensor_location import TensorLocation
+from hookscope.stores.weights.weight_folder import find_files, named_files
+from hookscope.stores.weights.weight_set import (
+    LONGEST_NAME,
+    StoredWeights,
+    WeightSet,
+    WeightTensor,
+    check_count,
+)
+
+_PART = "#"
+_INDEX = ".index.json"
+# The module and the function that read a type of file; imported when there is such a file.
+_READERS = {
+    file_types.SAFETENSORS: ("safetensors_reader", "read_safetensors"),
+    file_types.TRUNCATED_SAFETENSORS: ("safetensors_reader", "read_safetensors"),  # says where
+    file_types.GGUF: ("gguf_reader", "read_gguf"),
+    file_types.ARRAYS: ("numpy_reader", "read_npz"),
+    file_types.ARRAY: ("numpy_reader", "read_npy"),
+}
+_HINTS = {
+    file_types.SCRIPT_ARCHIVE: "It is a model: hookscope tree {0}",
+    file_types.EXPORT_ARCHIVE: "It is a model: hookscope tree {0}",
+    file_types.IMAGE: "Give it as the input of a model: hookscope capture MODEL --input {0}",
+}
+_DAMAGED = (
+    *(file_types.TRUNCATED_PICKLE, file_types.TRUNCATED_ZIP, file_types.DAMAGED_RECORD),
+    *file_types.TOO_LARGE,
+)
+# Files that are opened as weights by their names, so that the error is about weights. Not a damaged
+# header of safetensors, which may be that of a capture.
+_NAMED = re.compile(r".+\.(safetensors|pth|pt|bin|ckpt|npz|gguf)", re.DOTALL | re.IGNORECASE)
+_WITHOUT_WEIGHTS = (file_types.TEXT, file_types.EMPTY, file_types.UNKNOWN)
+
+
+def open_weights(text: str | os.PathLike[str]) -> WeightSet:
+    """Open a file of weights, or a folder or an index of several; no values are read.
+
+    Args:
+        text: the path; after ``#``, the part of a checkpoint.
+
+    Raises:
+        RequestError: there is no such file, a folder has no weights, or there is no such part.
+        WeightsFileError: a file is damaged or has no weights.
+
+    Example:
+        >>> weights = open_weights("sample_models/digits.safetensors")
+        >>> weights
+        <WeightSet sample_models/digits.safetensors: safetensors, 6 tensors, 9,930 parameters>
+        >>> weights.tensor("conv1.weight", (0, 0)).shape
+        (3, 3)
+    """
+    path, part = split_part(os.fspath(text))
+    files = find_files(path)
+    stored = []
+    for file, listed in files.holders.items():
+        content = _read(file, part)
+        stored.append(_select_listed(listed, content, file, files.index) if listed else content)
+    notes = [note for content in stored for note in content.notes]
+    if os.path.isfile(os.path.join(path, CONFIGURATION)):
+        command = join_words(["hookscope", "tree", f"hf:{path}"])
+        notes.append(f"These are the tensors in the files. The modules: {command}")
+    return _merge_files(path, stored, tuple(dict.fromkeys(notes)))
+
+
+def split_part(text: str) -> tuple[str, str]:
+    """Split what a user typed into a path and the part of a checkpoint.
+
+    >>> split_part("checkpoint.pth#ema"), split_part("checkpoint.pth")
+    (('checkpoint.pth', 'ema'), ('checkpoint.pth', ''))
+    """
+    if _PART not in text or os.path.exists(text):
+        return text, ""
+    path, _, part = text.partition(_PART)
+    while part.count(_PART) and not os.path.exists(path):
+        more, _, part = part.partition(_PART)
+        path = f"{path}{_PART}{more}"
+    return path, part
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts names with numbers: ``h.2.x`` before ``h.10.x``.
+
+    >>> sorted(["h.10.w", "h.2.w", "b"], key=natural_order)
+    ['b', 'h.2.w', 'h.10.w']
+    """
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(parts)]
+
+
+def is_weights(text: str) -> bool:
+    """Whether a path, with ``#part`` or without, holds weights, and is no result of hookscope.
+
+    The name of a model of torchvision is none, even if there is a folder of that name. A scripted
+    or exported file is a model. A damaged file is one of weights if its name says so.
+
+    Example:
+        >>> is_weights("sample_models/digits.safetensors"), is_weights("resnet18")
+        (True, False)
+        >>> is_weights("sample_models/five.safetensors")  # a capture
+        False
+    """
+    if _is_torchvision_name(text):
+        return False
+    path = split_part(text)[0]
+    if os.path.isdir(path):
+        is_unfinished = os.path.isfile(os.path.join(path, FEATURES_INDEX))
+        if is_run_folder(path) or holds_features(path) or is_unfinished:
+            return False
+        try:
+            holders = find_files(path).holders
+            return any(not is_hookscope_file(Path(file)) for file in holders)
+        except WeightsFileError:
+            return True
+        except RequestError:
+            return any(not is_hookscope_file(Path(file)) for file in named_files(path))
+    if not os.path.isfile(path):
+        return False
+    if path.endswith(_INDEX):
+        return True
+    kind = file_types.describe_file(path)[0]
+    if kind == file_types.SAFETENSORS:
+        return not is_hookscope_file(Path(path))
+    if kind in (*_DAMAGED, *_WITHOUT_WEIGHTS):
+        return bool(_NAMED.fullmatch(path))
+    if kind == file_types.TRUNCATED_SAFETENSORS:
+        return False
+    return kind in _READERS or kind == file_types.CHECKPOINT or file_types.is_pickled_object(kind)
+
+
+def _is_torchvision_name(text: str) -> bool:
+    if not text.isidentifier():
+        return False
+    from hookscope.specs.catalog import bundled_models
+
+    return text in {model.name for model in bundled_models()}
+
+
+def _read(path: str, part: str) -> StoredWeights:
+    # A header of safetensors is read once, since a set may have a hundred of them.
+    is_safetensors = file_types.begins_as_safetensors(path)
+    kind, hint = (file_types.SAFETENSORS, "") if is_safetensors else file_types.describe_file(path)
+    if kind == file_types.CHECKPOINT or file_types.is_pickled_object(kind):
+        from hookscope.stores.weights.torch_reader import read_torch
+
+        return read_torch(path, part)
+    if kind not in _READERS:
+        if kind in _DAMAGED:
+            raise WeightsFileError(
+                f"The weights in {path!r} cannot be read: the file is {kind}.", hint
+            )
+        hint = _HINTS.get(kind, file_types.WEIGHT_FORMS).format(quote_word(path))
+        raise WeightsFileError(f"The file {path!r} is {kind}, not weights.", hint)
+    if part:
+        raise RequestError(
+            f"{path} is {kind}, which has no parts.", f"Give its name without #: {quote_word(path)}"
+        )
+    module, function = _READERS[kind]
+    reader: Callable[[str], StoredWeights] = getattr(
+        import_module(f"hookscope.results.weights.{module}"), function
+    )
+    return reader(path)
+
+
+def _select_listed(
+    listed: tuple[str, ...], stored: StoredWeights, file: str, index: str | None
+) -> StoredWeights:
+    """The tensors of a file that the index of its set lists for it."""
+    tensors = {tensor.name: (tensor, location) for tensor, location in stored.tensors}
+    lacking = sorted(set(listed) - tensors.keys())
+    if lacking:
+        raise WeightsFileError(
+            f"{lacking[0]!r} is not in {file!r}, although the index {index!r} lists it.",
+            "The index and the files do not belong together; download them again.",
+        )
+    return replace(stored, tensors=[tensors[name] for name in listed])
+
+
+def _merge_files(path: str, stored: list[StoredWeights], notes: tuple[str, ...]) -> WeightSet:
+    """The tensors of all files. Those of several files, and of safetensors, have no order of their
+    own; they come in natural order of their names.
+    """
+    tensors: dict[str, WeightTensor] = {}
+    locations: dict[str, TensorLocation] = {}
+    metadata: dict[str, str] = {}
+    check_count(path, sum(len(file.tensors) for file in stored))
+    for content in stored:
+        for tensor, location in content.tensors:
+            if len(tensor.name) > LONGEST_NAME:
+                raise WeightsFileError(
+                    f"{tensor.file!r} has a tensor with a name of {len(tensor.name):,} characters.",
+                    file_types.WRITE_AGAIN,
+                )
+            if tensor.name in tensors:
+                raise WeightsFileError(
+                    f"{tensor.name!r} is in {tensors[tensor.name].file!r} and in {tensor.file!r}.",
+                    "Keep the files of one set in a folder, or add their index.",
+                )
+            tensors[tensor.name] = tensor
+            locations[tensor.name] = location
+        metadata = {**content.metadata, **metadata}
+    kind = stored[0].kind
+    if len(stored) > 1 or kind == SAFETENSORS:
+        tensors = {name: tensors[name] for name in sorted(tensors, key=natural_order)}
+    if len(stored) > 1:
+        kind = f"{kind}, {len(stored)} files"
+    return WeightSet(path, stored[0].part, kind, tensors, metadata, locations, notes)

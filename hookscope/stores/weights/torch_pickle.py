@@ -1,0 +1,284 @@
+"""What the pickle of ``torch.save`` says of its tensors, without torch and without running code.
+
+A tensor is pickled as a call of a function such as ``torch._utils._rebuild_tensor_v2`` with a
+storage, an offset, a shape and strides. The storage is a persistent id with a key; its bytes are
+in another part of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any
+
+from hookscope.files.pickle_scan import MOST_INSTRUCTIONS, DamagedPickle, LongPickle
+from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler, key_text
+from hookscope.stores.weights.pickled_arrays import ArrayBuilder
+from hookscope.stores.weights.tensor_location import is_shape, span_of
+from hookscope.stores.weights.weight_dtypes import bits_of, is_known
+
+_STORAGE_DTYPES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "BFloat16Storage": "bfloat16",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+    "UntypedStorage": "uint8",
+}
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+# Bytes of an element of the storages whose values are not read: of quantized tensors, and of dtypes
+# that TorchScript names by themselves.
+_UNREAD_STORAGES = {
+    **dict.fromkeys(("QInt8", "QUInt8", "QUInt4x2", "QUInt2x4", "Bits8", "Bits4x2"), 1),
+    **dict.fromkeys(("Bits1x8", "Bits2x4", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys((f"Float8_{kind}" for kind in _FLOAT8), 1),
+    **{"UInt16": 2, "Bits16": 2, "UInt32": 4, "QInt32": 4, "ComplexHalf": 4, "UInt64": 8},
+}
+_MOST_ELEMENTS = 1 << 62
+_MOST_ARGUMENTS = 16  # of a function that builds a tensor, or of a persistent id
+_MOST_COPIED = MOST_INSTRUCTIONS  # entries of containers that are made from others
+_LONGEST_DEVICE = 32  # characters
+_CONTAINERS = {
+    **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), dict),
+    **dict.fromkeys(("builtins.dict", "__builtin__.dict"), dict),
+    **dict.fromkeys(
+        (f"{home}.{name}" for home in ("builtins", "__builtin__") for name in ("set", "frozenset")),
+        list,
+    ),
+    **dict.fromkeys(("builtins.list", "__builtin__.list", "collections.deque"), list),
+    **dict.fromkeys(("builtins.tuple", "__builtin__.tuple", "torch.Size"), tuple),
+}
+# What a damaged or crafted pickle gives these functions raises one of these.
+_UNFIT = (TypeError, ValueError, LookupError, AttributeError)
+
+
+@dataclass(frozen=True)
+class StorageRecord:
+    """A storage of a file.
+
+    Attributes:
+        key: the name of its bytes in the file.
+        dtype: torch's name of the dtype of its elements; that of its class in torch, such as
+            ``torch.QInt8Storage``, if the values are not read.
+        offset: of its first element in the bytes, in elements.
+        numel: the number of its elements, as the pickle says.
+        itemsize: the size of an element in bytes.
+    """
+
+    key: str
+    dtype: str
+    offset: int
+    numel: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """A tensor as a view of a storage; offset and strides are in elements."""
+
+    storage: StorageRecord
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class TorchUnpickler(PlainUnpickler):
+    """Reads pickles of ``torch.save``: tensors are ``TensorRecord``s, and mappings are dicts.
+
+    Arrays of numpy are ``PickledArray``s.
+
+    Attributes:
+        storages: the size of an element in bytes of each storage by key.
+        needed: the bytes that each storage must have, by key.
+
+    Example:
+        >>> import collections, io, pickle
+        >>> data = pickle.dumps(collections.OrderedDict(a=1))
+        >>> TorchUnpickler(io.BytesIO(data)).load()
+        {'a': 1}
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.storages: dict[str, int] = {}
+        self.needed: dict[str, int] = {}
+        self._build_array = ArrayBuilder()
+        self._copied = 0
+
+    def build(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Return a tensor, a container, or an opaque object."""
+        if (array := self._build_array(name, arguments)) is not None:
+            return array
+        if name in _CONTAINERS:
+            return self._container(_CONTAINERS[name], arguments)
+        if name == "collections.defaultdict":
+            return self._container(dict, arguments[1:2])
+        home, _, function = name.rpartition(".")
+        if home in _REBUILD_HOMES and function in _REBUILD_TYPED and len(arguments) > 2:
+            inner, _, arguments, *_ = arguments[:_MOST_ARGUMENTS]
+            if not isinstance(inner, GlobalName) or not isinstance(arguments, tuple):
+                raise DamagedPickle(f"{name} does not fit its arguments")
+            self.called[inner.name] = None
+            name = inner.name
+        return _build(name, arguments)
+
+    def _container(self, kind: type, arguments: tuple[Any, ...]) -> Any:
+        """A new container with the entries of another one, which a pickle may copy many times."""
+        content = arguments[0] if arguments else ()
+        if not isinstance(content, dict | tuple | list):
+            raise DamagedPickle("a container is filled with something else")
+        self._copied += len(content)
+        if self._copied > _MOST_COPIED:
+            raise LongPickle(f"its containers have more than {_MOST_COPIED:,} entries")
+        if kind is dict and isinstance(content, dict):
+            return dict(content)
+        if kind is dict:
+            pairs = [pair for pair in content if isinstance(pair, tuple | list) and len(pair) == 2]
+            return {key_text(key): value for key, value in pairs if isinstance(key, str | int)}
+        if isinstance(content, dict):
+            raise DamagedPickle("a container is filled with something else")
+        return kind(content)
+
+    def resolve(self, pid: Any) -> Any:
+        """Return the storage of a persistent id; of an old file also a module with its source."""
+        if not isinstance(pid, tuple) or not 0 < len(pid) <= _MOST_ARGUMENTS:
+            raise DamagedPickle("a persistent id is not valid")
+        kind, *data = pid
+        if kind == "module" and data:
+            return data[0]
+        try:
+            storage_type, key, _, numel, *views = data
+            kind = storage_type.name.rpartition(".")[2]
+        except _UNFIT as error:
+            raise DamagedPickle("a persistent id is not valid") from error
+        dtype = _STORAGE_DTYPES.get(kind, storage_type.name)
+        if kind in _STORAGE_DTYPES:
+            itemsize = bits_of(dtype) // 8
+        elif (unread := kind.removesuffix("Storage")) in _UNREAD_STORAGES:
+            itemsize = _UNREAD_STORAGES[unread]
+        else:
+            return OpaqueObject(dtype)
+        view = views[0] if views and isinstance(views[0], tuple) else ("", 0, numel)
+        is_key = isinstance(key, str) or _are_sizes((key,))
+        if len(view) != 3 or not _are_sizes((numel, *view[1:])) or not is_key:
+            raise DamagedPickle("a persistent id is not valid")
+        key = str(key)
+        self.storages[key] = itemsize
+        self.needed[key] = max(self.needed.get(key, 0), numel * itemsize)
+        return StorageRecord(key, dtype, view[1], view[2], itemsize)
+
+
+def _build(name: str, arguments: tuple[Any, ...]) -> Any:
+    """What a global with these arguments stands for."""
+    home, _, function = name.rpartition(".")
+    if home in _REBUILD_HOMES and function in _REBUILD:
+        try:
+            if len(arguments) > _MOST_ARGUMENTS:
+                raise TypeError
+            return _REBUILD[function](*arguments)
+        except DamagedPickle:
+            raise
+        except _UNFIT as error:
+            raise DamagedPickle(f"{name} does not fit its arguments") from error
+    if name in ("copyreg._reconstructor", "copy_reg._reconstructor") and arguments:
+        return OpaqueObject(getattr(arguments[0], "name", "?"), arguments[1:3])
+    if name == "torch.device" and 0 < len(arguments) <= 2 and all(map(_is_of_device, arguments)):
+        return ":".join(map(str, arguments))
+    return OpaqueObject(name, arguments)
+
+
+def _is_of_device(argument: Any) -> bool:
+    """Whether this is a type of device, or its number. Nothing else is written as a text: that of
+    nested tuples doubles with each level.
+    """
+    if isinstance(argument, str):
+        return len(argument) <= _LONGEST_DEVICE
+    return type(argument) is int and 0 <= argument < 1 << 16
+
+
+def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, dtype: str = "") -> Any:
+    # Before they are copied: a pickle may name a list of millions of entries many times.
+    if not all(isinstance(part, tuple | list) for part in (size, stride)) or len(size) > 64:
+        raise DamagedPickle("a tensor has no valid shape and strides")
+    if len(stride) != len(size):
+        raise DamagedPickle("a tensor has more strides than lengths, or fewer")
+    shape, strides = tuple(size), tuple(stride)
+    if isinstance(storage, OpaqueObject):
+        return OpaqueObject(storage.name)
+    if not isinstance(storage, StorageRecord):
+        raise DamagedPickle("a tensor has no storage")
+    if not (_are_sizes((offset, *strides)) and is_shape(shape)):
+        raise DamagedPickle("a tensor has sizes that are no numbers, or negative")
+    # The stride of a single entry is not used, and may be any number.
+    strides = tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True))
+    span = span_of(shape, strides)
+    itemsize = bits_of(dtype) // 8 if dtype else storage.itemsize
+    if span and (offset + span) * itemsize > storage.numel * storage.itemsize:
+        raise DamagedPickle("a tensor extends beyond its storage")
+    if not is_known(storage.dtype):
+        return OpaqueObject(storage.dtype)
+    return TensorRecord(storage, dtype or storage.dtype, offset, shape, strides)
+
+
+def _rebuild_quantized(storage: Any, offset: int, size: Any, stride: Any, *rest: Any) -> Any:
+    _rebuild_tensor(storage, offset, size, stride)
+    return OpaqueObject("torch._utils._rebuild_qtensor")
+
+
+def _rebuild_tensor_v2(
+    storage: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    requires_grad: Any = False,
+    hooks: Any = None,
+    flags: Any = None,
+) -> Any:
+    if flags:  # the values are conjugated or negated when they are read
+        return OpaqueObject("torch.Tensor (conjugated or negated)")
+    return _rebuild_tensor(storage, offset, size, stride)
+
+
+def _rebuild_tensor_v3(
+    storage: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    requires_grad: Any,
+    hooks: Any,
+    dtype: GlobalName,
+    flags: Any = None,
+) -> Any:
+    name = dtype.name.removeprefix("torch.")
+    if flags or not is_known(name) or bits_of(name) % 8:
+        return OpaqueObject(f"torch.Tensor ({name})")
+    return _rebuild_tensor(storage, offset, size, stride, name)
+
+
+def _rebuild_parameter(data: Any, *rest: Any) -> Any:
+    return data
+
+
+_REBUILD: dict[str, Callable[..., Any]] = {
+    "_rebuild_tensor": _rebuild_tensor,
+    "_rebuild_tensor_v2": _rebuild_tensor_v2,
+    "_rebuild_tensor_v3": _rebuild_tensor_v3,
+    "_rebuild_qtensor": _rebuild_quantized,
+    "_rebuild_parameter": _rebuild_parameter,
+    "_rebuild_parameter_with_state": _rebuild_parameter,
+}
+_REBUILD_HOMES = ("torch._utils", "torch._tensor")
+# Called with a function and its arguments.
+_REBUILD_TYPED = ("_rebuild_from_type", "_rebuild_from_type_v2")
+
+
+def _are_sizes(numbers: tuple[Any, ...]) -> bool:
+    return all(type(n) is int and 0 <= n < _MOST_ELEMENTS for n in numbers)

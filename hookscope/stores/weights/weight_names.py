@@ -1,0 +1,130 @@
+"""Names of tensors in a checkpoint mapped to names in the model, by prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from hookscope.errors import WeightsFileError
+from hookscope.files.suggestions import did_you_mean
+
+_WRAPPERS = re.compile(
+    r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+
+# A tensor name that occurs in one family of models only, without its prefix.
+_FAMILIES = {
+    "a ResNet of torchvision or timm": r"layer4\.0\.conv1\.weight",
+    "a DenseNet of torchvision": r"features\.denseblock1\..*",
+    "a VGG or AlexNet of torchvision": r"classifier\.6\.weight",
+    "a MobileNet or EfficientNet of torchvision": r"features\.1(\.0)?\.(block|conv)\.0\.0\.weight",
+    "a ConvNeXt of torchvision": r"features\.1\.0\.layer_scale",
+    "a Swin transformer of torchvision": r"features\.1\.0\.attn\.qkv\.weight",
+    "a vision transformer of torchvision": r"encoder\.layers\.encoder_layer_0\..*",
+    "a vision transformer of timm": r"blocks\.0\.attn\.qkv\.weight",
+    "BERT of transformers": r"(.*\.)?encoder\.layer\.0\.attention\.self\.query\.weight",
+    "GPT-2 of transformers": r"(.*\.)?h\.0\.attn\.c_attn\.weight",
+    "Llama or a similar model of transformers": r"(.*\.)?layers\.0\.self_attn\.q_proj\.weight",
+}
+
+Names = dict[str, str]  # from the name in the file to the name in the model
+
+
+def resolve_names(
+    stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
+) -> tuple[Names, tuple[str, ...]]:
+    """Return the name in the model of each name in the file, and the wrapper prefixes removed.
+
+    Args:
+        stored: the names in the file.
+        own: the names of the model's tensors.
+        rename: prefixes and their replacements. A prefix consists of whole parts of a name. The
+            longest prefix of a name is replaced, with wrapper prefixes or else without them.
+        path: the file, for errors.
+
+    Raises:
+        WeightsFileError: no name has one of the prefixes, or two names become the same.
+    """
+    plain, stripped = _strip_wrappers(list(stored), own)
+    pairs = dict(sorted(rename, key=lambda pair: len(pair[0]), reverse=True))
+    names: Names = {}
+    owners: Names = {}
+    for name, short in plain.items():
+        old = next((old for old in pairs if old and _begins(name, old)), None)
+        start = short if old is None else name
+        if old is None:
+            old = next((old for old in pairs if _begins(short, old)), None)
+        names[name] = short
+        if old is not None:
+            rest = _WRAPPERS.sub("", start.removeprefix(old).removeprefix("."))
+            names[name] = ".".join(part for part in (pairs[old], rest) if part)
+        first = owners.setdefault(names[name], name)
+        if first != name:
+            raise WeightsFileError(
+                f"{first!r} and {name!r} in {path!r} would both become {names[name]!r}.",
+                "Rename each prefix to a different one: --rename OLD=NEW.",
+            )
+    for old in pairs:
+        if not any(_begins(name, old) for pair in plain.items() for name in pair):
+            raise WeightsFileError(
+                f"No key in {path!r} begins with {old!r}: it contains {join_first(plain)}.",
+                did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
+                or "A prefix consists of whole parts of a key, as in --rename backbone=features.",
+            )
+    return names, stripped
+
+
+def model_family(names: Iterable[str]) -> str:
+    """Return the family of models that has tensors of these names; empty if not known.
+
+    >>> model_family(["conv1.weight", "layer4.0.conv1.weight"]), model_family(["0.weight"])
+    ('a ResNet of torchvision or timm', '')
+    """
+    plain = [_WRAPPERS.sub("", name).removeprefix("module.") for name in names]
+    return next(
+        (family for family, name in _FAMILIES.items() if any(re.fullmatch(name, n) for n in plain)),
+        "",
+    )
+
+
+def join_first(names: Iterable[str], count: int = 3) -> str:
+    """Return the first names, joined, and the number of the others."""
+    names = list(names)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def has_prefix(names: Iterable[str], prefix: str) -> bool:
+    """Whether a name begins with a prefix, with prefixes of wrappers or without them.
+
+    >>> has_prefix(["module.fc.weight"], "fc"), has_prefix(["fc2.weight"], "fc")
+    (True, False)
+    """
+    return any(
+        _begins(name, prefix) or _begins(_WRAPPERS.sub("", name).removeprefix("module."), prefix)
+        for name in names
+    )
+
+
+def _begins(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}.")
+
+
+def _strip_wrappers(names: list[str], known: Collection[str]) -> tuple[Names, tuple[str, ...]]:
+    """The names without the prefixes of wrappers, and these prefixes."""
+    own = set(known)
+    stripped: dict[str, None] = {}
+    plain = {name: name for name in names}
+    for name in names:
+        if name not in own:
+            stripped.update(dict.fromkeys(f"{prefix}." for prefix in _WRAPPERS.findall(name)))
+            plain[name] = _WRAPPERS.sub("", name)
+    # A data-parallel wrapper prefixes every name. A model may have a module of that name too.
+    while (
+        plain
+        and all(short.startswith("module.") for short in plain.values())
+        and own.isdisjoint(plain.values())
+    ):
+        stripped["module."] = None
+        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
+    return plain, tuple(stripped)
