@@ -105,7 +105,6 @@ def record(folder: Path) -> None:
     """Write what hookscope does now into an empty folder."""
     folder.mkdir(parents=True)
     _write(folder / "api.txt", "\n".join(_signatures()))
-    _write(folder / "docstrings.txt", "\n".join(_docstring_runs()))
     commands, examples = _read_page()
     _warm()
     with tempfile.TemporaryDirectory() as name:
@@ -121,6 +120,8 @@ def record(folder: Path) -> None:
         wrong = [line for line in WRONG.read_text("utf-8").splitlines() if line.strip()]
         parts = [f"$ hookscope {line}\n{place.run(shlex.split(line), 'pipe')}" for line in wrong]
         _write(folder / "wrong_uses.txt", "\n".join(parts))
+    # Last: a process whose threads of torch have worked cannot be forked safely.
+    _write(folder / "docstrings.txt", "\n".join(_docstring_runs()))
 
 
 def compare(before: Path, after: Path) -> bool:

@@ -26,10 +26,6 @@ class ModelTensor:
 
     tensor: Tensor
 
-    def values(self) -> ModelTensor:
-        """Return what reads the values: this object."""
-        return self
-
     def read(self, index: Index) -> NDArray[Any]:
         """Return a copy of the values at ``index``, with dtypes widened as those of a file."""
         return _as_array(self.tensor.detach().cpu()[index]).copy()

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.specs.health_checks import CHECKS
-from tests.analysis.health.faulty import FOUND
 from tests.conftest import Finished, needs_list
+from tests.model_analysis.health.faulty import FOUND
 
 LEVELS = {"error", "warning", "note", "none"}
 
@@ -60,7 +60,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(repo: Path, folder: Path) -> dict[str, Finished]:
-    faulty = f"{repo}/tests/analysis/health/faulty.py"
+    faulty = f"{repo}/tests/model_analysis/health/faulty.py"
     lines = [line.replace("FILE", faulty) for line in LINES.values()]
     home = {"HOME": str(folder), "PYTHONPATH": str(repo), "COLUMNS": "200"}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOOKSCOPE")} | home
@@ -151,7 +151,7 @@ def test_sarif_has_a_rule_for_each_check_and_a_result_for_each_finding(repo, ans
     [place] = only["results"][0]["locations"]
     assert place["logicalLocations"] == [{"fullyQualifiedName": "2.1", "kind": "module"}]
     uri = place["physicalLocation"]["artifactLocation"]["uri"]
-    assert unquote(uri) == f"{repo}/tests/analysis/health/faulty.py"
+    assert unquote(uri) == f"{repo}/tests/model_analysis/health/faulty.py"
     assert {rule["id"] for rule in only["tool"]["driver"]["rules"]} == {*CHECKS, "run"}
     assert {f["check"] for f in findings} == {"unused", "uncalled"}
 

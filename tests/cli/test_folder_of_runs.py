@@ -11,7 +11,7 @@ import hookscope
 from hookscope.files.output_path import runs_in
 from hookscope.stores.runs.run_list import RunList
 from tests.conftest import Run
-from tests.results.runs.healthy_run import HealthyRun
+from tests.stores.runs.healthy_run import HealthyRun
 
 
 @pytest.fixture

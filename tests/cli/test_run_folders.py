@@ -12,7 +12,7 @@ import pytest
 
 import hookscope
 from hookscope.errors import RequestError
-from tests.results.runs.healthy_run import HealthyRun
+from tests.stores.runs.healthy_run import HealthyRun
 
 
 @pytest.fixture

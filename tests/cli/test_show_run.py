@@ -22,7 +22,7 @@ from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
-from tests.results.runs.conftest import LOSS, model_info, run_info, write_run
+from tests.stores.runs.conftest import LOSS, model_info, run_info, write_run
 
 SAMPLE = f"{REPO}/sample_models/run"
 

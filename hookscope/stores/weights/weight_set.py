@@ -13,7 +13,11 @@ from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.result import Result
 from hookscope.specs.tensor_key import WHOLE, Index
-from hookscope.stores.weights.tensor_location import QuantisedLocation, TensorLocation
+from hookscope.stores.weights.tensor_location import (
+    QuantisedLocation,
+    StridedLocation,
+    TensorLocation,
+)
 
 if TYPE_CHECKING:  # a tree of weights needs no numpy
     from numpy.typing import NDArray
@@ -124,7 +128,7 @@ class WeightSet(Result):
     kind: str
     tensors: Mapping[str, WeightTensor]
     metadata: Mapping[str, str]
-    locations: Mapping[str, TensorLocation] = field(compare=False)
+    locations: Mapping[str, TensorLocation | TensorValues] = field(compare=False)
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -229,6 +233,8 @@ class WeightSet(Result):
             from hookscope.stores.weights.quantised_values import QuantisedValues
 
             return QuantisedValues(location)
-        from hookscope.stores.weights.strided_values import StridedValues
+        if isinstance(location, StridedLocation):
+            from hookscope.stores.weights.strided_values import StridedValues
 
-        return StridedValues(location)
+            return StridedValues(location)
+        return location

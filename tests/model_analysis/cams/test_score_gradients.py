@@ -1,0 +1,136 @@
+"""The two ways to the values and gradients of a layer: only observing, and handing on clones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import hookscope
+from hookscope.execution.prepare import prepare
+from hookscope.model_analysis.cams.cam_input import find_image
+from hookscope.model_analysis.cams.class_score import ClassScore
+from hookscope.model_analysis.cams.score_gradients import LayerPass, clone_at_layer, observe_layer
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from tests.model_analysis.cams.models import (
+    Functions,
+    Overwritten,
+    Segmenter,
+    images,
+    resnet,
+    seeded,
+    swin,
+    vit,
+)
+from tests.oracle.by_hand import same_bits
+
+
+class Counting(nn.Module):
+    """A model that counts its runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return self.model(x)
+
+
+class Detached(nn.Module):
+    """No gradient reaches the image: the graph begins in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.body = nn.Conv2d(4, 6, 3, padding=1)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.body(self.stem(x).detach()).mean((2, 3)))
+
+
+class Reentrant(nn.Module):
+    """Reentrant checkpointing, which refuses ``torch.autograd.grad``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 6, 3, padding=1)
+        self.late = nn.Conv2d(6, 6, 3, padding=1)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.late, self.body(x), use_reentrant=True)
+        return self.fc(y.mean((2, 3)))
+
+
+def both(model: nn.Module, x: Tensor, layer: str | None) -> tuple[LayerPass | None, LayerPass]:
+    prepared = prepare(
+        Request("cam", ModelRequest(model), LayerSelection(layer or ()), InputRequest(x))
+    )
+    path, image = find_image(prepared)
+    chosen = prepared.layers[0] if layer else None
+    observed = observe_layer(prepared, ClassScore(1), path, image, chosen, gradient=True)
+    return observed, clone_at_layer(prepared, ClassScore(1), image, chosen, gradient=True)
+
+
+MODELS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (lambda: seeded(Overwritten()), (2, 3, 8, 8)),
+    (lambda: seeded(Functions()), (2, 3, 6, 8)),
+    (lambda: seeded(Segmenter()), (1, 3, 8, 12)),
+    (resnet, (1, 3, 64, 64)),
+    (vit, (1, 3, 32, 32)),
+    (swin, (1, 3, 32, 48)),
+]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("make", "shape"), MODELS)
+def test_observing_finds_what_clones_find(make, shape, frozen) -> None:
+    model = make().requires_grad_(not frozen)
+    layers = [None, *(n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.ReLU))]
+    for layer in layers:
+        observed, cloned = both(model, images(*shape), layer)
+        assert observed is not None
+        assert (observed.candidate.key, observed.calls) == (cloned.candidate.key, cloned.calls)
+        for one, other in [
+            (observed.candidate.value, cloned.candidate.value),
+            (observed.candidate.gradient, cloned.candidate.gradient),
+        ]:
+            assert same_bits(one, other)
+    assert all(p.requires_grad != frozen and p.grad is None for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("layer", [None, "body"])
+@pytest.mark.parametrize("make", [Detached, Reentrant])
+def test_where_autograd_cannot_be_asked_clones_tell(make, layer) -> None:
+    model, x = seeded(make()), images(2, 3, 6, 8)
+    observed, cloned = both(model, x, layer)
+    assert observed is None
+    shot = hookscope.cam(model, input=x, target=1, layer=layer, by="hirescam")
+    wanted = (cloned.candidate.value * cloned.candidate.gradient).sum(1).relu()
+    assert same_bits(shot[f"{cloned.candidate.layer.name}/cam"], wanted)
+
+
+@pytest.mark.parametrize("layer", [None, "model.layer4"])
+@pytest.mark.parametrize("by", ["gradcam", "gradcam++", "hirescam", "layercam"])
+def test_a_map_from_gradients_takes_one_run_of_the_model(layer, by) -> None:
+    model = Counting(resnet()).eval()
+    hookscope.cam(model, input=images(1, 3, 64, 64), target=1, layer=layer, by=by)
+    assert model.runs == 1
+
+
+def test_what_is_changed_in_place_is_run_again_for_its_value() -> None:
+    model = Counting(seeded(Overwritten())).eval()
+    x = images(1, 3, 8, 8)
+    shot = hookscope.cam(model, input=x, target=1, layer="model.conv", by="hirescam")
+    assert model.runs == 1  # a layer that is known is copied at once
+    values = model.model.conv(x).requires_grad_()
+    score = model.model.fc(values.relu().flatten(1))[:, 1].sum()
+    (gradient,) = torch.autograd.grad(score, values)
+    assert same_bits(shot["model.conv/cam"], (values * gradient).sum(1).relu().detach())

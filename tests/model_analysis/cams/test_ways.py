@@ -1,0 +1,111 @@
+"""Where gradients begin and stop on their way, and over which pixels a map comes to lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import hookscope
+from hookscope.errors import RequestError
+from tests.model_analysis.cams.models import Overwritten, images, seeded
+
+X = images(1, 3, 8, 8)
+
+
+class Stem(Overwritten):
+    """Nothing before the layer ``late`` has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.act(self.conv(x))
+        return self.fc(self.late(y).relu_().flatten(1))
+
+
+class Checkpointed(Stem):
+    """A segment that runs without a graph, and again for the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self.late, self.act(self.conv(x)), use_reentrant=True)
+        return self.fc(y.relu_().flatten(1))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(("kind", "layer"), [(Stem, "late"), (Checkpointed, "act")])
+def test_a_gradient_that_begins_or_stops_on_the_way_is_enough(kind: Any, layer: str) -> None:
+    model = seeded(kind())
+    start = model.act(model.conv(X)).detach()
+    a = model.late(start) if layer == "late" else start.requires_grad_()
+    rest = a if layer == "late" else model.late(a)
+    g = torch.autograd.grad(model.fc(rest.relu().flatten(1))[0, 2], a)[0]
+    wanted = (g.mean((2, 3), keepdim=True) * a).sum(1).relu().detach()
+    shot = hookscope.cam(model, input=X, target=2)
+    assert shot.metadata["cam"]["layer"] == layer
+    torch.testing.assert_close(shot[f"{layer}/cam"], wanted)
+
+
+def test_a_value_that_is_overwritten_by_its_other_name_counts_as_it_was_returned() -> None:
+    class Renamed(Overwritten):
+        def __init__(self) -> None:
+            super().__init__()
+            self.same = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            twice = self.same(y) * 2
+            y.zero_()
+            return self.fc(twice.flatten(1))
+
+    shot = hookscope.cam(seeded(Renamed()), input=X, layer="same", by="eigencam")
+    assert float(shot["same/cam"].max()) > 0
+
+
+def test_an_image_that_the_gradient_does_not_reach_is_told() -> None:
+    model = seeded(Stem())
+    with pytest.raises(RequestError, match="no gradient at the image"):
+        hookscope.cam(model, input=X, by="saliency")
+
+
+class Bright(nn.Module):
+    """The brighter a pixel, the more it counts; no pixel has an influence on another's share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (self.seen(x) ** 2).sum((1, 2, 3))
+        return torch.stack([y, -y], 1)
+
+
+@pytest.mark.parametrize("method", ["hirescam", "saliency", "integrated"])
+@pytest.mark.parametrize(
+    ("choices", "box"),
+    [
+        # The shorter side to 256 and the middle 224x224: x / 2 - 80, y / 2 - 16.
+        ({"preprocess": "imagenet", "mean": (0, 0, 0), "std": (1, 1, 1)}, (72, 84, 92, 104)),
+        ({"size": (128, 96)}, (38, 50, 43, 60)),  # squeezed: x / 8, y / 4
+    ],
+)
+def test_the_map_lies_over_the_pixels_that_the_model_saw(
+    tmp_path: Path, method: str, choices: dict[str, Any], box: tuple[int, int, int, int]
+) -> None:
+    image = Image.new("RGB", (768, 512))
+    image.paste((255, 255, 255), (304, 200, 344, 240))
+    image.save(tmp_path / "spot.png")
+    shot = hookscope.cam(Bright(), input=tmp_path / "spot.png", by=method, target=0, **choices)
+    left, top, right, bottom = box
+    inside = torch.zeros(shot["./cam"].shape[1:], dtype=torch.bool)
+    inside[top:bottom, left:right] = True
+    assert torch.equal(shot["./image"][0, 0] > 127, inside)
+    # Resizing blurs the edges: pixels outside get an eighth, and those in the corners 49 in 64.
+    assert torch.equal(shot["./cam"][0] > 0.2 * shot["./cam"].max(), inside)

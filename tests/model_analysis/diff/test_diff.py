@@ -1,0 +1,309 @@
+"""``hookscope diff`` finds what was planted, and says what it was matched by."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+from safetensors.torch import load_file, save_file
+
+import hookscope
+from hookscope.errors import ForwardError, LayerError, RequestError, StoreError
+from hookscope.views.text.text_table import TextOptions
+from tests.model_analysis.diff import nets
+
+NETS = str(Path(nets.__file__))
+SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
+DIGITS = [
+    f"{SAMPLES}/digits.py:trained",
+    *(f"{SAMPLES}/digits_{kind}" for kind in ("scripted.pt", "traced.pt", "exported.pt2")),
+]
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> tuple[Path, Path]:
+    """Weights of the net, and the same with the lowest bit of one weight of the second layer."""
+    state = {name: value.clone() for name, value in nets.single().state_dict().items()}
+    paths = tmp_path / "a.safetensors", tmp_path / "b.pth"
+    save_file(state, paths[0])
+    weight = state["body.0.weight"].numpy().reshape(-1)
+    weight[17:18].view(np.int32)[...] ^= 1
+    torch.save(state, paths[1])
+    return paths
+
+
+def document(done) -> dict:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(done.stdout, parse_constant=refuse)
+
+
+# Planted differences, by the real command
+
+
+def test_one_bit_of_one_weight_is_found_between_two_checkpoints(run, checkpoints) -> None:
+    words = ("diff", f"{NETS}:Net", f"{NETS}:Net")
+    files = [f"--weights={path}" for path in checkpoints]
+    done = run(*words, *files, "--atol", 0, "--rtol", 0, "--json")
+    found = document(done)
+    assert (done.rc, found["first"], found["same"]) == (1, "body.0/output", False)
+    assert [row["verdict"] for row in found["rows"]][:2] == ["equal", "equal"]
+    within = hookscope.diff(f"{NETS}:Net", f"{NETS}:Net", weights=checkpoints)  # of float32
+    assert within.same and within.first_unequal is not None
+    assert within.first_unequal.key == "body.0/output"
+
+
+def test_a_layer_in_half_precision_is_found(run) -> None:
+    done = run("diff", f"{NETS}:single", f"{NETS}:half", "-q")
+    assert (done.rc, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    [first] = [line for line in lines if "first difference" in line and "The" not in line]
+    assert first.split()[:2] == ["head/output", "Linear"]
+    assert lines[-1] == "The first difference is at head/output (Linear). 2 of 8 tensors differ."
+
+
+def test_a_renamed_layer_is_matched_by_order_or_by_the_map(run) -> None:
+    words = (f"{NETS}:single", f"{NETS}:Renamed", "--map", "stem=first", "--map", "body=trunk")
+    done = run("diff", *words, "--json")
+    assert done.rc == 0
+    by = {row["key"]: (row["other"], row["by"]) for row in document(done)["rows"]}
+    assert by["stem/output"] == ("first/output", "map")
+    assert by["body.0/output"] == ("trunk.0/output", "map")
+    assert by["act:2/output"] == ("act:2/output", "name")
+    found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed")
+    assert found.same
+    matched = {row.key: (row.other, row.by) for row in found.rows}
+    assert matched["stem/output"] == ("first/output", "order")
+    assert matched["body.0/output"] == ("trunk.0/output", "order")
+
+
+def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_path) -> None:
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    hookscope.capture(f"{NETS}:single", layers=["!stem"]).save(a)
+    hookscope.capture(f"{NETS}:half", layers=["!body"]).save(b)
+    done = run("diff", a, b)
+    assert (done.rc, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "Without a match: 1 in A and 1 in B."
+    assert [line.split()[0] for line in lines[-4:-2]] == ["body/output", "stem/output"]
+    assert [line.rpartition("  ")[2] for line in lines[-4:-2]] == ["only in A", "only in B"]
+    done = run("diff", a, b, "--layer", "act", "--layer", "body*")
+    assert done.rc == 0
+    assert run("diff", a, b, "--layer", "act", "--layer", "body", "--strict").rc == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["NETS:single", "NETS:Broken"], "Error: B: The forward pass failed in layer head"),
+        (["NETS:single", "resnt18"], "Error: B: There is no model called 'resnt18'."),
+        (["NETS:single", "CAPTURE"], "a model; diff compares two of the same kind."),
+        (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is only for models"),
+        (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
+        (["CAPTURE", "CUT"], "Error: Cannot read"),
+        (["CAPTURE", "gone.safetensors"], "Error: There is no file 'gone.safetensors'."),
+        (
+            ["NETS:single", "NETS:single", "--dtype", "float32"] + ["--dtype", "float16"] * 2,
+            "3 tim",
+        ),
+        (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is not a valid tolerance."),
+        (["CAPTURE", "CAPTURE", "--map", "conv9=x"], "No layer name in A begins with 'conv9'."),
+        (["NETS:single"], "Missing argument 'B'."),
+    ],
+)
+def test_trouble_of_any_kind_has_status_2(run, tmp_path, words, message) -> None:
+    capture, cut = SAMPLES / "five.safetensors", tmp_path / "cut.safetensors"
+    cut.write_bytes(capture.read_bytes()[:-100])
+    places = {"NETS": NETS, "CAPTURE": str(capture), "CUT": str(cut)}
+    for name, place in places.items():
+        words = [word.replace(name, place) if word.startswith(name) else word for word in words]
+    done = run("diff", *words)
+    assert done.rc == 2
+    last = done.stdout.splitlines()[-1:]  # of a model that failed, what had run is shown
+    assert last == (["1 call returned before head failed."] if "failed in" in message else [])
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_for_all_commands_do_not_stand_in_the_way_of_files(run) -> None:
+    five = SAMPLES / "five.safetensors"
+    assert run("diff", five, five, env={"HOOKSCOPE_SEED": "3", "HOOKSCOPE_DEVICE": "cpu"}).rc == 0
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_it_fits_the_terminal(columns) -> None:
+    from rich.cells import cell_len
+
+    from hookscope.views.text.diff import diff_lines
+
+    found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed", dtype=["float32", "bfloat16"])
+    lines = [line.plain for line in diff_lines(found, TextOptions(columns))]
+    assert max(map(cell_len, lines)) <= columns
+    for row in found.rows:
+        assert any(row.key in line for line in lines)
+    assert any("first difference" in line for line in lines)
+    assert any("verdict" in line for line in lines)
+
+
+# The numbers
+
+
+def test_models_in_step_give_what_two_captures_give_and_numpy_by_hand(tmp_path) -> None:
+    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    kinds = ["output", "input"]
+    for file, name in zip(files, ("single", "half"), strict=True):
+        hookscope.capture(f"{NETS}:{name}", what=kinds).save(file)
+    by_files = hookscope.diff(*files)
+    by_models = hookscope.diff(f"{NETS}:single", f"{NETS}:half", what=kinds)
+    assert by_files.rows == by_models.rows
+    a, b = map(load_file, files)
+    assert len(by_files.rows) == len(a)
+    for row in by_files.rows:
+        one, two = (x[row.key].numpy().astype(np.float64) for x in (a, b))
+        gap = np.abs(one - two)
+        assert row.figures.max_abs == gap.max()
+        with np.errstate(all="ignore"):
+            assert row.figures.max_rel == np.nanmax(gap / np.abs(one))
+        assert row.figures.beyond == np.sum(gap > 1e-5 + 1.3e-6 * np.abs(one))
+        snr = 10 * math.log10(np.sum(one**2) / np.sum(gap**2)) if gap.any() else math.inf
+        assert row.figures.snr == pytest.approx(snr, rel=1e-9)
+
+
+@pytest.mark.parametrize("other", DIGITS[1:], ids=["scripted", "traced", "exported"])
+def test_eager_scripted_traced_and_exported_give_equal_bits(other) -> None:
+    found = hookscope.diff(DIGITS[0], other, input=str(SAMPLES / "five.png"))
+    assert found.same
+    assert found.counts == {"equal": 7, "close": 0, "differs": 0}
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+def test_two_dtypes_are_judged_by_the_looser_tolerance() -> None:
+    found = hookscope.diff(f"{NETS}:single", f"{NETS}:single", dtype=["float32", "bfloat16"])
+    assert {(row.atol, row.rtol) for row in found.rows} == {(1e-5, 1.6e-2)}
+    assert {row.dtypes for row in found.rows} == {("float32", "bfloat16")}
+    loose = hookscope.diff(
+        f"{NETS}:single", f"{NETS}:single", dtype=["float32", "bfloat16"], atol=0.1
+    )
+    assert loose.same and loose.counts["close"] == 8
+
+
+def test_captures_in_bfloat16_are_read_without_torch(tmp_path, clean_environment) -> None:
+    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for file, dtype in zip(files, ("bfloat16", "float32"), strict=True):
+        hookscope.capture(
+            "resnet18", layers=["layer1.*"], dtype=dtype, shape=(1, 3, 128, 128)
+        ).save(file)
+    probe = (
+        "import sys, hookscope; found = hookscope.diff(*sys.argv[1:]);"
+        "print('torch' in sys.modules, [row.figures.max_abs for row in found.rows])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, *map(str, files)],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded, _, numbers = done.stdout.partition(" ")
+    a, b = map(load_file, files)
+    by_hand = [
+        float((a[key].double() - b[key].double()).abs().max()) for key in hookscope.load(files[0])
+    ]
+    assert (loaded, json.loads(numbers)) == ("False", by_hand)
+
+
+def test_nan_in_one_is_a_difference_and_in_both_only_unless_allowed() -> None:
+    one = hookscope.diff(f"{NETS}:single", f"{NETS}:with_nan")
+    assert one.first is not None
+    assert (one.first.key, one.first.reason) == ("head/output", "NaN in B alone: 2")
+    both = hookscope.diff(f"{NETS}:with_nan", f"{NETS}:with_nan")
+    assert both.first is not None and both.first.key == "head/output"
+    assert hookscope.diff(f"{NETS}:with_nan", f"{NETS}:with_nan", equal_nan=True).same
+
+
+def test_a_capture_of_gradients_is_compared_with_all_that_it_holds(tmp_path) -> None:
+    file = tmp_path / "a.safetensors"
+    hookscope.grads(f"{NETS}:single", loss="sum", what=["output", "param"]).save(file)
+    copied = shutil.copy(file, tmp_path / "b.safetensors")
+    found = hookscope.diff(file, copied)
+    keys = {row.key for row in found.rows}
+    assert {"stem/weight.grad", "head/output.grad", "./input.0.grad"} <= keys
+    assert found.same
+
+
+# What is asked for
+
+
+def test_layers_types_and_depth_choose_rows() -> None:
+    words = (f"{NETS}:single", f"{NETS}:Renamed")
+
+    def keys(**choice) -> list[str]:
+        return [row.key for row in hookscope.diff(*words, **choice).rows]
+
+    assert keys(layers="body*") == ["body.0/output", "body.1/output", "body/output"]
+    assert keys(types="Conv2d") == ["stem/output", "body.0/output"]
+    assert keys(depth=0) == ["./output"]
+    assert "body/output" not in keys(leaves=True)
+    with pytest.raises(LayerError, match="stm"):
+        keys(layers="stm")
+    with pytest.raises(RequestError, match=r"None of the . tensors of A matches"):
+        keys(layers="trunk*")
+
+
+def test_weights_given_once_go_to_the_model_that_takes_them(checkpoints) -> None:
+    found = hookscope.diff(
+        f"{SAMPLES}/digits.py:DigitsCNN",
+        f"{SAMPLES}/digits_scripted.pt",
+        weights=str(SAMPLES / "digits.safetensors"),
+    )
+    assert found.same
+    assert found.a["model"]["weights"].endswith("digits.safetensors")
+    twice = hookscope.diff(f"{NETS}:Net", f"{NETS}:Net", weights=[str(p) for p in checkpoints])
+    assert [side["model"]["blake3"] for side in (twice.a, twice.b)] == [
+        blake3(path.read_bytes()).hexdigest() for path in checkpoints
+    ]
+
+
+def test_arguments_that_come_twice_are_as_and_bs() -> None:
+    from hookscope.specs.diff_request import (
+        PAIRED_OPTIONS,
+        parse_pairs_for_both,
+        split_paired_options,
+    )
+    from hookscope.specs.model_spec import parse_assignments
+
+    pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], parse_assignments)
+    values = {**dict.fromkeys(PAIRED_OPTIONS, ()), "model_args": pair, "partial": False}
+    sides = split_paired_options(values, (f"{NETS}:Net", f"{NETS}:Net"))
+    assert [side["model_args"] for side in sides] == [{"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
+    assert parse_pairs_for_both(["a=1"], parse_assignments) == {"a": "1"}
+
+
+def test_the_errors_of_the_library_are_its_own(tmp_path) -> None:
+    with pytest.raises(ForwardError, match="A: The forward pass failed in layer head") as caught:
+        hookscope.diff(f"{NETS}:Broken", f"{NETS}:single")
+    assert caught.value.layer == "head"
+    (tmp_path / "x.safetensors").write_bytes((SAMPLES / "five.safetensors").read_bytes()[:-9])
+    with pytest.raises(StoreError):
+        hookscope.diff(SAMPLES / "five.safetensors", tmp_path / "x.safetensors")
+
+
+def test_the_notes_on_weights_say_which_model_they_are_about(caplog) -> None:
+    model = str(SAMPLES / "digits.py:trained")
+    with caplog.at_level("INFO", "hookscope"):
+        hookscope.diff(model, model, layers="fc")
+    notes = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
+    assert [note.partition(":")[0] for note in notes] == ["weights of A", "weights of B"]
+    caplog.clear()
+    with caplog.at_level("INFO", "hookscope"):
+        hookscope.capture(model, layers="fc")
+    assert any(record.getMessage().startswith("weights: ") for record in caplog.records)

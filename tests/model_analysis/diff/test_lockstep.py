@@ -1,0 +1,237 @@
+"""Two models run in step: one at a time, each with its own randomness, and nothing left behind."""
+
+from __future__ import annotations
+
+import copy
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import ForwardError, RequestError
+from hookscope.hooks.layers import layers_of
+from tests.model_analysis.diff.nets import single
+
+X = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+MEMORY = """
+import sys, torch, hookscope
+from pathlib import Path
+from torch import nn
+
+class Shift(nn.Module):
+    def forward(self, x):
+        return x + 0.5
+
+def peak():  # of this process alone: that of getrusage has the parent's in it
+    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x]
+    return int(line.split()[1]) * 1024
+
+def deep():
+    return nn.Sequential(*(Shift() for _ in range(40)))
+
+x = torch.zeros(1 << 19)
+models = deep(), deep()
+hookscope.diff(*models, input=x[:10].clone())
+before = peak()
+if sys.argv[1] == "diff":
+    assert len(hookscope.diff(*models, input=x).rows) == 41
+else:
+    kept = [hookscope.capture(model, input=x) for model in models]
+print((peak() - before) / (x.numel() * x.element_size()))
+"""
+
+
+class Branches(nn.Module):
+    """Two layers that do not depend on each other, called in either order."""
+
+    def __init__(self, backwards: bool) -> None:
+        super().__init__()
+        self.backwards = backwards
+        torch.manual_seed(0)
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.backwards:
+            right = self.right(x)
+            return self.left(x) + right
+        left = self.left(x)
+        return left + self.right(x)
+
+
+class Noisy(nn.Module):
+    """Draws from every generator, and a number of times that depends on the model."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.layers = nn.ModuleList(nn.Dropout(0.5) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) + random.random() + float(np.random.rand())
+        for _ in range(self.times):
+            torch.rand(1)
+        return x
+
+
+class Odd(nn.Module):
+    """Fails at its second run, in its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+        self.first, self.second = nn.Linear(8, 8), _Fails(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return self.second(self.first(x))
+
+
+class _Fails(nn.Identity):
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = [owner]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.owner[0].runs > 1:
+            raise RuntimeError("planted")
+        return x
+
+
+def hooks_on(model: nn.Module) -> int:
+    return sum(
+        len(layer.module._forward_hooks) + len(layer.module._forward_pre_hooks)
+        for layer in layers_of(model)
+    )
+
+
+def test_each_model_draws_its_own_random_numbers() -> None:
+    a, b = Noisy(0), Noisy(3)
+    found = hookscope.diff(a, b, input=X, train=True)
+    assert found.same and found.counts["equal"] == 5
+    alone = hookscope.capture(a, input=X, train=True)
+    other = copy.deepcopy(a)
+    assert hookscope.diff(other, a, input=X, train=True).counts["equal"] == 5
+    assert not torch.equal(alone["layers.0/output"], X)  # dropout did something
+
+
+def test_the_generators_of_the_caller_are_as_they_were() -> None:
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    hookscope.diff(Noisy(0), Noisy(2), input=X, train=True)
+    after = random.getstate(), np.random.get_state()[1], torch.get_rng_state()
+    assert before[0] == after[0]
+    assert np.array_equal(before[1], after[1]) and torch.equal(before[2], after[2])
+
+
+def test_layers_in_another_order_are_matched_by_name() -> None:
+    found = hookscope.diff(Branches(False), Branches(True), input=torch.ones(1, 8))
+    assert [(row.key, row.verdict) for row in found.rows] == [
+        ("left/output", "equal"),
+        ("right/output", "equal"),
+        ("./output", "equal"),
+    ]
+
+
+def test_one_module_and_shared_parts_are_compared_with_themselves() -> None:
+    model = single().eval()
+    assert hookscope.diff(model, model, input=X).same
+    part = nn.Sequential(model.stem, model.act, model.body)
+    found = hookscope.diff(part, model, input=X, map={"0": "stem", "1": "act", "2": "body"})
+    assert [row.key for row in found.rows if row.verdict != "equal"] == ["./output"]
+    assert [row.by for row in found.rows][:2] == ["map", "map"]
+    assert hooks_on(model) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_one_module_that_cannot_be_copied_is_refused() -> None:
+    model = nn.utils.weight_norm(nn.Linear(4, 4))
+    model(torch.ones(1, 4))  # from now on its weight is no leaf
+    with pytest.raises(RequestError, match="cannot be copied to be compared with itself") as caught:
+        hookscope.diff(model, model, input=torch.ones(1, 4))
+    assert "Build a second model" in caught.value.hint
+
+
+def test_a_failure_ends_both_and_takes_every_hook_off() -> None:
+    good = nn.Sequential()
+    good.add_module("first", nn.Linear(8, 8))
+    good.add_module("second", nn.Identity())
+    for pair, side in (((Odd(), good), "A"), ((good, Odd()), "B")):
+        threads = set(threading.enumerate())
+        with pytest.raises(ForwardError, match=f"{side}: .* in layer second .*planted") as caught:
+            hookscope.diff(*pair, input=torch.ones(1, 8))
+        assert caught.value.layer == "second"
+        assert [hooks_on(model) for model in pair] == [0, 0]
+        assert set(threading.enumerate()) <= threads
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to one thread")
+def test_ctrl_c_ends_both_and_takes_every_hook_off() -> None:
+    class Interrupts(Odd):
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:  # in step, while the main thread waits
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            return self.first(x)
+
+    a, b = Interrupts(), nn.Sequential(nn.Linear(8, 8))
+    threads = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        hookscope.diff(a, b, input=torch.ones(1, 8), map={"first": "0"})
+    assert (hooks_on(a), hooks_on(b)) == (0, 0)
+    # A thread that Ctrl-C meets on its last lines takes a moment more. Python also lists one whose
+    # start was interrupted before it ran, which has no ident.
+    for thread in set(threading.enumerate()) - threads:
+        if thread.ident is None:
+            continue
+        thread.join(timeout=300)
+        assert not thread.is_alive()
+
+
+def test_compiled_models_run_as_written_and_are_compiled_again_afterwards() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    a, b = (torch.compile(copy.deepcopy(model), backend="eager") for _ in range(2))
+    assert hookscope.diff(a, b, input=torch.ones(1, 8)).counts["equal"] == 3
+    assert hookscope.diff(model, a, input=torch.ones(1, 8)).same
+    assert torch.compiler.is_compiling() is False
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
+    class Short(Odd):
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            return self.first(x) if self.runs > 1 else self.second(self.first(x))
+
+    plain = Odd()
+    plain.second = nn.Identity()
+    plain.load_state_dict((short := Short()).state_dict())
+    found = hookscope.diff(plain, short, input=torch.ones(1, 8))
+    assert [row.key for row in found.rows] == ["first/output", "./output"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_memory_holds_a_few_tensors_and_not_two_captures(clean_environment) -> None:
+    # Of the C library alone: memory that is freed goes back at once, and so is not counted twice.
+    environment = clean_environment | {"MALLOC_MMAP_THRESHOLD_": "1500000"}
+
+    def tensors_at_the_peak(way: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, way],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(done.stdout)
+
+    assert tensors_at_the_peak("diff") < 20
+    assert tensors_at_the_peak("captures") > 82  # 41 tensors of each of the two

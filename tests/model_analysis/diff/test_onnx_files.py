@@ -1,0 +1,285 @@
+"""``hookscope diff`` of a model and an ONNX file of it names the module in which a fault is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import InputError, RequestError
+from tests.model_analysis.diff import exported_nets
+from tests.model_analysis.diff.exported_nets import (
+    divide_integers,
+    image,
+    net,
+    set_attribute,
+    transpose_weight,
+)
+from tests.sources.onnx.conftest import export
+
+NETS = exported_nets.__file__
+KINDS = ("optimized", "unoptimized", "older")
+OPTIONS: dict[str, dict[str, bool]] = {
+    "optimized": {"external_data": False},
+    "unoptimized": {"external_data": False, "optimize": False},
+    "older": {"dynamo": False},
+}
+Fault = Callable[[onnx.ModelProto], None]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The net, exported in three ways, and with another epsilon of ``body.1``."""
+
+    right: dict[str, Path]
+    wrong_epsilon: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("exported")
+
+    def exported(model: nn.Module, name: str) -> dict[str, Path]:
+        return {
+            kind: export(model, (image(),), folder / f"{name}_{kind}.onnx", **options)
+            for kind, options in OPTIONS.items()
+        }
+
+    return Files(exported(net(), "right"), exported(net(epsilon=1e-2), "epsilon"))
+
+
+def planted(path: Path, fault: Fault, folder: Path) -> Path:
+    proto = onnx.load(path)
+    fault(proto)
+    onnx.save(proto, folder / "planted.onnx")
+    return folder / "planted.onnx"
+
+
+def test_a_picture_of_another_size_is_read_as_the_file_takes_it(files, tmp_path, run) -> None:
+    picture = Path(exported_nets.__file__).parents[3] / "img.png"
+    done = run("diff", f"{NETS}:net", files.right["optimized"], "--input", picture)
+    assert done.rc == 0, done.stderr
+    assert "resized to" in done.stderr
+    missing = run("diff", f"{NETS}:net", files.right["optimized"], "--input", "nosuch.png")
+    assert (missing.rc, missing.stdout) == (2, "")
+    assert "There is no file 'nosuch.png'." in missing.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_correct_export_is_equal_and_every_module_is_accounted_for(files, kind) -> None:
+    found = hookscope.diff(net(), files.right[kind], input=image(), strict=True)
+    assert found.same and found.engines and found.module is None
+    assert found.rows[-1].key == "./output"
+    keys = {row.key for row in found.rows} | {tensor.key for tensor in found.only_a}
+    assert "body.2/output" in keys  # a dropout, which only some exporters leave out
+    assert all(tensor.reason for tensor in found.only_b)
+
+
+@pytest.mark.parametrize(
+    ("kind", "folded", "reason"),
+    [
+        ("optimized", "body.0/output", "folded into body.1 by the exporter"),
+        ("older", "body.0/output", "its batch norm body.1 is folded into it"),
+    ],
+)
+def test_a_folded_module_is_listed_with_the_reason(files, kind, folded, reason) -> None:
+    found = hookscope.diff(net(), files.right[kind], input=image())
+    reasons = {tensor.key: tensor.reason for tensor in found.only_a}
+    left_out = "the exporter left it out, because it changes nothing"
+    inside = {key: text for key, text in reasons.items() if not key.startswith("last")}
+    assert inside == {folded: reason, "body.2/output": left_out}
+    assert reasons["last/output"].startswith("its last module last.1 ")
+    assert "last.1/output" in reasons and "outside" in reasons["last/output"]
+    assert [tensor.reason for tensor in found.only_b] == [reasons["last/output"]]
+    assert "body.1/output" in {row.key for row in found.rows}
+
+
+FAULTS: list[tuple[str, Fault]] = [
+    ("conv", set_attribute("Conv", "pads", [2, 2, 0, 0])),
+    ("norm", set_attribute("BatchNormalization", "epsilon", 1e-2)),
+    ("share", divide_integers),
+    ("head", transpose_weight),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("module", "fault"), FAULTS, ids=[module for module, _ in FAULTS])
+def test_a_planted_fault_is_named_at_its_module(files, tmp_path, kind, module, fault) -> None:
+    path = planted(files.right[kind], fault, tmp_path)
+    found = hookscope.diff(net(), path, input=image())
+    assert found.first is not None
+    assert (found.first.key, found.same) == (f"{module}/output", False)
+    swapped = hookscope.diff(path, net(), input=image())
+    assert swapped.first is not None and swapped.first.key.startswith(f"{module}/")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epsilon_that_was_wrong_before_folding_is_named(files, kind) -> None:
+    found = hookscope.diff(net(), files.wrong_epsilon[kind], input=image())
+    assert found.first is not None and found.first.key == "body.1/output"
+
+
+def test_a_folded_norm_is_named_on_whichever_side_the_file_is(files) -> None:
+    found = hookscope.diff(files.wrong_epsilon["older"], net(), input=image())
+    assert found.first is not None
+    assert (found.first.key, found.first.other, found.first.by) == (
+        *("body.0/output", "body.1/output"),
+        "fold",
+    )
+
+
+@pytest.mark.parametrize("a", KINDS)
+@pytest.mark.parametrize("b", KINDS)
+def test_two_files_are_compared_whichever_exporter_wrote_them(files, a, b) -> None:
+    equal = hookscope.diff(files.right[a], files.right[b], input=image(), strict=True)
+    assert equal.same
+    assert {"conv/output", "share/output", "head/output"} <= {row.key for row in equal.rows}
+    found = hookscope.diff(files.right[a], files.wrong_epsilon[b], input=image())
+    assert found.first is not None
+    assert "body.1/output" in (found.first.key, found.first.other) or a == b == "older"
+    assert found.first.key.startswith("body.")
+
+
+def test_the_operators_and_parameters_of_the_first_difference_are_told(files, tmp_path) -> None:
+    path = planted(files.right["unoptimized"], FAULTS[1][1], tmp_path)
+    module = hookscope.diff(net(), path, input=image()).module
+    assert module is not None and module.names == ("norm", "norm")
+    assert module.descriptions[0].startswith("BatchNorm2d(4, eps=1e-05")
+    assert module.descriptions[1].startswith("BatchNormalization(epsilon=0.01")
+    assert set(module.equal) >= {"norm.weight", "norm.running_var"} and not module.unequal
+    path = planted(files.right["unoptimized"], transpose_weight, tmp_path)
+    module = hookscope.diff(net(), path, input=image()).module
+    assert module is not None
+    assert (module.transposed, module.equal) == (("head.weight",), ("head.bias",))
+
+
+def test_the_tolerance_is_a_share_of_the_largest_value(files) -> None:
+    found = hookscope.diff(net(), files.right["unoptimized"], input=image())
+    shot = hookscope.capture(net(), input=image())
+    for row in found.rows:
+        largest = shot[row.key].abs().max().item()
+        assert (row.rtol, row.atol) == (1e-4, pytest.approx(1e-4 * largest, rel=1e-6))
+    exact = hookscope.diff(net(), files.right["older"], input=image(), atol=0, rtol=0)
+    assert not exact.same and not exact.engines and exact.rows[0].atol == 0
+
+
+# The command
+
+
+def test_the_command_says_what_differs_and_what_to_do(run, files, tmp_path) -> None:
+    np.save(tmp_path / "x.npy", image().numpy())
+    save_file(net().state_dict(), tmp_path / "net.safetensors")
+    words = ("diff", f"{NETS}:Net", "FILE", "--input", tmp_path / "x.npy")
+    weights = ("--weights", tmp_path / "net.safetensors")
+
+    def lines(path: Path, *more: object) -> list[str]:
+        nonlocal done
+        done = run(*(path if word == "FILE" else word for word in words), *more)
+        return done.stdout.splitlines()
+
+    done = None
+    right = lines(files.right["optimized"], *weights)
+    assert done.rc == 0
+    assert right[-1].startswith("Tolerance for two engines: 0.0001 of the largest value")
+    assert "Folded or left out by the exporter: 5 tensors." in right
+    assert not any("Without a match" in line for line in right)
+    wrong = lines(planted(files.right["older"], FAULTS[1][1], tmp_path), *weights)
+    assert done.rc == 1
+    assert any(line.startswith("The first difference is at norm/output") for line in wrong)
+    assert any(line.startswith("norm in B: BatchNormalization(epsilon=0.01") for line in wrong)
+    assert "Its parameters are equal in A and B." in wrong
+    other = lines(files.right["optimized"])  # random weights of seed 0
+    assert done.rc == 1
+    [hint] = [line for line in other if "are different models" in line]
+    assert "--weights FILE, or --seed N" in hint
+    document = lines(files.right["optimized"], *weights, "--json")
+    found = json.loads("\n".join(document))
+    assert found["engines"] is True and found["only_a"][0]["reason"].startswith("folded")
+    (tmp_path / "bad.onnx").write_bytes(files.right["older"].read_bytes()[:-70])
+    lines(tmp_path / "bad.onnx", *weights)
+    assert (done.rc, done.stderr.count("Error: B: ")) == (2, 1)
+
+
+# The levels of onnxruntime's optimization
+
+
+@pytest.fixture
+def overflowing(tmp_path: Path) -> Path:
+    """A graph whose batch norm overflows only if it is folded into the convolution.
+
+    The convolution multiplies by 1e30 and the norm by 1e10; of an input of 1e-30 the result is
+    1e10, but the product of both factors is not a float32.
+    """
+    arrays = {"weight": np.full((1, 1, 1, 1), 1e30), "scale": np.full(1, 1e10), "var": np.ones(1)}
+    arrays |= {"bias": np.zeros(1), "mean": np.zeros(1)}
+    names = ["conv_out", "scale", "bias", "mean", "var"]
+    nodes = [
+        helper.make_node("Conv", ["x", "weight"], ["conv_out"], "/block/conv/Conv"),
+        helper.make_node("BatchNormalization", names, ["norm_out"], "/block/norm/Norm"),
+        helper.make_node("Relu", ["norm_out"], ["y"], "/act/Relu"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, [1, 1, 2, 2]) for name in "xy")
+    initial = [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
+    graph = helper.make_graph(nodes, "overflowing", [x], [y], initial)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(proto, tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+def test_a_fault_of_the_optimizer_is_told_from_one_of_the_exporter(overflowing) -> None:
+    x = torch.full((1, 1, 2, 2), 1e-30)
+    levels = ["none", "all"]
+    found = hookscope.diff(overflowing, overflowing, onnx_optimize=levels, input=x)
+    assert [row.verdict for row in found.rows] == [
+        "equal",
+        "differs",
+        "differs",
+        "differs",
+        "differs",
+    ]
+    assert found.first is not None and found.first.key == "block.norm/output"
+    same = hookscope.diff(overflowing, overflowing, onnx_optimize="none", input=x)
+    assert same.same
+    alone = hookscope.diff(overflowing, overflowing, onnx_optimize=levels, input=x, layers="*.conv")
+    assert alone.same
+
+
+def test_options_that_one_of_both_does_not_have_go_to_the_other(files) -> None:
+    path = files.right["unoptimized"]
+    found = hookscope.diff(net(), path, input=image(), dtype="float64", onnx_optimize="all")
+    assert found.same and found.rows[0].dtypes == ("float64", "float32")
+    with pytest.raises(RequestError, match="--onnx-optimize is only for ONNX files"):
+        hookscope.diff(net(), net(), input=image(), onnx_optimize="all")
+    with pytest.raises(RequestError, match=r"^B: An ONNX file runs on the CPU"):
+        hookscope.diff(net(), path, input=image(), dtype=["float64", "float16"])
+
+
+# The input
+
+
+class Sum(nn.Module):
+    """Has no example input."""
+
+    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        return left + right, left - right
+
+
+def test_without_an_input_the_file_says_which_and_outputs_match_by_position(tmp_path) -> None:
+    inputs = torch.zeros(2, 3), torch.zeros(2, 3)
+    path = export(Sum(), inputs, tmp_path / "sum.onnx", dynamo=False)
+    found = hookscope.diff(Sum(), path)
+    assert found.same and [row.shapes[0] for row in found.rows] == [(2, 3)] * 2
+    assert [row.by for row in found.rows] == ["order"] * 2
+    assert found.a["arguments"] == found.b["arguments"] != []
+    with pytest.raises(InputError, match="must have the shape 2x3, but got 4x3"):
+        hookscope.diff(Sum(), path, input=(torch.zeros(4, 3), torch.zeros(4, 3)))

@@ -1,0 +1,227 @@
+"""What a writer was given is in the folder, whatever happens to its process or the disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookscope.stores.runs.row_blocks import block_files
+from hookscope.stores.runs.run_info import RunEvent, read_info
+from hookscope.stores.runs.run_writer import RunWriter
+from hookscope.stores.runs.series import Series
+from hookscope.stores.runs.training_run import TrainingRun
+
+from .conftest import LOSS, run_info
+
+resource = pytest.importorskip("resource")  # which Windows does not have
+
+# Writes rows until it is killed: in each the step, and a series that appears later.
+WRITE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from hookscope.results.runs import run_writer
+from hookscope.stores.runs.series import Series
+from tests.stores.runs.conftest import run_info
+run_writer.MAX_SECONDS = 0.0005  # many small files, merged often
+writer = run_writer.RunWriter(Path(sys.argv[2]), run_info())
+for step in range(int(sys.argv[3])):
+    values = {Series("", "loss", "value"): step * 0.5}
+    values |= {Series("Net", f"fc{n}/output", "rms"): step + n for n in range(step // 5 % 30)}
+    writer.add_row("steps", step, step / 100, values)
+    if step == 0:
+        print("begun", flush=True)
+writer.flush()
+"""
+
+names = st.integers(0, 12).map(lambda n: Series("Net", f"l{n}/output", "rms"))
+floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
+actions = st.one_of(
+    st.tuples(st.sampled_from(["steps", "layers"]), st.dictionaries(names, floats, min_size=1)),
+    st.just("flush"),
+)
+
+
+def writing(folder: Path, repo: Path, steps: int) -> subprocess.Popen[str]:
+    line = [sys.executable, "-c", WRITE, str(repo), str(folder), str(steps)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    return process
+
+
+def check_prefix(folder: Path) -> int:
+    """Check that the rows of ``WRITE`` are the first ones, and return how many there are."""
+    run = TrainingRun(folder)
+    steps = run.steps.steps.tolist()
+    assert steps == list(range(len(steps)))
+    if steps:
+        loss = run.curve("loss", "value")
+        assert loss.steps.tolist() == steps and loss.values.tolist() == [s * 0.5 for s in steps]
+    for series in run.steps.series[1:]:
+        n = int(series.key.removeprefix("fc").removesuffix("/output"))
+        curve = run.steps.curve(series)
+        assert curve.steps.tolist() == [step for step in steps if step // 5 % 30 > n]
+        assert curve.values.tolist() == [step + n for step in curve.steps]
+    return len(steps)
+
+
+@settings(max_examples=60)
+@given(st.lists(actions, max_size=120))
+def test_what_is_added_comes_back_bit_for_bit(tmp_path_factory, actions: list) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    writer = RunWriter(folder, run_info())
+    added: dict[str, list[dict[Series, float]]] = {"steps": [], "layers": []}
+    for action in actions:
+        if action == "flush":
+            writer.flush()
+        else:
+            table, values = action
+            writer.add_row(table, len(added[table]), 0.5, values)
+            added[table].append(values)
+    writer.flush()
+    run = TrainingRun(folder)
+    for table, rows in ((run.steps, added["steps"]), (run.layers, added["layers"])):
+        assert table.steps.tolist() == list(range(len(rows)))
+        assert set(table.series) == {series for row in rows for series in row}
+        for series in table.series:
+            curve = table.curve(series)
+            assert curve.steps.tolist() == [n for n, row in enumerate(rows) if series in row]
+            expected = np.array([row[series] for row in rows if series in row], np.float32)
+            assert curve.values.tobytes() == expected.tobytes()
+    files = [file for table in ("steps", "layers") for file in block_files(folder, table)]
+    assert len(files) == len(list(folder.glob("*.safetensors")))  # what was merged is gone
+
+
+def test_files_stay_few_and_a_value_takes_little_more_than_four_bytes(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, run_info())
+    values = {Series("Net", f"layer{n}/output", "rms"): n / 7 for n in range(200)}
+    for step in range(640):
+        writer.add_row("layers", step, step, values)
+    writer.flush()
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) <= 5
+    size = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert 4 < size / (640 * 200) < 4.3
+
+
+def test_a_killed_process_leaves_the_first_rows(tmp_path: Path, repo: Path) -> None:
+    counts = []
+    for attempt in range(8):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with writing(folder, repo, 1_000_000) as process:
+            time.sleep(random.Random(attempt).random())
+            process.send_signal(signal.SIGKILL)
+        assert read_info(folder)["status"] == "running"
+        counts.append(check_prefix(folder))
+    assert max(counts) > 20
+
+
+def test_a_run_is_read_while_another_process_writes_it(tmp_path: Path, repo: Path) -> None:
+    counts = []
+    with writing(tmp_path, repo, 400) as process:
+        while process.poll() is None:
+            counts.append(check_prefix(tmp_path))
+    assert counts == sorted(counts) and len(set(counts)) > 3
+    assert check_prefix(tmp_path) == 400
+
+
+def test_a_full_disk_ends_the_record_with_one_warning(tmp_path: Path, caplog) -> None:
+    writer = RunWriter(tmp_path, run_info())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with caplog.at_level(logging.WARNING, "hookscope"):
+            for step in range(2_000):
+                writer.add_row("steps", step, step, {LOSS: step, Series("", "step", "seconds"): 1})
+                writer.flush()
+            writer.add_event(RunEvent(5, "nonfinite", "forward", "Net", "fc", 1, "NaN."))
+            writer.info["status"] = "finished"
+            writer.write_run_info()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    [record] = caplog.records
+    assert "File too large" in record.getMessage() and "script continues" in record.getMessage()
+    run = TrainingRun(tmp_path)
+    assert run.info["status"] == "finished" and "File too large" in run.info["incomplete"]
+    assert writer.failed == run.info["incomplete"]
+    assert run.steps.steps.tolist() == list(range(len(run.steps))) and 100 < len(run.steps) < 2_000
+
+
+def test_a_disk_without_any_room_stops_nothing(tmp_path: Path, caplog) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    try:
+        subprocess.run(line, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a file system")
+    try:
+        writer = RunWriter(disk, run_info())
+        for step in range(500):
+            values = {Series("Net", f"l{n}/output", "rms"): n for n in range(20)}
+            writer.add_row("layers", step, step, values)
+            writer.flush()
+        writer.write_run_info()
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "No space left on device" in writer.failed
+        rows = TrainingRun(disk).layers.steps.tolist()
+        assert rows == list(range(len(rows))) and rows
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.safetensors"])
+def test_a_folder_that_is_emptied_ends_the_record(tmp_path: Path, caplog, pattern: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    writer = RunWriter(folder, run_info())
+    for step in range(5):  # four files are merged
+        writer.add_row("steps", step, step, {LOSS: 1.0})
+        writer.flush()
+        for path in folder.glob(pattern):
+            path.unlink()
+        if pattern == "*" and step == 1:
+            folder.rmdir()
+    assert len(caplog.records) == 1 and writer.failed
+
+
+def test_a_forked_process_writes_nothing(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, run_info())
+    writer.add_row("steps", 0, 0.0, {LOSS: 1.0})
+    child = os.fork()
+    if not child:
+        try:
+            writer.info["status"] = "failed"
+            writer.add_row("steps", 1, 0.0, {Series("", "step", "seconds"): 2.0})
+            writer.add_event(RunEvent(5, "nonfinite", "forward", "Net", "fc", 1, "NaN."))
+            writer.flush()
+            writer.write_run_info()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not list(tmp_path.glob("*.safetensors")) and not (tmp_path / "events.jsonl").exists()
+    writer.flush()
+    run = TrainingRun(tmp_path)
+    assert (run.info["status"], len(run.steps), run.names) == ("running", 1, [LOSS])
+
+
+def test_events_are_on_the_disk_at_once(tmp_path: Path) -> None:
+    event = RunEvent(5, "nonfinite", "forward", "Net", "fc", 1, "NaN in fc.", "stopped.safetensors")
+    RunWriter(tmp_path, run_info()).add_event(event)
+    assert TrainingRun(tmp_path).events == [event]
+    assert json.loads((tmp_path / "events.jsonl").read_text()) == list(event)
