@@ -179,7 +179,7 @@ def _read(path: str, part: str) -> StoredWeights:
         )
     module, function = _READERS[kind]
     reader: Callable[[str], StoredWeights] = getattr(
-        import_module(f"hookscope.results.weights.{module}"), function
+        import_module(f"hookscope.stores.weights.{module}"), function
     )
     return reader(path)
 

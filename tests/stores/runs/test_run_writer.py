@@ -32,7 +32,7 @@ WRITE = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from hookscope.results.runs import run_writer
+from hookscope.stores.runs import run_writer
 from hookscope.stores.runs.series import Series
 from tests.stores.runs.conftest import run_info
 run_writer.MAX_SECONDS = 0.0005  # many small files, merged often
