@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hookscope.api.plot import plot
     from hookscope.api.probe import probe
     from hookscope.api.record import record
-    from hookscope.api.report import Report, report
+    from hookscope.api.report import report
     from hookscope.api.similar import similar
     from hookscope.api.step import step
     from hookscope.api.sweep import sweep
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hookscope.results.attribution import Attribution
     from hookscope.results.health import Health
     from hookscope.results.lens import Lens
+    from hookscope.results.report import Report
     from hookscope.results.sweep import Sweep
     from hookscope.specs.catalog import models
     from hookscope.stores.features.features import Features
@@ -67,7 +68,7 @@ _MODULES = {
     "Health": "hookscope.results.health",
     "Lens": "hookscope.results.lens",
     "HookscopeError": "hookscope.errors",
-    "Report": "hookscope.api.report",
+    "Report": "hookscope.results.report",
     "Sweep": "hookscope.results.sweep",
 }
 

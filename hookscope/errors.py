@@ -128,6 +128,8 @@ class ForwardError(HookscopeError):
         with_grad: whether the pass ran with autograd.
     """
 
+    view = "forward_failure"
+
     def __init__(self, message: str, layer: str, recorded: int = 0, hint: str = "") -> None:
         super().__init__(message)
         self.layer = layer

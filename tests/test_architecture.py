@@ -120,7 +120,7 @@ def test_hookscope_keeps_the_rule(rule, repo: Path) -> None:
         (imports_upwards, "attic.py", ""),
         (circles, "errors.py", "def f():\n    from hookscope.version import X"),
         (imports_torch, "specs/model_spec.py", "def f():\n    import torch.nn"),
-        (imports_torch, "views/text/tree.py", "from torchvision.models import resnet18"),
+        (imports_torch, "views/module_tree.py", "from torchvision.models import resnet18"),
     ],
 )
 def test_the_rule_sees_what_breaks_it(rule, file: str, text: str, tmp_path: Path) -> None:

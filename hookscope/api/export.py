@@ -30,12 +30,9 @@ from hookscope.stores.features.lazy_rows import LazyRows
 from hookscope.stores.features.safetensors_export import write_safetensors
 from hookscope.stores.runs.rank_runs import open_run
 from hookscope.stores.runs.run_export import ExportedRun, export_run
-from hookscope.views import display
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from hookscope.views.text.text_table import TextOptions
+    pass
 
 WRITERS: dict[str, Callable[..., None]] = {
     SUFFIX: write_safetensors,
@@ -55,6 +52,8 @@ class Exported(Result):
         rows: its contents, one entry for each key.
     """
 
+    view = "features.EXPORTED"
+
     path: Path
     bytes: int
     rows: tuple[LazyRows | TensorSlice, ...]
@@ -66,13 +65,6 @@ class Exported(Result):
         """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
         keys = [{"key": r.key, "shape": r.shape, "dtype": str(r.dtype)} for r in self.rows]
         return {"file": str(self.path), "bytes": self.bytes, "keys": keys}
-
-
-@display.text.register(Exported)
-def _(result: Exported, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.extract import exported_lines
-
-    return exported_lines(result.rows, options)
 
 
 def export(

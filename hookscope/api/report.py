@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hookscope.api.weight_source import as_weights, check_trust, label_of_weights
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.file_analysis.run_findings.run_health import check_run
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import PAGE, check_ending, holds_features, runs_in
+from hookscope.files.output_path import holds_features, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
 from hookscope.files.words import visible
-from hookscope.results.result import Result
+from hookscope.results.report import Report
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.captures.capture_arrays import InMemory, open_source
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 from hookscope.stores.weights.weight_set import WeightSet
-from hookscope.views import display
 from hookscope.views.html.page import write_page
 from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
@@ -38,53 +36,7 @@ from hookscope.views.html.weights_page import write_weights_page
 from hookscope.views.html.weights_page_builder import build_weights_page
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from hookscope.views.text.text_table import TextOptions
-
-
-@dataclass(frozen=True)
-class Report(Result):
-    """A page and a summary of its contents.
-
-    Attributes:
-        html: the page, without a final newline.
-        tensors: number of tensors with a row and a panel, of measured tensors of a run, or of
-            tensors in a file of weights; missing ones are not counted.
-        layers: number of modules with such a tensor.
-        warnings: one sentence each, preceded by the letter of the file or run if there are
-            several.
-        chosen: what the page shows of the files or runs, and what it leaves out.
-        failed: figures that could not be drawn, each with the reason.
-    """
-
-    html: str = field(repr=False)
-    tensors: int
-    layers: int
-    warnings: tuple[str, ...]
-    chosen: tuple[str, ...]
-    failed: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        size = len(self.html.encode())
-        return f"<Report of {self.tensors} tensors of {self.layers} layers: {size} bytes of HTML>"
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write the page to a file; return its size in bytes.
-
-        Raises:
-            RequestError: the name has an extension other than ``.html``.
-            StoreError: the file cannot be written. An existing file is then unchanged.
-        """
-        check_ending(Path(path), PAGE)
-        return write_text(path, self.html)
-
-
-@display.text.register(Report)
-def _(result: Report, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.report import report_lines
-
-    return report_lines(result, options)
+    pass
 
 
 def report(

@@ -131,7 +131,7 @@ def attribute(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.api.attribute import attribute as api_attribute
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         with console.bar("running") as advance:
             result = api_attribute(**values, progress=advance)

@@ -217,12 +217,12 @@ def cam(
             capture = api_cam(**values, progress=advance)
         written = files.write(capture, console, style) if files else ""
     if console.json:
-        from hookscope.views.text.documents import capture_document
+        from hookscope.views.capture import capture_document
 
         maps, picture = (str(files.maps), str(files.picture)) if files else (None, None)
         console.document({**capture_document(capture, maps), "picture": picture})
     else:
-        from hookscope.views.text.cam import cam_lines
+        from hookscope.views.cam import cam_lines
 
         console.result(cam_lines(capture, console.text_options))
     if written:

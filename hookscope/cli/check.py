@@ -151,7 +151,7 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     if output:
         from hookscope.cli.recording_command import note_written_file
         from hookscope.files.atomic_files import write_text
-        from hookscope.views.text.check import REPORT_WRITERS
+        from hookscope.views.health import REPORT_WRITERS
 
         path = Path(output)
         size = write_text(path, REPORT_WRITERS[path.suffix.lower()](health))

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from hookscope.cli.windows_console import enable_escape_sequences
 from hookscope.errors import RequestError
 from hookscope.escapes import bounded, visible, visible_lines
+from hookscope.views.display import Shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
+    from hookscope.views.display import Shown
     from hookscope.views.text.csv_table import CollectedTables
     from hookscope.views.text.text_table import TextOptions
 
@@ -72,7 +74,7 @@ class Console:
 
     # Results
 
-    def show(self, result: object, file: str | None = None) -> None:
+    def show(self, result: Shown, file: str | None = None) -> None:
         """Print a result: as text, with ``--csv`` its table, or with ``--json`` as a document.
 
         Args:

@@ -47,7 +47,7 @@ def report_error(error: BaseException, console: Console, command: str = "") -> i
 
 def _show_failure(error: ForwardError, console: Console, command: str) -> None:
     if console.json:
-        from hookscope.views.text.documents import failure_document
+        from hookscope.views.forward_failure import failure_document
 
         console.document(failure_document(command, error))
     else:

@@ -111,9 +111,9 @@ def export(console: Console, features: str, output: str | None, force: bool, **v
     with console.bar("Exporting") as advance:
         done = api_export(features, path, progress=advance, **values)
     if console.json:
-        from hookscope.views.text.documents import document
+        from hookscope.views.view import make_document
 
-        console.document(document("export", done.to_json()))
+        console.document(make_document("export", done.to_json()))
     else:
         from hookscope.views import display
 

@@ -249,9 +249,11 @@ def extract(ctx: click.Context, **values: Any) -> None:
     if done.group.rank:
         return
     if console.json:
-        from hookscope.views.text.documents import document
+        from hookscope.views.view import make_document
 
-        console.document(document("extract", {**done.manifest, **done.summary(), "folder": folder}))
+        console.document(
+            make_document("extract", {**done.manifest, **done.summary(), "folder": folder})
+        )
     else:
         _show_table(console, done)
     _say(console, folder, done)
@@ -287,7 +289,7 @@ def _show_table(console: Console, done: Any) -> None:
 
         console.show(open_capture(statistics))
     else:
-        from hookscope.views.text.extract import extraction_lines
+        from hookscope.views.features import extraction_lines
 
         console.result(extraction_lines(done.manifest, console.text_options))
 

@@ -96,7 +96,7 @@ def lens(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.api.lens import lens as api_lens
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         result = api_lens(**values)
         size = 0 if file is None else write_analysis(result, file.path, dpi)

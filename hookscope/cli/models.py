@@ -51,10 +51,10 @@ def models(console: Console, **values: Any) -> None:
 
     matches = catalog.models(**values)
     if console.json:
-        from hookscope.views.text.documents import models_document
+        from hookscope.views.models import models_document
 
         console.document(models_document(matches))
     else:
-        from hookscope.views.text.models import models_lines
+        from hookscope.views.models import models_lines
 
         console.result(models_lines(matches, console.text_options))

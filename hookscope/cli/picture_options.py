@@ -142,10 +142,10 @@ def write_picture(
     console.step(f"Writing {path} ...")
     size = drawing.save(path, dpi)
     if console.json:
-        from hookscope.views.text.documents import document
+        from hookscope.views.view import make_document
 
         description = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
-        console.document(document(command, description))
+        console.document(make_document(command, description))
     else:
         from hookscope.views.text.text_table import sentence
 

@@ -126,7 +126,7 @@ def probe(
     show_logs(console)
     with console.status("Fitting probes ..."), console.bar("Fitting") as advance:
         from hookscope.api.probe import probe as api_probe
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         result = api_probe(features, **values, progress=advance)
     size = 0 if file is None else write_analysis(result, file.path, dpi)

@@ -104,10 +104,10 @@ def report(
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:
-        from hookscope.views.text.documents import document
+        from hookscope.views.view import make_document
 
         description = {name: value for name, value in vars(result).items() if name != "html"}
-        console.document(document("report", {"file": str(path), "bytes": size, **description}))
+        console.document(make_document("report", {"file": str(path), "bytes": size, **description}))
     else:
         from hookscope.views import display
 

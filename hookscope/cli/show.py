@@ -163,7 +163,7 @@ def _show_features(console: Console, folder: str, key: str) -> None:
     features = Features(folder)
     console.show(features)
     if console.verbose and not console.json:
-        from hookscope.views.text.show import provenance_lines
+        from hookscope.views.stored_tensors import provenance_lines
 
         shown = ("keys", "shards", "executed", "not_executed")  # shown in the table, or too long
         origin = {name: v for name, v in features.manifest.items() if name not in shown}
@@ -196,7 +196,7 @@ def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequen
         return
     curves = read_key_curves(run, keys)
     if console.json:
-        from hookscope.views.text.documents import run_document
+        from hookscope.views.training_run import run_document
 
         console.document(run_document(RunSummary(run, (), None), curves))
         return
@@ -213,7 +213,7 @@ def _show_weights(
     from hookscope.api.load import load
     from hookscope.stores.weights.weight_set import WeightSet
     from hookscope.views.images.weight_views import choose_weights
-    from hookscope.views.text.documents import weights_document
+    from hookscope.views.weight_set import weights_document
 
     if draws:
         raise RequestError(
@@ -226,7 +226,7 @@ def _show_weights(
     if not keys:
         console.show(weights)
         if console.verbose and not console.json:
-            from hookscope.views.text.show import provenance_lines
+            from hookscope.views.stored_tensors import provenance_lines
 
             console.separate()
             console.result(provenance_lines(dict(weights.metadata), console.text_options))
@@ -243,7 +243,7 @@ def _show_weights(
     if console.json:
         console.document(weights_document(weights, summaries))
     elif choice.is_table:
-        from hookscope.views.text.weights import statistics_lines
+        from hookscope.views.stored_tensors import statistics_lines
 
         console.result(statistics_lines(summaries, console.text_options))
     else:
@@ -255,13 +255,13 @@ def _show_weights(
 
 def _show_summary(console: Console, capture: CaptureFile) -> None:
     if console.json:
-        from hookscope.views.text.documents import show_document
+        from hookscope.views.stored_tensors import show_document
 
         console.document(show_document(capture, str(capture.path)))
         return
     console.show(capture)
     if console.verbose:
-        from hookscope.views.text.show import provenance_lines
+        from hookscope.views.stored_tensors import provenance_lines
 
         origin = {name: v for name, v in capture.metadata.items() if name != "columns"}  # too long
         console.separate()
@@ -272,7 +272,7 @@ def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str,
     from hookscope.views.images.tensor_view import read_tensor_view
 
     if console.json:
-        from hookscope.views.text.documents import show_document
+        from hookscope.views.stored_tensors import show_document
 
         views = [read_tensor_view(capture, key, index) for key, index in wanted]
         console.document(show_document(capture, str(capture.path), views))

@@ -121,7 +121,7 @@ def similar(
     show_logs(console)
     with console.bar("Reading rows") as advance:
         from hookscope.api.similar import similar as api_similar
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         result = api_similar(a, b, **values, progress=advance)
     size = 0 if file is None else write_analysis(result, file.path, dpi)

@@ -147,7 +147,7 @@ def sweep(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.api.sweep import sweep as api_sweep
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         with console.bar("sweeping") as advance:
 

@@ -111,7 +111,7 @@ def top(
     show_logs(console)
     with console.bar("Reading rows") as advance:
         from hookscope.api.top import top as api_top
-        from hookscope.views.analysis_file import write_analysis
+        from hookscope.views.display import write_analysis
 
         result = api_top(features, **values, progress=advance)
     size = 0 if file is None else write_analysis(result, file.path, dpi)

@@ -123,8 +123,7 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: An
         _print_graph(console, result, mermaid)
         return
     # Not console.show: it knows every result, and importing all of them needs numpy.
-    from hookscope.views.text.documents import tree_document
-    from hookscope.views.text.tree import tree_lines
+    from hookscope.views.module_tree import tree_document, tree_lines
 
     if console.json:
         console.document(tree_document(result))
@@ -186,7 +185,7 @@ def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
             _print_hashes(console, result)
             return
         # Not console.show: it knows every result, and importing all of them needs numpy.
-        from hookscope.views.text.weight_tree import weight_tree_document, weight_tree_lines
+        from hookscope.views.weight_tree import weight_tree_document, weight_tree_lines
 
         if console.json:
             console.document(weight_tree_document(result))

@@ -26,12 +26,9 @@ from hookscope.stores.features.location import Location, parse_location
 from hookscope.stores.features.manifest import finish_run
 from hookscope.stores.features.manifest_schema import Manifest
 from hookscope.stores.features.resumption import start_run
-from hookscope.views import display
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from hookscope.views.text.text_table import TextOptions
+    pass
 
 log = logging.getLogger("hookscope")
 
@@ -47,6 +44,8 @@ class Extraction(Result):
         resumed: number of rows that an earlier run had done.
         group: the processes of the run.
     """
+
+    view = "features.EXTRACTION"
 
     location: Location
     manifest: Manifest
@@ -72,13 +71,6 @@ class Extraction(Result):
     def rows_now(self) -> int:
         """Number of rows that the processes of this run did."""
         return self.rows - self.resumed
-
-
-@display.text.register(Extraction)
-def _(result: Extraction, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.extract import extraction_lines
-
-    return extraction_lines(result.manifest, options)
 
 
 def extract_into(

@@ -109,6 +109,8 @@ class Ablation(Result):
         resumed: number of ablations that were read from an unfinished file.
     """
 
+    view = "ablation"
+
     by: str
     edit: str
     rank: str

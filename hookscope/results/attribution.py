@@ -93,6 +93,8 @@ class Attribution(Result):
         0
     """
 
+    view = "attribution"
+
     method: str
     formula: str
     paper: str

@@ -147,6 +147,8 @@ class Diff(Result):
         module: more on the first module that differs, if one of the two is an ONNX file.
     """
 
+    view = "capture_diff"
+
     rows: tuple[TensorComparison, ...]
     only_a: tuple[UnmatchedTensor, ...]
     only_b: tuple[UnmatchedTensor, ...]

@@ -57,6 +57,8 @@ class GradCheck(Result):
         unvaried: description of what was not varied and so not checked; empty if nothing.
     """
 
+    view = "grad_check"
+
     comparisons: tuple[GradientComparison, ...]
     eps: float
     atol: float

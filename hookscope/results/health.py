@@ -93,6 +93,8 @@ class Health(Result):
             ``weights`` are.
     """
 
+    view = "health"
+
     findings: tuple[Finding, ...]
     checks: tuple[str, ...]
     unmade: dict[str, str]

@@ -94,6 +94,8 @@ class LayerProbes(Result):
         versions: of hookscope, numpy and scikit-learn.
     """
 
+    view = "layer_probes"
+
     folder: str
     model: str
     labels: str

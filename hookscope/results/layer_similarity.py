@@ -58,6 +58,8 @@ class LayerSimilarity(Result):
         notes: what was left out or flattened, in sentences.
     """
 
+    view = "layer_similarity"
+
     measure: str
     a: ComparedFolder
     b: ComparedFolder | None

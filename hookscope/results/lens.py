@@ -97,6 +97,8 @@ class Lens(Result):
         0
     """
 
+    view = "lens"
+
     layers: tuple[str, ...]
     rows: tuple[LensRow, ...]
     positions: int

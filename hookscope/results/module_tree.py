@@ -73,6 +73,8 @@ class ModuleTree(Result):
     first calls; it is empty without a pass. ``absent`` has the modules that an exporter removed.
     """
 
+    view = "module_tree"
+
     model: str
     nodes: tuple[ModuleNode, ...]
     total: ModuleNode

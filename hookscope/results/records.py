@@ -222,6 +222,12 @@ class Recording(Result):
         self.metadata: dict[str, Any] = {}
 
     @property
+    def view(self) -> str:  # type: ignore[override]
+        """The view of the command that made the recording, which its metadata names."""
+        views = {"grads": "grads", "step": "step", "statistics": "features.STATISTICS"}
+        return views.get(str(self.metadata.get("command")), "capture")
+
+    @property
     def records(self) -> tuple[Record, ...]:
         """The records in execution order."""
         return tuple(self._records.values())

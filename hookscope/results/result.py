@@ -13,7 +13,7 @@ class Result:
     """Data that a command prints and a notebook shows as a table.
 
     Attributes:
-        view: the module that shows the result as text, document, page and picture.
+        view: a file of ``hookscope.views``, which shows the result; see ``View`` there.
 
     Example:
         >>> import hookscope

@@ -130,6 +130,8 @@ class Sweep(Result):
         -0.5
     """
 
+    view = "sweep"
+
     edit: str
     axis: str
     metric: str

@@ -60,6 +60,8 @@ class Trace(Result):
         output: what the model returned.
     """
 
+    view = "trace"
+
     events: tuple[TraceEvent, ...]
     coverage: Coverage
     metadata: dict[str, Any]

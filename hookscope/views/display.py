@@ -1,127 +1,107 @@
-"""A result as text, as HTML or as a JSON document: one dispatch on the type of the result.
-
-``text`` and ``document`` take any result of a command; ``html`` is the text as HTML for a notebook.
-The view of a type is imported when a result of that type is drawn, so a command loads no view of
-another command, and rich for text only. To add a result, register its type here. Types of packages
-that come after this one (``Exported``, ``Extraction``, ``Report``) are registered in their files.
-
-A few views are called directly, because the type of their argument does not determine them:
-
-- ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
-- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table. In a
-  notebook the result of ``cam`` has these lines.
-- ``weight_tree_lines`` and ``weight_tree_document``: ``tree`` of a file of weights loads no other
-  result, and so no numpy.
-- ``mermaid_text`` and ``dot_text`` return another form of a tree, as plain text.
-- ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
-- ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
-  the command that failed.
-- A page of HTML is built from one or two captures and from nothing else: ``html/page_builder.py``.
-
-Example:
-    >>> from hookscope.results.trace_events import Trace
-    >>> from hookscope.results.records import Coverage
-    >>> document(Trace((), Coverage(), {}))["command"]
-    'trace'
-"""
+"""Shows any result with the view that it names: as text, document, HTML, page or picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import singledispatch
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hookscope.errors import ForwardError
-from hookscope.file_analysis.features.features_diff import FeaturesDiff
-from hookscope.file_analysis.runs.key_curves import KeyCurves
-from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
-from hookscope.file_analysis.runs.run_summary import RunSummary
-from hookscope.file_analysis.units.top_inputs import TopInputs
-from hookscope.file_analysis.weights.weight_diff import WeightDiff
-from hookscope.results.ablation import Ablation
-from hookscope.results.attribution import Attribution
-from hookscope.results.diff_result import Diff
-from hookscope.results.grad_check import GradCheck
-from hookscope.results.health import Health
-from hookscope.results.layer_probes import LayerProbes
-from hookscope.results.layer_similarity import LayerSimilarity
-from hookscope.results.lens import Lens
-from hookscope.results.module_tree import ModuleTree
+from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import PAGE, PICTURE_MARKS
 from hookscope.results.records import Recording
-from hookscope.results.sweep import Sweep
-from hookscope.results.trace_events import Trace
-from hookscope.stores.features.features import Features
-from hookscope.stores.features.folder_verification import Verification
-from hookscope.stores.runs.run_export import ExportedRun
-from hookscope.stores.runs.run_list import RunList
-from hookscope.stores.runs.training_run import TrainingRun
-from hookscope.stores.weights.weight_hashes import WeightHashes
-from hookscope.stores.weights.weight_set import WeightSet
-from hookscope.stores.weights.weight_tree import WeightTree
-from hookscope.views.images.tensor_view import TensorView
-from hookscope.views.text import documents
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from hookscope.stores.captures.capture_file import CaptureFile
+    from hookscope.views.images.figures.drawing import Drawing
     from hookscope.views.text.table import Column
     from hookscope.views.text.text_table import TextOptions
+    from hookscope.views.view import View
+
+# The views whose tables a command prints, where these are known before it runs.
+_VIEWS_OF_COMMAND = {
+    **{name: (name,) for name in ("cam", "capture", "grads", "lens", "models", "step", "trace")},
+    "ablate": ("sweep",),
+    "attribute": ("attribution",),
+    "diff": ("capture_diff", "run_diff", "weight_diff", "features_diff"),
+    "extract": ("features",),
+    "gradcheck": ("grad_check",),
+    "sweep": ("sweep",),
+    "tree": ("module_tree", "weight_tree"),
+}
 
 
-@singledispatch
-def text(result: object, options: TextOptions) -> list[Text]:
+class Shown(Protocol):
+    """Anything that names its view: a result, a failed pass, a tensor of a file."""
+
+    @property
+    def view(self) -> str:
+        """A file of ``hookscope.views``, or ``file.CONSTANT``."""
+
+
+class Analysis(Shown, Protocol):
+    """A result with a file of its own."""
+
+    def save(self, path: Path) -> int:
+        """Write the document, or the table, that the suffix of the path names."""
+
+
+def find_view(name: str) -> View[Any]:
+    """Return a view by its name, such as ``lens`` or ``training_run.CURVES``.
+
+    Example:
+        >>> find_view("lens").columns[0].title
+        'text'
+    """
+    module, _, constant = name.partition(".")
+    view: View[Any] = getattr(import_module(f"hookscope.views.{module}"), constant or "VIEW")
+    return view
+
+
+def text(result: Shown, options: TextOptions) -> list[Text]:
     """Return a result as the lines that its command prints.
 
     Args:
-        result: of one of the registered types.
+        result: names its view.
         options: where the lines are printed.
-
-    Raises:
-        TypeError: no view is registered for the type.
     """
-    raise TypeError(f"{type(result).__name__} has no view as text")
+    return find_view(result.view).text(result, options)
 
 
-@singledispatch
-def document(result: object, file: str | None = None) -> dict[str, Any]:
+def document(result: Shown, file: str | None = None) -> dict[str, Any]:
     """Return a result as the document that its command prints with ``--json``.
 
     Args:
-        result: of one of the registered types.
-        file: where the result was written; for the documents of recordings and ablations.
+        result: names its view.
+        file: where the result was written, for documents that tell it.
 
     Raises:
-        TypeError: no document is registered for the type.
+        TypeError: the view has no document.
     """
-    raise TypeError(f"{type(result).__name__} has no view as a JSON document")
+    make = find_view(result.view).document
+    if make is None:
+        raise TypeError(f"{type(result).__name__} has no view as a JSON document")
+    return make(result, file)
 
 
-def html(result: object) -> str:
+def html(result: Shown) -> str:
     """Return a result as HTML for a notebook: the tables and sentences of ``text``, escaped.
 
     A table has at most 200 rows, of which the first 20 are unfolded. A result of ``cam`` begins
     with its picture.
-
-    Args:
-        result: of one of the types that ``text`` takes.
-
-    Raises:
-        TypeError: no view is registered for the type.
     """
     from hookscope.views.text.text_table import NOTEBOOK
 
-    view: Callable[..., list[Text]] = text
-    pictures: list[str] = []
+    view, pictures = find_view(result.view), []
     if isinstance(result, Recording) and result.metadata.get("command") == "cam":
         from hookscope.stores.captures.capture_arrays import InMemory
         from hookscope.stores.captures.capture_file import CaptureFile
-        from hookscope.views.text.cam import cam_lines as view
 
+        view = find_view("cam")
         source = result.reader() if isinstance(result, InMemory) else result
         pictures = [_cam_picture(source)] if isinstance(source, CaptureFile) else []
-    lines = (line.plain for line in view(result, NOTEBOOK))
+    lines = (line.plain for line in view.text(result, NOTEBOOK))
     return "\n".join(["<div>", *pictures, *lines, "</div>"])
 
 
@@ -145,373 +125,49 @@ def result_columns(command: str) -> tuple[Column, ...]:
         >>> [column.title for column in result_columns("grads")][-3:]
         ['std', 'grad/weight', 'note']
     """
-    from hookscope.views.text.table import NOTE
-
-    if command == "tree":
-        from hookscope.views.text.tree import tree_columns
-        from hookscope.views.text.weight_tree import COLUMNS
-
-        return (*tree_columns(ran=True, sources=True), *COLUMNS, NOTE)
-    if command in ("ablate", "sweep"):
-        from hookscope.views.text.sweep import possible_columns
-
-        return (*possible_columns(), NOTE)
-    if command == "extract":
-        from hookscope.views.text.extract import EXTRACTION_COLUMNS, STATISTICS_COLUMNS
-
-        return (*EXTRACTION_COLUMNS, *STATISTICS_COLUMNS, NOTE)
-    others = ("attribute", "cam", "gradcheck", "lens", "models")
-    if command not in ("capture", "diff", "grads", "step", "trace", *others):
-        return ()
-    file = "attribution" if command == "attribute" else command
-    columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{file}").COLUMNS
-    if command == "diff":  # its other tables
-        kinds = (
-            import_module(f"hookscope.views.text.{kind}_diff")
-            for kind in ("run", "weight", "features")
-        )
-        columns = (*columns, *(column for kind in kinds for column in kind.COLUMNS))
-    without_notes = ("attribute", "lens", "models", "trace")
-    return columns if command in without_notes else (*columns, NOTE)
-
-
-@text.register(Ablation)
-def _(result: Ablation, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.ablate import ablation_lines
-
-    return ablation_lines(result, options)
-
-
-@document.register(Ablation)
-def _(result: Ablation, file: str | None = None) -> dict[str, Any]:
-    return documents.document("ablate", {**result.to_json(), "file": file})
-
-
-@text.register(Attribution)
-def _(result: Attribution, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.attribution import attribution_lines
-
-    return attribution_lines(result, options)
-
-
-@document.register(Attribution)
-def _(result: Attribution, file: str | None = None) -> dict[str, Any]:
-    return documents.document("attribute", {**result.to_json(), "file": file})
-
-
-@text.register(Diff)
-def _(result: Diff, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.diff import diff_lines
-
-    return diff_lines(result, options)
-
-
-@document.register(Diff)
-def _(result: Diff, file: str | None = None) -> dict[str, Any]:
-    return documents.document("diff", result.to_json())
-
-
-@text.register(ExportedRun)
-def _(result: ExportedRun, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.training_run import exported_run_lines
-
-    return exported_run_lines(result, options)
-
-
-@text.register(Features)
-def _(result: Features, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.extract import features_lines
-
-    return features_lines(result, options)
-
-
-@document.register(Features)
-def _(result: Features, file: str | None = None) -> dict[str, Any]:
-    return documents.features_document(result)
-
-
-@text.register(FeaturesDiff)
-def _(result: FeaturesDiff, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.features_diff import features_diff_lines
-
-    return features_diff_lines(result, options)
-
-
-@document.register(FeaturesDiff)
-def _(result: FeaturesDiff, file: str | None = None) -> dict[str, Any]:
-    return documents.document("diff", result.to_json())
-
-
-@text.register(ForwardError)
-def _(result: ForwardError, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.forward_failure import failure_lines
-
-    return failure_lines(result, options)
-
-
-@text.register(GradCheck)
-def _(result: GradCheck, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.gradcheck import gradcheck_lines
-
-    return gradcheck_lines(result, options)
-
-
-@document.register(GradCheck)
-def _(result: GradCheck, file: str | None = None) -> dict[str, Any]:
-    return documents.document("gradcheck", result.to_json())
-
-
-@text.register(Health)
-def _(result: Health, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.check import check_lines
-
-    return check_lines(result, options)
-
-
-@document.register(Health)
-def _(result: Health, file: str | None = None) -> dict[str, Any]:
-    return documents.document("check", result.to_json())
-
-
-@text.register(KeyCurves)
-def _(result: KeyCurves, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.training_run import curve_lines
-
-    return curve_lines(result, options)
-
-
-@text.register(LayerProbes)
-def _(result: LayerProbes, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.probe import probe_lines
-
-    return probe_lines(result, options)
-
-
-@document.register(LayerProbes)
-def _(result: LayerProbes, file: str | None = None) -> dict[str, Any]:
-    return documents.document("probe", {**result.to_json(), "file": file})
-
-
-@text.register(LayerSimilarity)
-def _(result: LayerSimilarity, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.similar import similarity_lines
-
-    return similarity_lines(result, options)
-
-
-@document.register(LayerSimilarity)
-def _(result: LayerSimilarity, file: str | None = None) -> dict[str, Any]:
-    return documents.document("similar", {**result.to_json(), "file": file})
-
-
-@text.register(Lens)
-def _(result: Lens, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.lens import lens_lines
-
-    return lens_lines(result, options)
-
-
-@document.register(Lens)
-def _(result: Lens, file: str | None = None) -> dict[str, Any]:
-    return documents.document("lens", {**result.to_json(), "file": file})
-
-
-@text.register(ModuleTree)
-def _(result: ModuleTree, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.tree import tree_lines
-
-    return tree_lines(result, options)
-
-
-@document.register(ModuleTree)
-def _(result: ModuleTree, file: str | None = None) -> dict[str, Any]:
-    return documents.tree_document(result)
-
-
-@text.register(Recording)
-def _(result: Recording, options: TextOptions) -> list[Text]:
-    """The summary of the command that made the recording, which its metadata names."""
-    command = result.metadata.get("command")
-    if command == "grads":
-        from hookscope.views.text.grads import grads_lines
-
-        return grads_lines(result, options)
-    if command == "step":
-        from hookscope.views.text.step import step_lines
-
-        return step_lines(result, options)
-    if command == "statistics":
-        from hookscope.views.text.extract import statistics_lines
-
-        return statistics_lines(result, options)
-    from hookscope.views.text.capture import capture_lines
-
-    return capture_lines(result, options)
-
-
-@document.register(Recording)
-def _(result: Recording, file: str | None = None) -> dict[str, Any]:
-    return documents.capture_document(result, file)
-
-
-@text.register(RunDiff)
-def _(result: RunDiff, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.run_diff import run_diff_lines
-
-    return run_diff_lines(result, options)
-
-
-@document.register(RunDiff)
-def _(result: RunDiff, file: str | None = None) -> dict[str, Any]:
-    return documents.document("diff", result.to_json())
-
-
-@text.register(RunDiffs)
-def _(result: RunDiffs, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.run_diff import run_diffs_lines
-
-    return run_diffs_lines(result, options)
-
-
-@document.register(RunDiffs)
-def _(result: RunDiffs, file: str | None = None) -> dict[str, Any]:
-    return documents.document("diff", result.to_json())
-
-
-@text.register(RunList)
-def _(result: RunList, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.run_list import run_list_lines
-
-    return run_list_lines(result, options)
-
-
-@document.register(RunList)
-def _(result: RunList, file: str | None = None) -> dict[str, Any]:
-    return documents.run_list_document(result)
-
-
-@text.register(RunSummary)
-def _(result: RunSummary, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.training_run import run_lines
-
-    return run_lines(result, options)
-
-
-@document.register(RunSummary)
-def _(result: RunSummary, file: str | None = None) -> dict[str, Any]:
-    return documents.run_document(result)
-
-
-@text.register(TensorView)
-def _(result: TensorView, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.show import tensor_lines
-
-    return tensor_lines(result, options)
-
-
-@text.register(Sweep)
-def _(result: Sweep, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.sweep import sweep_lines
-
-    return sweep_lines(result, options)
-
-
-@document.register(Sweep)
-def _(result: Sweep, file: str | None = None) -> dict[str, Any]:
-    return documents.document("sweep", {**result.to_json(), "file": file})
-
-
-@text.register(TopInputs)
-def _(result: TopInputs, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.top import top_lines
-
-    return top_lines(result, options)
-
-
-@document.register(TopInputs)
-def _(result: TopInputs, file: str | None = None) -> dict[str, Any]:
-    return documents.document("top", {**result.to_json(), "file": file})
-
-
-@text.register(Trace)
-def _(result: Trace, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.trace import trace_lines
-
-    return trace_lines(result, options)
-
-
-@document.register(Trace)
-def _(result: Trace, file: str | None = None) -> dict[str, Any]:
-    return documents.trace_document(result)
-
-
-@text.register(TrainingRun)
-def _(result: TrainingRun, options: TextOptions) -> list[Text]:
-    return text(RunSummary.of(result), options)
-
-
-@document.register(TrainingRun)
-def _(result: TrainingRun, file: str | None = None) -> dict[str, Any]:
-    return documents.run_document(RunSummary.of(result))
-
-
-@text.register(Verification)
-def _(result: Verification, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.extract import verification_lines
-
-    return verification_lines(result, options)
-
-
-@document.register(Verification)
-def _(result: Verification, file: str | None = None) -> dict[str, Any]:
-    return documents.document("verify", result.to_json())
-
-
-@text.register(WeightSet)
-def _(result: WeightSet, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.weights import weight_table_lines
-
-    return weight_table_lines(result, options)
-
-
-@document.register(WeightSet)
-def _(result: WeightSet, file: str | None = None) -> dict[str, Any]:
-    return documents.weights_document(result)
-
-
-@text.register(WeightDiff)
-def _(result: WeightDiff, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.weight_diff import weight_diff_lines
-
-    return weight_diff_lines(result, options)
-
-
-@document.register(WeightDiff)
-def _(result: WeightDiff, file: str | None = None) -> dict[str, Any]:
-    return documents.document("diff", result.to_json())
-
-
-@text.register(WeightHashes)
-def _(result: WeightHashes, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.weight_tree import hash_lines
-
-    return hash_lines(result, options)
-
-
-@document.register(WeightHashes)
-def _(result: WeightHashes, file: str | None = None) -> dict[str, Any]:
-    return documents.document("tree", result.to_json())
-
-
-@text.register(WeightTree)
-def _(result: WeightTree, options: TextOptions) -> list[Text]:
-    from hookscope.views.text.weight_tree import weight_tree_lines
-
-    return weight_tree_lines(result, options)
-
-
-@document.register(WeightTree)
-def _(result: WeightTree, file: str | None = None) -> dict[str, Any]:
-    from hookscope.views.text.weight_tree import weight_tree_document
-
-    return weight_tree_document(result)
+    views = map(find_view, _VIEWS_OF_COMMAND.get(command, ()))
+    return tuple(dict.fromkeys(column for view in views for column in view.columns))
+
+
+def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
+    """Write a result in the format that the suffix names; return the size of the file in bytes.
+
+    Args:
+        result: with the view that has the page or the picture.
+        path: the file.
+        dpi: pixels per inch, for a picture.
+
+    Raises:
+        RequestError: the result is too large for a picture.
+        StoreError: the file cannot be written. An earlier file is not changed.
+    """
+    suffix = path.suffix.lower()
+    if suffix in PICTURE_MARKS:
+        return draw_analysis(result, dpi).save(path, dpi)
+    if suffix == PAGE:
+        page = find_view(result.view).page
+        if page is None:
+            raise TypeError(f"{type(result).__name__} has no page")
+        return page(result, path)
+    if suffix == ".csv" and result.view != "layer_similarity":  # it has a matrix of its own
+        return _write_table(result, path)
+    return result.save(path)
+
+
+def draw_analysis(result: Shown, dpi: int) -> Drawing:
+    """Return the picture of a result; ``dpi`` is for the images in it."""
+    picture = find_view(result.view).picture
+    if picture is None:
+        raise TypeError(f"{type(result).__name__} has no picture")
+    return picture(result, dpi)
+
+
+def _write_table(result: Shown, path: Path) -> int:
+    """Write the table that ``--csv`` prints."""
+    from hookscope.views.text.csv_table import CollectedTables, csv_text
+    from hookscope.views.text.text_table import TextOptions
+
+    collected = CollectedTables()
+    text(result, TextOptions(tables=collected))
+    table = collected.take()
+    return write_text(path, csv_text(table).removesuffix("\n") if table is not None else "")

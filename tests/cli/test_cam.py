@@ -166,7 +166,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     from rich.cells import cell_len
 
     import hookscope
-    from hookscope.views.text.cam import cam_lines
+    from hookscope.views.cam import cam_lines
 
     shot = hookscope.cam(DIGITS, input=[FIVE, FIVE])
     lines = cam_lines(shot, TextOptions(width))

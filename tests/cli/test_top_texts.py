@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 import hookscope
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.top import top_lines
+from hookscope.views.top_inputs import top_lines
 from tests.cli.test_light_imports import loaded
 from tests.extraction.text_oracle import write_texts
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from hookscope.results.records import Coverage
 from hookscope.results.trace_events import Trace, TraceEvent
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.trace import trace_lines
+from hookscope.views.trace import trace_lines
 from tests.conftest import REPO
 
 SAMPLES = REPO / "sample_models"

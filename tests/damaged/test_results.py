@@ -18,8 +18,7 @@ from hookscope.stores.captures.capture_file import open_capture
 from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
 from hookscope.views.images.tensor_view import read_tensor_view
-from hookscope.views.text.documents import show_document
-from hookscope.views.text.show import provenance_lines
+from hookscope.views.stored_tensors import provenance_lines, show_document
 from hookscope.views.text.terminal_maps import map_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
 from tests.conftest import REPO

@@ -16,7 +16,7 @@ from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
 from hookscope.stores.captures.capture_file import open_capture
 from hookscope.views.images.tensor_view import read_tensor_view
-from hookscope.views.text.documents import show_document
+from hookscope.views.stored_tensors import show_document
 from tests.conftest import Run
 
 PROMPT, SHORT = "text:The capital of France is", "text:Paris"

@@ -13,17 +13,17 @@ from hookscope.hooks.capture import Capture
 from hookscope.results.health import Health
 from hookscope.stores.captures.capture_file import CaptureFile
 from hookscope.views import display
-from hookscope.views.text.ablate import ablation_lines
-from hookscope.views.text.capture import capture_lines
-from hookscope.views.text.check import check_lines
-from hookscope.views.text.diff import diff_lines
-from hookscope.views.text.gradcheck import gradcheck_lines
-from hookscope.views.text.grads import grads_lines
-from hookscope.views.text.show import tensor_lines
-from hookscope.views.text.step import step_lines
+from hookscope.views.ablation import ablation_lines
+from hookscope.views.capture import capture_lines
+from hookscope.views.capture_diff import diff_lines
+from hookscope.views.grad_check import gradcheck_lines
+from hookscope.views.grads import grads_lines
+from hookscope.views.health import check_lines
+from hookscope.views.module_tree import tree_lines
+from hookscope.views.step import step_lines
+from hookscope.views.stored_tensors import tensor_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
-from hookscope.views.text.trace import trace_lines
-from hookscope.views.text.tree import tree_lines
+from hookscope.views.trace import trace_lines
 from tests.views.text import samples
 
 

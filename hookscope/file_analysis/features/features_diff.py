@@ -71,6 +71,8 @@ class FeaturesDiff(Result):
         notes: what could not be checked, in sentences.
     """
 
+    view = "features_diff"
+
     a: str
     b: str
     rows: int

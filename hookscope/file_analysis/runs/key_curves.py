@@ -23,6 +23,8 @@ class KeyCurves(Result):
         curves: one for each measure.
     """
 
+    view = "training_run.CURVES"
+
     model: str
     key: str
     curves: tuple[Curve, ...]

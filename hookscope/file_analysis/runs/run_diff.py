@@ -77,6 +77,8 @@ class RunDiffs(Result):
         diffs: one for each of the others; A is the first run in all of them.
     """
 
+    view = "run_diff.DIFFS"
+
     diffs: tuple[RunDiff, ...]
 
     @property
@@ -105,6 +107,8 @@ class RunDiff(Result):
         a: what is known of A: its folder, script, arguments, status and ranks.
         b: what is known of B.
     """
+
+    view = "run_diff"
 
     rows: tuple[KindComparison, ...]
     only_a: tuple[str, ...]

@@ -67,6 +67,8 @@ class RunSummary(Result):
         skipped: number of steps that a gradient scaler skipped; None without one.
     """
 
+    view = "training_run.SUMMARY"
+
     run: TrainingRun
     layers: tuple[LayerSummary, ...]
     loss: Curve | None

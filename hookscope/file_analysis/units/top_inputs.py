@@ -87,6 +87,8 @@ class TopInputs(Result):
         notes: what was left out or approximated, in sentences.
     """
 
+    view = "top_inputs"
+
     folder: str
     model: str
     key: str

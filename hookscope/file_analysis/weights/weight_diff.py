@@ -120,6 +120,8 @@ class WeightDiff(Result):
         notes: what was removed from names or left out, in sentences.
     """
 
+    view = "weight_diff"
+
     rows: tuple[WeightChange, ...]
     only_a: tuple[WeightTensor, ...]
     only_b: tuple[WeightTensor, ...]

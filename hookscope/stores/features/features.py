@@ -50,6 +50,8 @@ class Features(Result):
         inputs: where each row came from.
     """
 
+    view = "features"
+
     def __init__(self, folder: str | os.PathLike[str], *, sums: bool = False) -> None:
         """Open the folder; with ``sums`` the CRC-32 of a shard is checked before it is read."""
         location = parse_location(folder)

@@ -47,6 +47,8 @@ class Verification(Result):
         damages: damaged files in the order of the shards; empty if all files are intact.
     """
 
+    view = "features.VERIFICATION"
+
     folder: str
     rows: int
     shards: int

@@ -41,6 +41,8 @@ class ExportedRun(Result):
         values: how many values.
     """
 
+    view = "training_run.EXPORTED"
+
     path: Path
     bytes: int
     series: int

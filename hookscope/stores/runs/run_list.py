@@ -55,6 +55,8 @@ class RunList(Result):
         runs: in the order of their names.
     """
 
+    view = "run_list"
+
     folder: Path
     runs: tuple[ListedRun, ...]
 

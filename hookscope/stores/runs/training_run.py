@@ -126,6 +126,8 @@ class TrainingRun(Result):
         (7,)
     """
 
+    view = "training_run"
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Path(path)
         self.info: RunInfo = read_info(self.folder)

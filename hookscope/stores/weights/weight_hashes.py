@@ -28,6 +28,8 @@ class WeightHashes(Result):
         weights: equal for equal names, shapes, dtypes and values.
     """
 
+    view = "weight_tree.HASHES"
+
     label: str
     architecture: str
     weights: str

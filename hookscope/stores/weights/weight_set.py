@@ -123,6 +123,8 @@ class WeightSet(Result):
         notes: what was left out or chosen, in sentences.
     """
 
+    view = "weight_set"
+
     path: str
     part: str
     kind: str

@@ -66,6 +66,8 @@ class WeightTree(Result):
         dtypes: totals by dtype, the largest first.
     """
 
+    view = "weight_tree"
+
     weights: WeightSet
     nodes: tuple[WeightNode, ...]
     separator: str

@@ -16,6 +16,7 @@ from hookscope.results.gradient_flow import gradient_marks
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.views.capture import edit_note
 from hookscope.views.html.page import Page, PageFigure, PanelEntry, TensorPanel
 from hookscope.views.html.page_header import file_summary, gradient_records
 from hookscope.views.html.page_images import drawn_part, input_figure, map_figure
@@ -35,7 +36,6 @@ from hookscope.views.html.page_tree import (
 )
 from hookscope.views.html.svg import BINS, flow_figures, histogram_figure
 from hookscope.views.images.tensor_view import histogram
-from hookscope.views.text.capture import edit_note
 from hookscope.views.text.shared_parts import nonfinite_note
 
 LETTERS = ("A", "B")

@@ -15,11 +15,11 @@ from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.request import ONLY_PYTHON
 from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.views.capture import attention_lines, effect_lines, verified_lines
+from hookscope.views.grads import loss_lines
 from hookscope.views.html.page import FileSummary, PageFigure
-from hookscope.views.text.capture import attention_lines, effect_lines, verified_lines
-from hookscope.views.text.grads import loss_lines
+from hookscope.views.step import optimizer_lines
 from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
-from hookscope.views.text.step import optimizer_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
 from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_lines
 

@@ -29,7 +29,7 @@ from hookscope.views.html.page_findings import page_findings
 from hookscope.views.html.weights_page import WeightGroup, WeightsPage
 from hookscope.views.html.weights_page_table import WEIGHT_COLUMNS, weight_rows
 from hookscope.views.html.weights_page_tree import page_tree
-from hookscope.views.text.weights import totals_text
+from hookscope.views.weight_set import totals_text
 
 MAX_TENSORS = 5000  # on the page
 MAX_FINDINGS = 200

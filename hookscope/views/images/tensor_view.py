@@ -56,6 +56,8 @@ class TensorSummary:
         stats: statistics of the part; of the whole tensor those that were recorded.
     """
 
+    view = "stored_tensors"
+
     record: Record
     part: str
     shape: tuple[int, ...]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from hookscope.escapes import visible
 from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
 from hookscope.specs.patterns import ROOT
-from hookscope.views.text.tree import MAX_ARGUMENTS_LENGTH, short_signature
+from hookscope.views.module_tree import MAX_ARGUMENTS_LENGTH, short_signature
 
 # What Mermaid draws if it is not configured; GitHub and GitLab cannot be configured.
 MERMAID_ARROWS = 500

@@ -15,7 +15,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.file_analysis.units import top_run
 from hookscope.file_analysis.units.top_inputs import QUANTILES
-from hookscope.views.images.top_sheet import top_sheet
+from hookscope.views.top_inputs import top_sheet
 from tests.extraction.handwritten_features import write_features
 
 

@@ -12,7 +12,7 @@ import pytest
 import hookscope
 from hookscope.errors import RequestError
 from hookscope.files.words import visible
-from hookscope.views.images.top_text_sheet import top_text_sheet
+from hookscope.views.top_inputs import top_text_sheet
 from tests import tiny_language
 from tests.extraction.text_oracle import TEXTS, TextRun, run_alone, write_texts
 

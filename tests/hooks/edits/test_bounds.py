@@ -454,7 +454,7 @@ def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
 
 
 def test_an_effect_on_a_prediction_that_stays_certain_shows_in_its_logit() -> None:
-    from hookscope.views.text.capture import top_change_lines
+    from hookscope.views.capture import top_change_lines
     from hookscope.views.text.text_table import TextOptions
 
     shot = hookscope.capture("sample_models/digits.py:trained", layers="fc", edits="fc=scale:0.9")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.views.text.cam import cam_lines
+from hookscope.views.cam import cam_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.hooks.test_values import hooks_left
 from tests.model_analysis.cams.models import images, resnet, seeded, swin, vit

@@ -143,7 +143,7 @@ def test_settings_for_all_commands_do_not_stand_in_the_way_of_files(run) -> None
 def test_it_fits_the_terminal(columns) -> None:
     from rich.cells import cell_len
 
-    from hookscope.views.text.diff import diff_lines
+    from hookscope.views.capture_diff import diff_lines
 
     found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed", dtype=["float32", "bfloat16"])
     lines = [line.plain for line in diff_lines(found, TextOptions(columns))]

@@ -18,7 +18,7 @@ from hookscope.errors import RequestError
 from hookscope.file_analysis.weights.weight_diff import WeightDiff
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.weight_diff import weight_diff_lines
+from hookscope.views.weight_diff import weight_diff_lines
 from tests.model_analysis.diff import nets
 
 NETS = str(Path(nets.__file__))

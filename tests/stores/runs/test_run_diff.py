@@ -25,7 +25,7 @@ from hookscope.file_analysis.runs.run_diff import (
 )
 from hookscope.specs.diff_request import RunDiffOptions
 from hookscope.stores.runs.series import LAYERS
-from hookscope.views.text.run_diff import run_diff_lines
+from hookscope.views.run_diff import run_diff_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.stores.runs.healthy_run import TRAINED, TYPES, HealthyRun
 

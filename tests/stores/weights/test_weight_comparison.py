@@ -19,7 +19,7 @@ from hookscope.file_analysis.weights.weight_diff import WeightChange, WeightDiff
 from hookscope.specs.weight_diff_options import WeightDiffOptions
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.weight_diff import weight_diff_lines
+from hookscope.views.weight_diff import weight_diff_lines
 
 State = dict[str, Tensor]
 

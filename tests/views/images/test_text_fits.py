@@ -20,7 +20,7 @@ from hookscope.results.layer_similarity import (
     ComparedLayer,
     LayerSimilarity,
 )
-from hookscope.views.analysis_file import draw_analysis
+from hookscope.views.display import draw_analysis
 from hookscope.views.images.figures.attention_figure import draw_attention
 from hookscope.views.images.figures.canvas import paper_style
 from hookscope.views.images.matrices import AttentionHeads

@@ -9,7 +9,7 @@ import pytest
 
 from hookscope.results.health import Finding, Health
 from hookscope.specs.health_checks import WARNING
-from hookscope.views.text.check import (
+from hookscope.views.health import (
     check_lines,
     junit_report,
     measurement_text,

@@ -11,12 +11,10 @@ from hookscope.escapes import encodable
 from hookscope.files import strict_json
 from hookscope.hooks.capture import Capture
 from hookscope.specs.catalog import ModelInfo
-from hookscope.views.text.documents import (
-    capture_document,
-    document,
-    models_document,
-    tree_document,
-)
+from hookscope.views.capture import capture_document
+from hookscope.views.models import models_document
+from hookscope.views.module_tree import tree_document
+from hookscope.views.view import make_document
 from tests.views.text import samples
 
 
@@ -98,7 +96,7 @@ def test_models_document_lists_the_models() -> None:
 
 
 def test_schema_and_command_cannot_be_overridden() -> None:
-    assert document("tree", {"schema": 9, "command": "x", "a": 1}) == {
+    assert make_document("tree", {"schema": 9, "command": "x", "a": 1}) == {
         "schema": 1,
         "command": "tree",
         "a": 1,

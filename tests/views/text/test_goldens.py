@@ -18,27 +18,27 @@ from torchvision.models import get_model
 from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
 from hookscope.specs.catalog import ModelInfo
-from hookscope.views.text.ablate import ablation_lines
-from hookscope.views.text.capture import COLUMNS as CAPTURE_COLUMNS
-from hookscope.views.text.capture import capture_lines
-from hookscope.views.text.diff import COLUMNS as DIFF_COLUMNS
-from hookscope.views.text.diff import diff_lines
-from hookscope.views.text.gradcheck import COLUMNS as GRADCHECK_COLUMNS
-from hookscope.views.text.gradcheck import gradcheck_lines
-from hookscope.views.text.grads import COLUMNS as GRADS_COLUMNS
-from hookscope.views.text.grads import grads_lines
-from hookscope.views.text.models import COLUMNS as MODELS_COLUMNS
-from hookscope.views.text.models import models_lines
-from hookscope.views.text.show import COLUMNS as SHOW_COLUMNS
-from hookscope.views.text.show import tensor_lines
-from hookscope.views.text.step import COLUMNS as STEP_COLUMNS
-from hookscope.views.text.step import step_lines
+from hookscope.views.ablation import ablation_lines
+from hookscope.views.capture import COLUMNS as CAPTURE_COLUMNS
+from hookscope.views.capture import capture_lines
+from hookscope.views.capture_diff import COLUMNS as DIFF_COLUMNS
+from hookscope.views.capture_diff import diff_lines
+from hookscope.views.grad_check import COLUMNS as GRADCHECK_COLUMNS
+from hookscope.views.grad_check import gradcheck_lines
+from hookscope.views.grads import COLUMNS as GRADS_COLUMNS
+from hookscope.views.grads import grads_lines
+from hookscope.views.models import COLUMNS as MODELS_COLUMNS
+from hookscope.views.models import models_lines
+from hookscope.views.module_tree import tree_lines
+from hookscope.views.step import COLUMNS as STEP_COLUMNS
+from hookscope.views.step import step_lines
+from hookscope.views.stored_tensors import COLUMNS as SHOW_COLUMNS
+from hookscope.views.stored_tensors import tensor_lines
 from hookscope.views.text.table import Column
 from hookscope.views.text.terminal_maps import map_lines
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.trace import COLUMNS as TRACE_COLUMNS
-from hookscope.views.text.trace import trace_lines
-from hookscope.views.text.tree import tree_lines
+from hookscope.views.trace import COLUMNS as TRACE_COLUMNS
+from hookscope.views.trace import trace_lines
 from tests.views.text import samples
 
 WIDTHS = (40, 80, 200, None)

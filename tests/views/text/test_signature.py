@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hookscope.views.text.tree import short_signature
+from hookscope.views.module_tree import short_signature
 
 MODULES: list[tuple[nn.Module, str]] = [
     (nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), "Conv2d(3, 64, 7x7, stride 2)"),

@@ -12,11 +12,11 @@ from hookscope.hooks.capture import Capture
 from hookscope.results.gradient_flow import gradient_marks
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.trace_events import Trace, TraceEvent
-from hookscope.views.text.capture import capture_lines, capture_table, effect_lines, top_lines
-from hookscope.views.text.grads import grads_lines, loss_lines
+from hookscope.views.capture import capture_lines, capture_table, effect_lines, top_lines
+from hookscope.views.grads import grads_lines, loss_lines
 from hookscope.views.text.shared_parts import cosine_cell, coverage_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
-from hookscope.views.text.trace import trace_lines
+from hookscope.views.trace import trace_lines
 from tests.views.text import samples
 
 NAN = float("nan")

@@ -9,8 +9,8 @@ from torch import nn
 
 from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
+from hookscope.views.module_tree import tree_lines
 from hookscope.views.text.text_table import TextOptions
-from hookscope.views.text.tree import tree_lines
 from tests.views.text.samples import ODD_NAMES, small_tree
 
 

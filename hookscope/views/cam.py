@@ -1,0 +1,132 @@
+"""A class activation map as text: how it was made, and the class and the peak for each image."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hookscope.files.strict_json import parse_number
+from hookscope.files.words import number_text, plural, shape_text
+from hookscope.results.metadata import CamImage, CamMetadata
+from hookscope.results.records import Recording
+from hookscope.specs.patterns import layer_text
+from hookscope.views.capture import capture_document
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    NOTICE_STYLE,
+    count_cell,
+    label_cell,
+    number_cell,
+    probability_cell,
+    untrained_lines,
+)
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+from hookscope.views.view import View
+
+COLUMNS = (
+    Column("input"),
+    Column("class", optional=True),
+    Column("index", right=True),
+    Column("score", right=True),
+    Column("probability", "prob", right=True),
+    Column("peak", right=True),
+    Column("pixel", right=True),
+    Column("largest", "max", right=True),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    ("shorten", "probability"),
+    ("shorten", "score"),
+    ("shorten", "largest"),
+    *(("drop", title) for title in ("note", "index", "largest", "peak", "probability", "score")),
+)
+
+
+def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return how the map was made, and a row for each image.
+
+    ``peak`` is a position on the layer's grid, ``pixel`` one in the image. Rows and columns count
+    from 0 at the upper left.
+
+    Args:
+        capture: what ``hookscope.cam`` returned.
+        options: where the lines are printed.
+    """
+    cam = capture.metadata["cam"]
+    lines = sentence(f"{cam['method']}: {cam['formula']}.", options, "bold")
+    for text in (_layer_text(cam), _rollout_text(cam), _guided_text(cam), _integrated_text(cam)):
+        lines += sentence(text, options) if text else []
+    rows = tuple(_row(entry) for entry in cam["images"])
+    table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
+    if any(entry["index"] is not None for entry in cam["images"]):
+        table += untrained_lines(capture.metadata, options)
+    return join_blocks(lines, table, options=options)
+
+
+def _layer_text(cam: CamMetadata) -> str:
+    if "layer" not in cam:
+        return ""
+    order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
+    layer = f"{layer_text(cam['layer'])} ({cam['type']}), call {cam['call']}"
+    parts = [
+        f"Layer {layer}: {order[cam['layout']]}",
+        f"a grid of {shape_text(cam['grid'])}, {plural(cam['channels'], 'channel')}",
+    ]
+    if cam["layout"] == "NLC":
+        parts.append(f"{plural(cam['prefix'], 'token')} before the grid's tokens")
+    return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
+
+
+def _rollout_text(cam: CamMetadata) -> str:
+    if "layers" not in cam:
+        return ""
+    tokens, *others = cam["tokens"]
+    read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
+    if any(other != tokens for other in others):
+        read = "tokens that differ by image, by their mean"
+    return f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
+
+
+def _guided_text(cam: CamMetadata) -> str:
+    if "relus" not in cam:
+        return ""
+    others = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
+    rest = f"; unchanged: {others}" if others else ""
+    return f"Guided backpropagation through {plural(cam['relus'], 'ReLU')}{rest}."
+
+
+def _integrated_text(cam: CamMetadata) -> str:
+    if "steps" not in cam:
+        return ""
+    gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
+    return (
+        f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; the sum over the"
+        f" pixels differs from the change of the score by at most {number_text(gap)}."
+    )
+
+
+def _row(entry: CamImage) -> Row:
+    largest = parse_number(entry["largest"])
+    name = label_cell(entry) if entry["index"] is not None else Cell("several")
+    note = Cell()
+    if largest is None or largest != largest:
+        note = Cell("NaN!", style=ALERT_STYLE)
+    elif not largest:
+        note = Cell("zero everywhere: nothing supports this class", style=NOTICE_STYLE)
+    cells = (
+        Cell(entry["spec"]),
+        name,
+        Cell() if entry["index"] is None else count_cell(entry["index"]),
+        number_cell(parse_number(entry["score"])),
+        Cell() if entry["probability"] is None else probability_cell(entry),
+        Cell(_position_text(entry["peak"])),
+        Cell(_position_text(entry["pixel"])),
+        number_cell(largest),
+    )
+    return Row(cells, note)
+
+
+def _position_text(position: list[int] | None) -> str:
+    return ",".join(map(str, position or ()))
+
+
+VIEW = View[Recording](cam_lines, capture_document, columns=(*COLUMNS, NOTE))

@@ -1,0 +1,171 @@
+"""A comparison as text: a row for each pair, tensors without a match, the verdict."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hookscope.files.words import count_text, plural, shape_text
+from hookscope.results.diff_result import (
+    BY_FOLD,
+    BY_MAP,
+    BY_NAME,
+    BY_ORDER,
+    BY_VALUE,
+    CLOSE,
+    DIFFERS,
+    Diff,
+    TensorComparison,
+    UnmatchedTensor,
+)
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    NOTICE_STYLE,
+    cosine_cell,
+    number_cell,
+    share_cell,
+)
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+from hookscope.views.view import View, json_document
+
+COLUMNS = (
+    Column("tensor"),
+    Column("type"),
+    Column("shape"),
+    Column("dtype", optional=True),
+    Column("by", optional=True),
+    Column("absolute", "abs", right=True),
+    Column("relative", "rel", right=True),
+    Column("cosine", right=True),
+    Column("SNR/dB", "SNR", right=True),
+    Column("beyond", right=True),
+    Column("verdict"),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in ("absolute", "relative", "cosine", "SNR/dB")),
+    *(("drop", title) for title in ("note", "type", "dtype", "cosine", "shape", "relative")),
+    *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
+)
+STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
+MATCHED_BY_TEXT = {
+    BY_MAP: "by --map",
+    BY_ORDER: "by order and shape",
+    BY_FOLD: "folded into one",
+    BY_VALUE: "by value",
+}
+FIRST_DIFFERENCE_NOTE = "first difference"
+
+
+def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
+    """Return the table and the verdict.
+
+    Args:
+        result: the comparison.
+        options: where the lines are printed.
+    """
+    rows = [_row(pair, pair is result.first) for pair in result.rows]
+    rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
+    rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]
+    table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    verdict = [line for text, style in _verdict(result) for line in sentence(text, options, style)]
+    return join_blocks(table, verdict, options=options)
+
+
+def _row(pair: TensorComparison, first: bool) -> Row:
+    figures, style = pair.figures, STYLES.get(pair.verdict, "")
+    beyond = Cell("-") if pair.share is None else share_cell(pair.share, style)
+    cells = (
+        Cell(pair.key),
+        Cell(pair.type, style="cyan"),
+        Cell(_both(*map(shape_text, pair.shapes))),
+        Cell(_both(*pair.dtypes)),
+        Cell(pair.by),
+        *map(number_cell, (figures.max_abs, figures.max_rel)),
+        *(cosine_cell(figures.cosine), number_cell(figures.snr)),
+        beyond,
+        Cell(pair.verdict, style=style),
+    )
+    notes = [FIRST_DIFFERENCE_NOTE] if first else []
+    notes += [pair.reason] if pair.reason else []
+    notes += [f"{MATCHED_BY_TEXT[pair.by]}: {pair.other}"] if pair.by != BY_NAME else []
+    note_style = ALERT_STYLE if first or pair.reason else NOTICE_STYLE
+    return Row(cells, Cell("; ".join(notes), style=note_style))
+
+
+def _both(a: str, b: str) -> str:
+    return a if a == b else f"{a}, {b}"
+
+
+def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
+    cells = (
+        Cell(tensor.key),
+        Cell(tensor.type, style="cyan"),
+        Cell(shape_text(tensor.shape)),
+        Cell(tensor.dtype),
+    )
+    empty = [Cell()] * (len(COLUMNS) - len(cells))
+    reason = f": {tensor.reason}" if tensor.reason else ""
+    return Row((*cells, *empty), Cell(f"only in {side}{reason}", style=NOTICE_STYLE), missing=True)
+
+
+def _verdict(result: Diff) -> list[tuple[str, str]]:
+    """The sentences under the table, each with its style."""
+    counts, tensors = result.counts, plural(len(result.rows), "tensor")
+    sentences = []
+    if result.first is not None:
+        text = f"The first difference is at {result.first.key} ({result.first.type})."
+        text += f" {count_text(counts[DIFFERS])} of {tensors} differ."
+        sentences.append((text, ALERT_STYLE))
+        sentences += [(line, NOTICE_STYLE) for line in _module_lines(result)]
+    elif result.first_unequal is not None:
+        text = f"{tensors} compared: all agree within tolerance, {counts[CLOSE]:,} not exactly"
+        sentences.append((f"{text} (the first is {result.first_unequal.key}).", "green"))
+    else:
+        sentences.append((f"{tensors} compared: all are equal.", "green"))
+        if result.a == result.b and "model" in result.a:
+            text = "A and B are the same model, with the same weights, input, device and dtype."
+            sentences.append((text, NOTICE_STYLE))
+    unmatched = tuple(
+        (sum(not tensor.reason for tensor in tensors), side)
+        for tensors, side in ((result.only_a, "A"), (result.only_b, "B"))
+    )
+    if text := " and ".join(f"{count_text(n)} in {side}" for n, side in unmatched if n):
+        counted = " (a difference with --strict)" if result.strict else ""
+        style = ALERT_STYLE if result.strict else NOTICE_STYLE
+        sentences.append((f"Without a match: {text}{counted}.", style))
+    if exported := sum(bool(tensor.reason) for tensor in (*result.only_a, *result.only_b)):
+        text = f"Folded or left out by the exporter: {plural(exported, 'tensor')}."
+        sentences.append((text, ""))
+    if result.engines:
+        row = next((row for row in result.rows if row.rtol), result.rows[0])
+        text = f"Tolerance for two engines: {row.rtol:g} of the largest value of a tensor"
+        sentences.append((f"{text}, and of each value. --atol and --rtol replace it.", ""))
+    return sentences
+
+
+def _module_lines(result: Diff) -> list[str]:
+    """What is known of the first module that differs, and of the parameters."""
+    module, lines = result.module, []
+    if module is None:
+        return []
+    lines += [
+        f"{name} in {side}: {text}."
+        for name, side, text in zip(module.names, "AB", module.descriptions, strict=True)
+        if text
+    ]
+    if 2 * module.model_unequal > module.model_compared:
+        lines.append(
+            f"{count_text(module.model_unequal)} of {plural(module.model_compared, 'parameter')}"
+            " with the same name differ: A and B are different models. Give the weights that were"
+            " exported: --weights FILE, or --seed N of random weights."
+        )
+    elif module.unequal:
+        lines.append(f"Different in A and B: {', '.join(module.unequal)}.")
+    elif module.transposed:
+        lines.append(f"Stored transposed in one of the two: {', '.join(module.transposed)}.")
+    elif module.equal:
+        lines.append("Its parameters are equal in A and B.")
+    return lines
+
+
+VIEW = View[Diff](diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))

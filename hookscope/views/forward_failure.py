@@ -1,0 +1,104 @@
+"""A forward pass that failed: what had run before it, as a table or in the model's tree."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from hookscope.errors import ForwardError
+from hookscope.files.words import plural
+from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
+from hookscope.specs.patterns import layer_text
+from hookscope.views.module_tree import tree_document, tree_lines, type_cell
+from hookscope.views.text.shared_parts import ALERT_STYLE
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, sentence, table_lines
+from hookscope.views.view import View, make_document
+
+MAX_CALLS = 20  # calls that a terminal shows, unless all are asked for
+COLUMNS = (
+    Column("layer"),
+    Column("type"),
+    Column("input"),
+    Column("output"),
+    Column("dtype", optional=True),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    ("shorten", "type"),
+    ("drop", "dtype"),
+    ("drop", "input"),
+    ("drop", "type"),
+    ("drop", "note"),
+)
+
+
+def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:
+    """Return what is known about a failed pass: the model's tree, or the calls that returned.
+
+    In the tree the layer that failed is marked. The calls are in the order in which they returned,
+    the one that failed last. Empty if neither is known.
+
+    Args:
+        error: of the pass, with a ``failure``.
+        options: where the lines are printed; a pipe and ``verbose`` get all calls.
+    """
+    if error.tree is not None:
+        return tree_lines(error.tree, options, failed=error.layer)
+    if error.failure.ran or error.failure.complete:
+        return _call_lines(error.failure, options)
+    return []
+
+
+def _call_lines(failure: ForwardFailure, options: TextOptions) -> list[Text]:
+    shows_all = options.verbose or options.width is None
+    shown = failure.ran if shows_all else failure.ran[-MAX_CALLS:]
+    rows = [_row(call) for call in shown]
+    rows.append(_row(failure.failed, Cell("failed", style=ALERT_STYLE)))
+    lines: list[Text] = []
+    if hidden := len(failure.ran) - len(shown):
+        text = f"... and {plural(hidden, 'call')} before these; -v shows all"
+        lines += sentence(text, options, "dim")
+    lines += table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    count = plural(len(failure.ran), "call") if failure.ran else "No calls"
+    which = "" if failure.complete else " of the selected layers"
+    total = f"{count}{which} returned before {failure.where} failed."
+    return [*lines, *sentence(total, options, "bold")]
+
+
+def _row(call: LayerCall, note: Cell | None = None) -> Row:
+    cells = (
+        Cell(layer_text(call.name)),
+        type_cell(call.type, call.arguments),
+        _sizes(call.inputs),
+        _sizes(call.outputs),
+        _dtypes(call.outputs or call.inputs),
+    )
+    return Row(cells, note or Cell())
+
+
+def _sizes(tensors: tuple[TensorInfo, ...]) -> Cell:
+    sizes = [tensor.size for tensor in tensors]
+    return Cell(" ".join(sizes), full=",".join(sizes))
+
+
+def _dtypes(tensors: tuple[TensorInfo, ...]) -> Cell:
+    dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+    return Cell(" ".join(dtypes), full=",".join(dtypes))
+
+
+def failure_document(command: str, error: ForwardError) -> dict[str, Any]:
+    """Return a failed pass: ``failed`` (the sentence), ``hint``, and ``failure`` with all details.
+
+    The details are ``failed`` (the call), ``ran`` (the calls before it), ``complete`` (whether
+    these are of all layers), ``variables``, ``expected``, ``fixes``, ``file``, ``line``,
+    ``function`` and ``source``. With a tree the document has ``model``, ``total`` and ``modules``
+    as well.
+    """
+    content = {"failed": error.message, "hint": error.hint, "failure": asdict(error.failure)}
+    tree = tree_document(error.tree) if error.tree is not None else {}
+    return make_document(command, {**tree, **content})
+
+
+VIEW = View[ForwardError](failure_lines)

@@ -1,0 +1,297 @@
+"""Similarities of layers as text: a matrix with colours, and in a pipe a line for each pair."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+
+from hookscope.errors import RequestError
+from hookscope.files.atomic_files import write_text
+from hookscope.files.words import count_text, number_text, plural, visible
+from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
+from hookscope.specs.patterns import layer_text
+from hookscope.specs.similarity_options import MEASURES
+from hookscope.views.html.page_template import fill_template
+from hookscope.views.images.colors import ColorScale
+from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Table
+from hookscope.views.text.text_table import (
+    TextOptions,
+    join_blocks,
+    result_table,
+    sentence,
+    table_lines,
+)
+from hookscope.views.view import View, filed_document
+
+if TYPE_CHECKING:
+    from hookscope.views.images.figures.drawing import Drawing
+
+_CELL = 5  # cells of a column of the matrix
+_NAME_SHARE = 0.4  # of the width, for the names of layers
+
+
+_LEAST_CELL, _LARGEST = 0.34, 1.2  # inches of a cell in the figure: at least, and at most
+_NUMBERED = 24  # layers up to which a cell has its number
+_LABELLED = 128  # layers up to which each has its name
+MOST_LAYERS = 2000  # on a side: a pixel or so each
+_STYLES = ("page.css", "layer_map_page.css")
+_SCRIPTS = ("theme.js",)
+_LEVELS = 10  # of similarity, in layer_map_page.css
+
+
+def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    """Return the matrix; in a pipe a line for each pair of layers.
+
+    Args:
+        result: the similarities.
+        options: where the lines are printed.
+    """
+    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    if options.lists_rows or options.html or options.width is None:
+        return join_blocks(_pair_table(result, options), notes, options=options)
+    return join_blocks(
+        sentence(similarity_title(result), options, "bold"),
+        _matrix(result, options, options.width),
+        _best(result, options) if result.b is not None else [],
+        notes,
+        options=options,
+    )
+
+
+def similarity_title(result: LayerSimilarity) -> str:
+    """Return a sentence with the measure, the folders and the number of inputs."""
+    rows = f"{count_text(result.rows)} inputs"
+    if result.b is None:
+        return f"{result.title} of the layers in {result.a.folder} ({result.a.model}), {rows}."
+    return (
+        f"{result.title} of the layers in A, {result.a.folder} ({result.a.model}), and B,"
+        f" {result.b.folder} ({result.b.model}), {rows}."
+    )
+
+
+def short_names(folder: ComparedFolder) -> list[str]:
+    """Return the names of layers: without ``/output`` if no other layer has the same name.
+
+    Example:
+        >>> from hookscope.results.layer_similarity import ComparedLayer
+        >>> keys = ("fc/output", "conv/output", "conv/input")
+        >>> short_names(ComparedFolder("f", "m", tuple(ComparedLayer(key, ()) for key in keys)))
+        ['fc', 'conv/output', 'conv/input']
+    """
+    modules = [layer.key.rpartition("/")[0] for layer in folder.layers]
+    return [
+        layer_text(module) if modules.count(module) == 1 else layer.key
+        for module, layer in zip(modules, folder.layers, strict=True)
+    ]
+
+
+def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    names, others = short_names(result.a), short_names(result.columns)
+    columns = (
+        Column("layer" if result.b is None else "layer of A"),
+        Column("other" if result.b is None else "layer of B"),
+        Column(result.measure, right=True),
+    )
+    rows = [
+        Row((Cell(name), Cell(others[j]), number_cell(value)))
+        for i, (name, values) in enumerate(zip(names, result.values, strict=True))
+        for j, value in enumerate(values)
+        if result.b is not None or i < j or len(names) == 1
+    ]
+    return result_table(Table(columns, tuple(rows), note=""), options)
+
+
+def _matrix(result: LayerSimilarity, options: TextOptions, width: int) -> list[Text]:
+    """The matrix: the columns have the numbers of the layers of B."""
+    names = [visible(name, options.ascii) for name in short_names(result.a)]
+    others = [visible(name, options.ascii) for name in short_names(result.columns)]
+    digits = len(str(max(len(names), len(others)) - 1))
+    if result.b is None:
+        names = [f"{i:{digits}} {name}" for i, name in enumerate(names)]
+    room = min(max(map(cell_len, names)), int(width * _NAME_SHARE))
+    fitting = max((width - room) // (_CELL + 1), 1)
+    shown = range(min(fitting, len(others)))
+    lines = [Text(" " * room + "".join(f" {j:{_CELL}}" for j in shown), "bold")]
+    for name, values in zip(names, result.values, strict=True):
+        fits = cell_len(name) <= room
+        line = Text(set_cell_size(name, room) if fits else f"{set_cell_size(name, room - 1)}~")
+        for j in shown:
+            line.append(" ").append(f"{number(values[j]):>{_CELL}}", _shade(result, values[j]))
+        lines.append(line)
+    if hidden := len(others) - len(shown):
+        text = f"{plural(hidden, 'more column')}: in a wider terminal, a pipe, or a file (-o)."
+        lines += sentence(text, options, "dim")
+    if result.b is not None:
+        listed = ", ".join(f"{j} {others[j]}" for j in shown)
+        lines += sentence(f"Columns are layers of B: {listed}.", options, "dim")
+    return lines
+
+
+def number(value: float) -> str:
+    """Return a similarity with two digits; a value below 1 is never shown as 1.
+
+    Example:
+        >>> number(0.9999), number(1.0), number(-0.5), number(float("nan"))
+        ('0.99', '1.00', '-0.50', '-')
+    """
+    if math.isnan(value):
+        return "-"
+    return "0.99" if 0.99 <= value < 1 - 1e-9 else f"{value:.2f}"
+
+
+def similarity_scale(result: LayerSimilarity) -> ColorScale:
+    """Return the colours of a matrix: from 0 to 1, or if values are negative from -1 to 1."""
+    lowest = min((v for row in result.values for v in row if not math.isnan(v)), default=0.0)
+    negative = MEASURES[result.measure].lowest < 0 and lowest < 0
+    return ColorScale(-1.0, 1.0, diverging=True) if negative else ColorScale(0.0, 1.0)
+
+
+def _shade(result: LayerSimilarity, value: float) -> Style:
+    if math.isnan(value):
+        return Style(color="red")
+    import numpy as np
+
+    back = similarity_scale(result).paint(np.array([value]))[0]
+    bright = float(back @ np.array([0.299, 0.587, 0.114])) > 128
+    return Style(color="black" if bright else "white", bgcolor=Color.from_rgb(*map(int, back)))
+
+
+def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
+    """The most similar layer of B for each layer of A."""
+    others = short_names(result.columns)
+    rows = []
+    for i, name in enumerate(short_names(result.a)):
+        best = result.best(i)
+        value = math.nan if best is None else result.values[i][best]
+        rows.append(
+            Row((Cell(name), Cell(others[best] if best is not None else "-"), number_cell(value)))
+        )
+    columns = Column("layer of A"), Column("most similar in B"), Column(result.measure, right=True)
+    return table_lines(Table(columns, tuple(rows), note=""), options)
+
+
+def draw_similarity(result: LayerSimilarity) -> Drawing:
+    """Draw the matrix: layers of A from top to bottom, those of B to the right.
+
+    Raises:
+        RequestError: there are more layers than fit on a picture.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    from hookscope.views.images.figures.canvas import (
+        MIN_WIDTH,
+        draw_image,
+        escape_text,
+        finish_figure,
+        label_inches,
+        new_figure,
+        paper_style,
+        shorten_middle,
+    )
+    from hookscope.views.images.figures.drawing import Drawing
+
+    names = [shorten_middle(name, 32) for name in short_names(result.a)]
+    others = [shorten_middle(name, 32) for name in short_names(result.columns)]
+    most = max(len(names), len(others))
+    if most > MOST_LAYERS:
+        raise RequestError(
+            f"The picture would have {most} layers on a side, and the limit is {MOST_LAYERS}.",
+            "Select layers with --layer, or write a table (-o similar.csv).",
+        )
+    cell = _LEAST_CELL if most <= _LABELLED else 6.0 / most
+    left, below = (label_inches(map(escape_text, texts)) for texts in (names, others))
+    cell = max(cell, min((MIN_WIDTH - 1.2 - left) / len(others), _LARGEST))
+    values = np.array(result.values, np.float64)
+    with paper_style(dark=False):
+        figure, _ = new_figure(
+            left + len(others) * cell + 1.2,
+            below + len(names) * cell + 0.3,
+            result.title[0].upper() + result.title[1:],
+            similarity_title(result),
+        )
+        axes = figure.subplots()
+        scale = similarity_scale(result)
+        shown = draw_image(axes, values, scale)
+        figure.colorbar(shown, ax=axes, label="similarity", pad=0.02)
+        for axis, texts in ((axes.yaxis, names), (axes.xaxis, others)):
+            if len(texts) <= _LABELLED:
+                axis.set_major_locator(FixedLocator(list(range(len(texts)))))
+                escaped = [escape_text(text) for text in texts]
+                axis.set_major_formatter(FuncFormatter(lambda at, _, e=escaped: e[int(at)]))
+        axes.tick_params(axis="x", rotation=90)
+        if result.b is not None:
+            axes.set_ylabel("A")
+            axes.set_xlabel("B")
+        if most <= _NUMBERED:
+            colors = scale.paint(values) @ np.array([0.299, 0.587, 0.114])
+            for (y, x), value in np.ndenumerate(values):
+                if not math.isnan(value):
+                    ink = "#1c1e21" if colors[y, x] > 128 else "white"
+                    axes.text(x, y, number(value), ha="center", va="center", fontsize=6, color=ink)
+        finish_figure(figure)
+    size = f"{len(names)} by {len(others)} layers"
+    return Drawing(figure, "similar", (f"{result.title}: {size}",))
+
+
+@dataclass(frozen=True)
+class SimilarityPageCell:
+    """One pair of layers: its number, the level of its colour, and what is shown on pointing."""
+
+    number: str
+    level: int | str
+    details: str
+
+
+@dataclass(frozen=True)
+class SimilarityPage:
+    """What the template fills in."""
+
+    title: str
+    caption: str
+    notes: tuple[str, ...]
+    scale: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[SimilarityPageCell, ...]], ...]
+
+
+def write_similarity_page(result: LayerSimilarity, path: str | os.PathLike[str]) -> int:
+    """Write the page of a matrix; return its size in bytes.
+
+    Raises:
+        StoreError: the file cannot be written. An earlier file is not changed.
+    """
+    names, others = short_names(result.a), short_names(result.columns)
+    page = SimilarityPage(
+        title=f"Similarity of layers: {result.title}",
+        caption=similarity_title(result),
+        notes=result.notes,
+        scale=tuple(f"{level / _LEVELS:.1f}" for level in range(_LEVELS + 1)),
+        columns=tuple(others),
+        rows=tuple(
+            (name, tuple(_cell(name, other, v) for other, v in zip(others, values, strict=True)))
+            for name, values in zip(names, result.values, strict=True)
+        ),
+    )
+    return write_text(path, fill_template("similarity_page.html", _STYLES, _SCRIPTS, page))
+
+
+def _cell(name: str, other: str, value: float) -> SimilarityPageCell:
+    level = "nan" if math.isnan(value) else round(max(value, 0.0) * _LEVELS)
+    return SimilarityPageCell(number(value), level, f"{name}, {other}: {number_text(value, 6)}")
+
+
+VIEW = View[LayerSimilarity](
+    similarity_lines,
+    filed_document("similar"),
+    write_similarity_page,
+    lambda result, dpi: draw_similarity(result),
+)

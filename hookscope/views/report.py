@@ -1,0 +1,28 @@
+"""What a page shows, as text: its size, what was left out, the warnings."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hookscope.files.words import plural
+from hookscope.results.report import Report
+from hookscope.views.text.shared_parts import NOTICE_STYLE
+from hookscope.views.text.text_table import TextOptions, sentence
+from hookscope.views.view import View
+
+
+def report_lines(page: Report, options: TextOptions) -> list[Text]:
+    """Return how many tensors and layers a page shows, what it leaves out, and its warnings.
+
+    Args:
+        page: the page.
+        options: where the lines are printed.
+    """
+    shown = f"{plural(page.tensors, 'tensor')} of {plural(page.layers, 'layer')}."
+    lines = [line for text in (shown, *page.chosen) for line in sentence(text, options)]
+    return lines + [
+        line for text in page.warnings for line in sentence(text, options, NOTICE_STYLE)
+    ]
+
+
+VIEW = View[Report](report_lines)

@@ -1,0 +1,162 @@
+"""Two training runs compared, as text: the first step of each kind of series, and the verdict."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hookscope.file_analysis.runs.run_diff import (
+    BATCH,
+    LEARNING_RATE,
+    LOSS,
+    LOSS_SCALE,
+    TOTAL,
+    KindComparison,
+    RunDiff,
+    RunDifference,
+    RunDiffs,
+)
+from hookscope.files.words import FULL_DIGITS, count_text, full_text, plural
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.series_kinds import (
+    OUTPUT,
+    OUTPUT_GRAD,
+    PARAMETER,
+    PARAMETER_GRAD,
+    UPDATE,
+)
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, join_names, number_cell
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+from hookscope.views.view import View, json_document
+
+COUNTS = (
+    Column("series"),
+    Column("compared", right=True),
+    Column("differ", right=True),
+    Column("first step", "step", right=True),
+)
+PLACE = (Column("where"), Column("measure"))
+VALUES = (Column("A", right=True), Column("B", right=True))
+COLUMNS = (*COUNTS, *PLACE, *VALUES)
+SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in ("A", "B", "first step")),
+    *(("drop", title) for title in ("note", "compared", "differ")),
+)
+_OTHER_CELLS = 62  # of the columns but the place, about, and the spaces between all
+NAMES = {
+    BATCH: "batch size",
+    OUTPUT: "outputs",
+    LOSS: "loss",
+    OUTPUT_GRAD: "gradients at outputs",
+    PARAMETER_GRAD: "gradients of parameters",
+    TOTAL: "gradient norm of the model",
+    LOSS_SCALE: "loss scale",
+    LEARNING_RATE: "learning rate",
+    UPDATE: "updates",
+    PARAMETER: "parameters",
+}
+FIRST_DIFFERENCE_NOTE = "first difference"
+
+
+def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
+    """Return the table and the verdict.
+
+    Args:
+        result: the comparison.
+        options: where the lines are printed.
+    """
+    # The names of layers are not cut: where they leave no room for the values, they come below.
+    places = [len(_where(row.first)) for row in result.rows if row.first]
+    is_narrow = options.width is not None and max(places, default=0) + _OTHER_CELLS > options.width
+    rows = tuple(_row(row, result.first, is_narrow) for row in result.rows)
+    columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
+    table = result_table(Table(columns, rows, SQUEEZE), options)
+    verdict = [
+        line for text, style in _verdict(result, options) for line in sentence(text, options, style)
+    ]
+    return join_blocks(table, verdict, options=options)
+
+
+def run_diffs_lines(result: RunDiffs, options: TextOptions) -> list[Text]:
+    """Return the comparison of A with each of the other runs, each below the names of both."""
+    blocks = []
+    for diff in result.diffs:
+        names = f"A is {diff.a['folder']}, B is {diff.b['folder']}."
+        blocks += [sentence(names, options, "bold"), run_diff_lines(diff, options)]
+    return join_blocks(*blocks, options=options)
+
+
+def _row(row: KindComparison, first: RunDifference | None, is_narrow: bool) -> Row:
+    style = ALERT_STYLE if row.first else ""
+    cells = [
+        Cell(NAMES[row.kind]),
+        Cell(count_text(row.series), value=row.series),
+        Cell(count_text(row.differing), value=row.differing, style=style),
+    ]
+    if row.first is None:
+        columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
+        return Row((*cells, *[Cell("-")] * (len(columns) - len(cells))))
+    cells.append(Cell(count_text(row.first.step), value=row.first.step, style=style))
+    place = [Cell(_where(row.first)), Cell(row.first.measure)]
+    values = (number_cell(row.first.a), number_cell(row.first.b))
+    note = FIRST_DIFFERENCE_NOTE if row.first == first else ""
+    if not is_narrow:
+        return Row((*cells, *place, *values), Cell(note, style=ALERT_STYLE))
+    text = ", ".join(filter(None, (*(cell.text for cell in place), note)))
+    return Row((*cells, *values), Cell(text, style=ALERT_STYLE if note else ""))
+
+
+def _where(difference: RunDifference) -> str:
+    rank = "" if difference.rank is None else f" (rank {difference.rank})"
+    if not difference.layer:
+        return difference.key + rank
+    return layer_text(difference.layer) + difference.key.removeprefix(difference.layer) + rank
+
+
+def _distinct_texts(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as few digits as show that they differ, but at least four."""
+    digits = range(4, FULL_DIGITS)
+    return next(
+        (texts for n in digits if len(set(texts := (full_text(a, n), full_text(b, n)))) > 1),
+        (full_text(a, FULL_DIGITS), full_text(b, FULL_DIGITS)),
+    )
+
+
+def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
+    """The sentences under the table, each with its style."""
+    sentences = []
+    first, layer = result.first, result.first_layer
+    if first is None:
+        text = f"{plural(result.steps[2], 'step')} compared ({count_text(result.sampled[2])} of"
+        exact = "within tolerance" if result.atol or result.rtol else "exactly"
+        sentences.append((f"{text} them sampled): all values agree {exact}.", "green"))
+    else:
+        a, b = _distinct_texts(first.a, first.b)
+        text = f"The first difference is at step {count_text(first.step)}: {_where(first)}"
+        sentences.append((f"{text}, {first.measure} {a} in A and {b} in B.", ALERT_STYLE))
+        sentences += _layer_sentences(first, layer)
+        weights = next((row.first for row in result.rows if row.kind == PARAMETER), None)
+        if weights and weights.measure == "norm" and weights.step == first.step:
+            text = f"The weights differ before step {count_text(first.step)} already."
+            sentences.append((text, NOTICE_STYLE))
+    style = ALERT_STYLE if result.strict else NOTICE_STYLE
+    for counts, noun in ((result.steps, "step"), (result.sampled, "sampled step")):
+        if len(set(counts)) > 1:
+            of_b, both = map(count_text, counts[1:])
+            text = f"A has {plural(counts[0], noun)}, B {of_b}; {both} are in both."
+            sentences.append((text, style))
+    for names, side in ((result.only_a, "A"), (result.only_b, "B")):
+        if names:
+            sentences.append((f"Only {side} has {join_names(names, options)}.", style))
+    return sentences
+
+
+def _layer_sentences(first: RunDifference, layer: RunDifference | None) -> list[tuple[str, str]]:
+    if layer is None or layer == first:
+        return []
+    text = f"The first layer that differs is {layer_text(layer.layer)}, at step"
+    return [(f"{text} {count_text(layer.step)} ({_where(layer)}, {layer.measure}).", "")]
+
+
+VIEW = View[RunDiff](run_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+DIFFS = View[RunDiffs](run_diffs_lines, json_document("diff"), columns=(*COLUMNS, NOTE))

@@ -1,0 +1,441 @@
+"""Ranked inputs of units as text: a row for each input of a unit, with the quantiles above them.
+
+In texts, the token with the largest value is in brackets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hookscope.errors import RequestError
+from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.files.words import (
+    DIGITS,
+    count_text,
+    number_text,
+    plural,
+    shape_text,
+    visible,
+)
+from hookscope.stores.features.manifest_schema import SIDES, VisiblePart
+from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text_context import marked_text
+from hookscope.views.text.text_table import GAP as COLUMN_GAP
+from hookscope.views.text.text_table import (
+    NAME_SHARE,
+    TextOptions,
+    join_blocks,
+    result_table,
+    sentence,
+    table_lines,
+)
+from hookscope.views.view import View, filed_document
+
+if TYPE_CHECKING:
+    from hookscope.views.images.cam_sheet import CamSheet, Pixels, Tile
+    from hookscope.views.images.figures.drawing import Drawing
+
+_SHOWN = 3  # inputs of each end on a terminal; a pipe gets all
+_LEAST_TEXT = 24  # cells for a text beside the columns
+
+
+SIDE = 96  # of a picture, in pixels at 150 dots per inch; as are the lengths below
+GAP, LINE, FONT = 10, 17, 12
+NAMES = 60  # room for the words "most" and "least"
+MOST_PICTURES = 2000
+_PAPER = 235  # grey of a picture that cannot be shown
+_DARK, _LIGHT = (0, 0, 0), (255, 225, 0)  # of a frame, outside and inside: seen on any image
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+CELLS = 100  # of a text
+LETTER = 0.58  # width of one, as a share of the size of the font; more than most have
+# Lengths in pixels at 150 dots per inch; the last three are columns beside the text.
+END, VALUE, NAME = 60, 80, 200
+MOST_PIXELS = 65_500  # of a side of a JPEG file
+
+
+def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
+    """Return the ranked inputs of each unit; in a pipe one line for each.
+
+    Args:
+        result: the ranking.
+        options: where the lines are printed.
+    """
+    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    cut = options.html or not options.lists_rows
+    units = [*_unit_table(result, options)]
+    inputs = _input_table(result, options, _SHOWN if cut else None)
+    if cut and any(len(unit.most) > _SHOWN for unit in result.units):
+        text = f"The first {_SHOWN} of each end are shown; a pipe and a file (-o) have all."
+        inputs += sentence(text, options, "dim")
+    return join_blocks(
+        sentence(top_title(result), options, "bold"), units, inputs, notes, options=options
+    )
+
+
+def top_title(result: TopInputs) -> str:
+    """Return a sentence with the layer, the folder and what an activation is."""
+    how = f", {result.by} over positions" if result.by else ""
+    return (
+        f"{result.key} ({shape_text(result.shape)}) of {result.model}:"
+        f" {plural(len(result.units), result.what)}{how}, {count_text(result.rows)} inputs."
+    )
+
+
+def quantile_text(unit: RankedUnit) -> str:
+    """Return the quantiles of a unit as text."""
+    pairs = zip(QUANTILES, unit.quantiles, strict=True)
+    return ", ".join(f"{share:.0%} {number_text(value, 3)}" for share, value in pairs)
+
+
+def input_name(ranked: RankedInput) -> str:
+    """Return the last part of an input's path, with its label."""
+    name = os.path.basename(ranked.name)
+    return name if ranked.label is None else f"{name} [{ranked.label}]"
+
+
+def _unit_table(result: TopInputs, options: TextOptions) -> list[Text]:
+    titles = [f"{share:.0%}" for share in QUANTILES]
+    columns = (
+        Column(result.what),
+        *(Column(title, right=True) for title in ("least", *titles, "most", "mean")),
+    )
+    squeeze: tuple[Squeeze, ...] = (
+        *(("shorten", column.title) for column in columns[1:]),
+        *(("drop", title) for title in ("25%", "75%", "1%", "99%", "mean")),
+    )
+    rows = tuple(
+        Row(
+            (
+                Cell(str(unit.unit)),
+                number_cell(unit.least[0].value if unit.least else None),
+                *map(number_cell, unit.quantiles),
+                number_cell(unit.most[0].value if unit.most else None),
+                number_cell(unit.mean),
+            )
+        )
+        for unit in result.units
+    )
+    return table_lines(Table(columns, rows, squeeze, note=""), options)
+
+
+def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> list[Text]:
+    columns = (
+        *(Column("input"), Column(result.what, right=True), Column("end")),
+        *(Column("activation", right=True), Column("position"), Column("label")),
+        Column("row", right=True),
+    )
+    squeeze: tuple[Squeeze, ...] = (
+        ("shorten", "activation"),
+        *(("drop", title) for title in ("row", "position", "label")),
+    )
+    entries = [
+        (unit, end, ranked)
+        for unit in result.units
+        for end, inputs in (("most", unit.most), ("least", unit.least))
+        for ranked in inputs[:shown]
+    ]
+    rows = tuple(
+        Row(
+            (
+                Cell(ranked.name),
+                count_cell(unit.unit),
+                Cell(end),
+                number_cell(ranked.value),
+                Cell("" if ranked.position is None else ",".join(map(str, ranked.position))),
+                Cell("" if ranked.label is None else str(ranked.label)),
+                count_cell(ranked.row),
+            )
+        )
+        for unit, end, ranked in entries
+    )
+    table = Table(columns, rows, squeeze, note="")
+    if result.texts:
+        table = _with_texts(table, [ranked for _, _, ranked in entries], options)
+    return result_table(table, options)
+
+
+def _with_texts(table: Table, inputs: Sequence[RankedInput], options: TextOptions) -> Table:
+    """The table with the text of each row beside the columns, or below them if there is no room.
+
+    On a terminal, brackets take the place of the position.
+    """
+    hidden = {"row", *(["position"] if all(ranked.token for ranked in inputs) else [])}
+    unseen = [i for i, column in enumerate(table.columns) if column.title in hidden]
+    rows = [list(row.cells) for row in table.rows]
+    for cells in rows:
+        for i in unseen:
+            cells[i] = replace(cells[i], text="", full=cells[i].text)
+    table = replace(table, rows=tuple(Row(tuple(cells)) for cells in rows), note="text")
+    room = None
+    if options.width is not None:
+        room = _free_cells(table, options.width, options)
+        room = room if room >= _LEAST_TEXT else options.width - len(COLUMN_GAP)
+    shown = partial(visible, ascii=options.ascii)
+    notes = (Cell(marked_text(ranked, room, shown)) for ranked in inputs)
+    return replace(
+        table,
+        rows=tuple(replace(row, note=note) for row, note in zip(table.rows, notes, strict=True)),
+    )
+
+
+def _free_cells(table: Table, width: int, options: TextOptions) -> int:
+    """Cells beside the columns of a table, whose names have their usual share of the width."""
+    taken = 0
+    for i, column in enumerate(table.columns):
+        cells = [row.cells[i] for row in table.rows]
+        texts = [
+            number_text(cell.value, options.precision or DIGITS) if cell.rounded else cell.text
+            for cell in cells
+        ]
+        widest = max(cell_len(visible(text, options.ascii)) for text in (column.title, *texts))
+        if i == 0:
+            widest = min(widest, max(int(width * NAME_SHARE), len(column.title)))
+        taken += widest + len(COLUMN_GAP) if any(texts) else 0
+    return width - taken
+
+
+def draw_top_inputs(result: TopInputs, dpi: int) -> Drawing:
+    """Draw the sheet of pictures, or of texts.
+
+    Raises:
+        RequestError: the inputs are not files, or there are too many for one sheet.
+    """
+    from hookscope.views.images.figures.cam_figure import draw_cam
+    from hookscope.views.images.figures.canvas import escape_text
+
+    sheet = top_text_sheet(result, dpi, escape_text) if result.texts else top_sheet(result, dpi)
+    return replace(draw_cam(sheet, top_title(result)), kind="top")
+
+
+@dataclass(frozen=True)
+class _Square:
+    """A picture, and the edges of the image in it; None if the image cannot be shown."""
+
+    pixels: Pixels
+    box: Box | None = None
+
+
+@dataclass
+class _Pictures:
+    """The images of inputs, read once each, and why some cannot be shown."""
+
+    result: TopInputs
+    side: int
+    missing: dict[str, str] = field(default_factory=dict)
+    _read: dict[str, _Square] = field(default_factory=dict)
+
+    def of(self, ranked: RankedInput) -> Pixels:
+        """The image, fitted into a square, with a frame around the cell of its largest value."""
+        if ranked.name not in self._read:
+            self._read[ranked.name] = self._square(ranked)
+        square = self._read[ranked.name]
+        grid, part = self.result.grid, self.result.visible_part
+        if not (square.box and grid and part and ranked.position):
+            return square.pixels
+        cell = cell_box(square.box, part, grid, ranked.position)
+        return _framed(square.pixels, cell, max(self.side // SIDE, 1))
+
+    def _square(self, ranked: RankedInput) -> _Square:
+        import numpy as np
+        from PIL import Image, ImageOps
+
+        square = _Square(np.full((self.side, self.side, 3), _PAPER, np.uint8))
+        try:
+            data = Path(ranked.name).read_bytes()
+        except OSError:
+            self.missing[ranked.name] = "not at its path any more (moved or deleted)"
+            return square
+        if ranked.sha256 and hashlib.sha256(data).hexdigest() != ranked.sha256:
+            self.missing[ranked.name] = "changed since the features were extracted"
+            return square
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a picture that is too large to decode safely
+                image = ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
+        except Exception:  # pillow raises many kinds for damaged files
+            self.missing[ranked.name] = "not an image that can be decoded"
+            return square
+        scale = self.side / max(image.size)
+        size = tuple(max(round(length * scale), 1) for length in image.size)
+        method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+        pixels = np.asarray(image.resize((size[0], size[1]), method))
+        top, left = ((self.side - length) // 2 for length in pixels.shape[:2])
+        square.pixels[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
+        return _Square(square.pixels, (left, top, left + size[0], top + size[1]))
+
+
+def cell_box(
+    image: Box, part: VisiblePart, grid: tuple[int, int], position: tuple[int, ...]
+) -> Box:
+    """Return the edges of a grid cell on an image: left, top, right, bottom.
+
+    Args:
+        image: the edges of the whole image.
+        part: the part of the image that the grid covers.
+        grid: numbers of rows and columns of the grid.
+        position: row and column of the cell.
+
+    Example:
+        >>> part = {"of": "shorter side", "width": 1.0, "height": 1.0}
+        >>> cell_box((0, 0, 200, 100), part, (2, 4), (1, 0))
+        (50.0, 50.0, 75.0, 100.0)
+    """
+    left, top, right, bottom = image
+    sides = right - left, bottom - top
+    shorter = min(sides)
+    width, height = (
+        share * (side if part["of"] == SIDES else shorter)
+        for share, side in zip((part["width"], part["height"]), sides, strict=True)
+    )
+    left, top = (left + right - width) / 2, (top + bottom - height) / 2
+    row, column = position
+    down, across = height / grid[0], width / grid[1]
+    return (
+        *(left + across * column, top + down * row),
+        *(left + across * (column + 1), top + down * (row + 1)),
+    )
+
+
+def _framed(pixels: Pixels, box: Box, thickness: int) -> Pixels:
+    """A copy with a frame on the edges of a box, dark outside and light inside."""
+    import numpy as np
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(image)
+    left, top, right, bottom = map(round, box)
+    for color, outside in ((_DARK, thickness), (_LIGHT, 0)):
+        edges = (left - outside, top - outside, right - 1 + outside, bottom - 1 + outside)
+        # A cell may have no pixel of its own.
+        corner = max(edges[2], edges[0]), max(edges[3], edges[1])
+        draw.rectangle((*edges[:2], *corner), outline=color, width=thickness)
+    return np.asarray(image)
+
+
+def top_sheet(result: TopInputs, dpi: int) -> CamSheet:
+    """Return the sheet: for each unit its quantiles, the images of both ends, and their values.
+
+    An image that was moved or changed, or cannot be decoded, is an empty square; a line at the end
+    says so.
+
+    Raises:
+        RequestError: the inputs are not files, or there are too many pictures.
+    """
+    inputs = [one for unit in result.units for one in (*unit.most, *unit.least)]
+    if not any(one.sha256 for one in inputs):
+        raise RequestError(
+            f"The inputs of {result.folder} are items of a Dataset, which have no files to show.",
+            "Write the ranking as JSON: -o top.json",
+        )
+    if len(inputs) > MOST_PICTURES:
+        raise RequestError(
+            f"The sheet would have {len(inputs)} pictures, and the limit is {MOST_PICTURES}.",
+            "Name fewer --units, or a smaller --count.",
+        )
+    return _lay_out(result, dpi)
+
+
+def _lay_out(result: TopInputs, dpi: int) -> CamSheet:
+    from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label, Tile
+
+    side, gap, line, names = (max(round(n * dpi / BASE_DPI), 1) for n in (SIDE, GAP, LINE, NAMES))
+    most = max(max(len(unit.most), len(unit.least)) for unit in result.units)
+    width = names + gap + max(most * (side + gap), 7 * side)
+    pictures = _Pictures(result, side)
+    tiles: list[Tile] = []
+    labels = [Label(gap, gap, top_title(result), width - gap)]
+    y = gap + 2 * line
+    for unit in result.units:
+        text = f"{result.what} {unit.unit}: quantiles {quantile_text(unit)}"
+        labels.append(Label(gap, y, text, width - gap))
+        y += line
+        for end, inputs in (("most", unit.most), ("least", unit.least)):
+            labels.append(Label(gap, y, end, names))
+            for n, ranked in enumerate(inputs):
+                x = names + gap + n * (side + gap)
+                tiles.append(Tile(x, y, pictures.of(ranked)))
+                labels.append(Label(x, y + side + gap // 3, number_text(ranked.value, 3), side))
+                labels.append(Label(x, y + side + gap // 3 + line, input_name(ranked), side))
+            y += side + 2 * line + gap
+        y += gap
+    for text in _missing_lines(pictures.missing):
+        labels.append(Label(gap, y, text, width - gap))
+        y += line
+    font = max(round(FONT * dpi / BASE_DPI), 1)
+    return CamSheet((width, y + gap), tuple(tiles), tuple(labels), font, dpi)
+
+
+def _missing_lines(missing: dict[str, str]) -> Iterator[str]:
+    for reason in dict.fromkeys(missing.values()):
+        names = [os.path.basename(name) for name, why in missing.items() if why == reason]
+        verb = "is" if len(names) == 1 else "are"
+        more = ", ..." if len(names) > 3 else ""
+        yield f"{plural(len(names), 'image')} {verb} {reason}: {', '.join(names[:3])}{more}."
+
+
+def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> CamSheet:
+    """Return the sheet: for each unit its quantiles, and a line for each text of both ends.
+
+    Args:
+        result: the ranking of texts.
+        dpi: pixels per inch.
+        shown: escapes characters as the sheet will show them.
+
+    Raises:
+        RequestError: there are too many texts for one picture.
+    """
+    from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label
+
+    gap, line, font, end, value, name = (
+        max(round(n * dpi / BASE_DPI), 1) for n in (GAP, LINE, FONT, END, VALUE, NAME)
+    )
+    text = round(CELLS * font * LETTER)
+    width = gap + end + value + text + gap + name
+    labels = [Label(gap, gap, top_title(result), width)]
+    y = gap + 2 * line
+    for unit in result.units:
+        heading = f"{result.what} {unit.unit}: quantiles {quantile_text(unit)}"
+        labels.append(Label(gap, y, heading, width))
+        y += line
+        for title, inputs in (("most", unit.most), ("least", unit.least)):
+            labels.append(Label(gap, y, title, end))
+            for ranked in inputs:
+                at = gap + end
+                labels.append(Label(at, y, number_text(ranked.value), value))
+                labels.append(Label(at + value, y, _content(ranked, shown), text))
+                labels.append(Label(at + value + text + gap, y, input_name(ranked), name))
+                y += line
+            y += line // 2
+        y += line // 2
+    for note in result.notes:
+        labels.append(Label(gap, y, note, width))
+        y += line
+    if y + gap > MOST_PIXELS:
+        raise RequestError(
+            f"The sheet would be {y + gap} pixels high, and the limit is {MOST_PIXELS}.",
+            "Name fewer --units, or a smaller --count or --dpi.",
+        )
+    return CamSheet((width + gap, y + gap), (), tuple(labels), font, dpi)
+
+
+def _content(ranked: RankedInput, shown: Callable[[str], str]) -> str:
+    """The text, after the number of the token if it cannot be marked."""
+    text = marked_text(ranked, CELLS, shown)
+    if ranked.token is None and ranked.position is not None:
+        return f"position {ranked.position[0]}  {text}"
+    return text
+
+
+VIEW = View[TopInputs](top_lines, filed_document("top"), picture=draw_top_inputs)
