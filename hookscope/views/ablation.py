@@ -154,4 +154,4 @@ def _name(ablation: LayerAblation) -> str:
     )
 
 
-VIEW = View[Ablation](ablation_lines, filed_document("ablate"))
+VIEW: View[Ablation] = View(ablation_lines, filed_document("ablate"))

@@ -326,7 +326,7 @@ def _text(result: Attribution, number: int) -> AttributionPageText:
     return AttributionPageText(title, tuple(cells), sum_sentence(result, number))
 
 
-VIEW = View[Attribution](
+VIEW: View[Attribution] = View(
     attribution_lines,
     filed_document("attribute"),
     write_attribution_page,

@@ -129,4 +129,4 @@ def _position_text(position: list[int] | None) -> str:
     return ",".join(map(str, position or ()))
 
 
-VIEW = View[Recording](cam_lines, capture_document, columns=(*COLUMNS, NOTE))
+VIEW: View[Recording] = View(cam_lines, capture_document, columns=(*COLUMNS, NOTE))

@@ -319,4 +319,4 @@ def capture_document(capture: Recording, file: str | None = None) -> dict[str, A
     return make_document(command, {**capture.metadata, **results})
 
 
-VIEW = View[Recording](capture_lines, capture_document, columns=(*COLUMNS, NOTE))
+VIEW: View[Recording] = View(capture_lines, capture_document, columns=(*COLUMNS, NOTE))

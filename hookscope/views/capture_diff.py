@@ -168,4 +168,4 @@ def _module_lines(result: Diff) -> list[str]:
     return lines
 
 
-VIEW = View[Diff](diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+VIEW: View[Diff] = View(diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))

@@ -214,12 +214,14 @@ def features_document(features: Features) -> dict[str, Any]:
     return make_document("show", {**single, "features": features.manifest})
 
 
-VIEW = View[Features](
+VIEW: View[Features] = View(
     features_lines,
     lambda features, file: features_document(features),
     columns=(*EXTRACTION_COLUMNS, *STATISTICS_COLUMNS, NOTE),
 )
-STATISTICS = View[Recording](statistics_lines, capture_document)
-VERIFICATION = View[Verification](verification_lines, json_document("verify"))
-EXTRACTION = View[Any](lambda extraction, options: extraction_lines(extraction.manifest, options))
-EXPORTED = View[Any](lambda exported, options: exported_lines(exported.rows, options))
+STATISTICS: View[Recording] = View(statistics_lines, capture_document)
+VERIFICATION: View[Verification] = View(verification_lines, json_document("verify"))
+EXTRACTION: View[Any] = View(
+    lambda extraction, options: extraction_lines(extraction.manifest, options)
+)
+EXPORTED: View[Any] = View(lambda exported, options: exported_lines(exported.rows, options))

@@ -79,4 +79,6 @@ def _row(change: FeatureChange) -> Row:
     return Row(cells, Cell("; ".join(notes), style=ALERT_STYLE))
 
 
-VIEW = View[FeaturesDiff](features_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+VIEW: View[FeaturesDiff] = View(
+    features_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE)
+)

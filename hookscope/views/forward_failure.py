@@ -101,4 +101,4 @@ def failure_document(command: str, error: ForwardError) -> dict[str, Any]:
     return make_document(command, {**tree, **content})
 
 
-VIEW = View[ForwardError](failure_lines)
+VIEW: View[ForwardError] = View(failure_lines)

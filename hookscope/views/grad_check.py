@@ -86,4 +86,4 @@ def _index_text(index: tuple[int, ...]) -> str:
     return ",".join(map(str, index)) or "-"
 
 
-VIEW = View[GradCheck](gradcheck_lines, json_document("gradcheck"), columns=(*COLUMNS, NOTE))
+VIEW: View[GradCheck] = View(gradcheck_lines, json_document("gradcheck"), columns=(*COLUMNS, NOTE))

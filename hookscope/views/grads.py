@@ -128,4 +128,4 @@ def _row(record: Record, mark: str, notices: tuple[str, ...]) -> Row:
     return Row((*origin_cells(record), *map(number_cell, values), ratio), note)
 
 
-VIEW = View[Recording](grads_lines, capture_document, columns=(*COLUMNS, NOTE))
+VIEW: View[Recording] = View(grads_lines, capture_document, columns=(*COLUMNS, NOTE))

@@ -252,4 +252,4 @@ def _model_uri(health: Health) -> str:
 REPORT_WRITERS: dict[str, Callable[[Health], str]] = {".sarif": sarif_report, ".xml": junit_report}
 
 
-VIEW = View[Health](check_lines, json_document("check"))
+VIEW: View[Health] = View(check_lines, json_document("check"))

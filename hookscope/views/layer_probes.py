@@ -161,6 +161,6 @@ def draw_probes(result: LayerProbes) -> Drawing:
     return Drawing(figure, "probe", (f"{result.score} of {len(names)} layers",))
 
 
-VIEW = View[LayerProbes](
+VIEW: View[LayerProbes] = View(
     probe_lines, filed_document("probe"), picture=lambda result, dpi: draw_probes(result)
 )

@@ -289,7 +289,7 @@ def _cell(name: str, other: str, value: float) -> SimilarityPageCell:
     return SimilarityPageCell(number(value), level, f"{name}, {other}: {number_text(value, 6)}")
 
 
-VIEW = View[LayerSimilarity](
+VIEW: View[LayerSimilarity] = View(
     similarity_lines,
     filed_document("similar"),
     write_similarity_page,

@@ -251,7 +251,7 @@ def _cell(cell: LensCell) -> LayerMapCell:
     return LayerMapCell(token_text(best.token.text), color, "\n".join(lines))
 
 
-VIEW = View[Lens](
+VIEW: View[Lens] = View(
     lens_lines,
     filed_document("lens"),
     write_lens_page,

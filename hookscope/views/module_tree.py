@@ -303,7 +303,7 @@ def tree_document(tree: ModuleTree) -> dict[str, Any]:
     return make_document("tree", parts)
 
 
-VIEW = View[ModuleTree](
+VIEW: View[ModuleTree] = View(
     tree_lines,
     lambda tree, file: tree_document(tree),
     columns=(*tree_columns(ran=True, sources=True), NOTE),

@@ -25,4 +25,4 @@ def report_lines(page: Report, options: TextOptions) -> list[Text]:
     ]
 
 
-VIEW = View[Report](report_lines)
+VIEW: View[Report] = View(report_lines)

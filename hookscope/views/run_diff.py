@@ -158,5 +158,5 @@ def _layer_sentences(first: RunDifference, layer: RunDifference | None) -> list[
     return [(f"{text} {count_text(layer.step)} ({_where(layer)}, {layer.measure}).", "")]
 
 
-VIEW = View[RunDiff](run_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
-DIFFS = View[RunDiffs](run_diffs_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+VIEW: View[RunDiff] = View(run_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+DIFFS: View[RunDiffs] = View(run_diffs_lines, json_document("diff"), columns=(*COLUMNS, NOTE))

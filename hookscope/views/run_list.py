@@ -59,4 +59,4 @@ def run_list_document(result: RunList) -> dict[str, Any]:
     return make_document("show", {**single, **result.to_json()})
 
 
-VIEW = View[RunList](run_list_lines, lambda runs, file: run_list_document(runs))
+VIEW: View[RunList] = View(run_list_lines, lambda runs, file: run_list_document(runs))

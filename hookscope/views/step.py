@@ -117,4 +117,4 @@ def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row
     return Row((*cells, *numbers), note)
 
 
-VIEW = View[Recording](step_lines, capture_document, columns=(*COLUMNS, NOTE))
+VIEW: View[Recording] = View(step_lines, capture_document, columns=(*COLUMNS, NOTE))

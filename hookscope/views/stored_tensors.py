@@ -214,7 +214,7 @@ def _entry_document(entry: TensorEntry) -> dict[str, Any]:
     return {"index": entry.index, "value": entry.value, **tokens}
 
 
-VIEW = View[TensorView](tensor_lines)
+VIEW: View[TensorView] = View(tensor_lines)
 
 
 def statistics_lines(summaries: Sequence[TensorSummary], options: TextOptions) -> list[Text]:

@@ -351,7 +351,7 @@ def _details(result: Sweep, cell: SweepCell) -> str:
     return "\n".join(lines)
 
 
-VIEW = View[Sweep](
+VIEW: View[Sweep] = View(
     sweep_lines,
     filed_document("sweep"),
     write_sweep_page,

@@ -438,4 +438,4 @@ def _content(ranked: RankedInput, shown: Callable[[str], str]) -> str:
     return text
 
 
-VIEW = View[TopInputs](top_lines, filed_document("top"), picture=draw_top_inputs)
+VIEW: View[TopInputs] = View(top_lines, filed_document("top"), picture=draw_top_inputs)

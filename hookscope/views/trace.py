@@ -92,4 +92,4 @@ def trace_document(trace: Trace) -> dict[str, Any]:
     return make_document("trace", {**trace.metadata, **results})
 
 
-VIEW = View[Trace](trace_lines, lambda trace, file: trace_document(trace), columns=COLUMNS)
+VIEW: View[Trace] = View(trace_lines, lambda trace, file: trace_document(trace), columns=COLUMNS)

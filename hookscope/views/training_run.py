@@ -279,10 +279,10 @@ def run_document(summary: RunSummary, curves: Sequence[KeyCurves] = ()) -> dict[
     )
 
 
-VIEW = View[TrainingRun](
+VIEW: View[TrainingRun] = View(
     lambda run, options: run_lines(RunSummary.of(run), options),
     lambda run, file: run_document(RunSummary.of(run)),
 )
-SUMMARY = View[RunSummary](run_lines, lambda summary, file: run_document(summary))
-CURVES = View[KeyCurves](curve_lines)
-EXPORTED = View[ExportedRun](exported_run_lines)
+SUMMARY: View[RunSummary] = View(run_lines, lambda summary, file: run_document(summary))
+CURVES: View[KeyCurves] = View(curve_lines)
+EXPORTED: View[ExportedRun] = View(exported_run_lines)

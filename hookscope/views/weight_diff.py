@@ -172,4 +172,4 @@ def _notes(result: WeightDiff, options: TextOptions) -> list[tuple[str, str]]:
     return notes
 
 
-VIEW = View[WeightDiff](weight_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+VIEW: View[WeightDiff] = View(weight_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))

@@ -96,4 +96,4 @@ def weights_document(weights: WeightSet, summaries: Sequence[TensorSummary] = ()
     return make_document("show", {**single, "tensors": tensors or None})
 
 
-VIEW = View[WeightSet](weight_table_lines, lambda weights, file: weights_document(weights))
+VIEW: View[WeightSet] = View(weight_table_lines, lambda weights, file: weights_document(weights))

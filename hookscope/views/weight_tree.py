@@ -147,7 +147,7 @@ def _metadata(tree: WeightTree, options: TextOptions) -> list[Text]:
     return lines
 
 
-VIEW = View[WeightTree](
+VIEW: View[WeightTree] = View(
     weight_tree_lines, lambda tree, file: weight_tree_document(tree), columns=(*COLUMNS, NOTE)
 )
-HASHES = View[WeightHashes](hash_lines, json_document("tree"))
+HASHES: View[WeightHashes] = View(hash_lines, json_document("tree"))

@@ -1,17 +1,18 @@
-"""Every result is printed by the view of its type, and a view is imported when it is needed."""
+"""Every result is printed by the view that it names."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules, walk_packages
 from typing import Any
 
 import pytest
 
+import hookscope
 from hookscope.hooks.capture import Capture
 from hookscope.results.health import Health
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.results.result import Result
 from hookscope.views import display
 from hookscope.views.ablation import ablation_lines
 from hookscope.views.capture import capture_lines
@@ -24,6 +25,7 @@ from hookscope.views.step import step_lines
 from hookscope.views.stored_tensors import tensor_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
 from hookscope.views.trace import trace_lines
+from hookscope.views.view import View
 from tests.views.text import samples
 
 
@@ -71,26 +73,23 @@ def test_a_view_of_a_tensor_has_a_text() -> None:
     assert display.text(view, PIPE) == tensor_lines(view, PIPE)
 
 
-def test_subclasses_of_a_recording_share_its_view() -> None:
-    for type in (Capture, CaptureFile):
-        assert display.text.dispatch(type) is display.text.dispatch(Capture)
-        assert display.document.dispatch(type) is display.document.dispatch(Capture)
+def test_every_result_names_a_view_that_exists() -> None:
+    for module in iter_modules(hookscope.__path__, "hookscope."):
+        if module.ispkg and module.name not in ("hookscope.views",):
+            for inner in walk_packages(import_module(module.name).__path__, f"{module.name}."):
+                import_module(inner.name)
+    named = {type.view for type in subclasses(Result) if isinstance(getattr(type, "view", 0), str)}
+    assert len(named) > 25
+    for name in named:
+        assert isinstance(display.find_view(name), View), name
 
 
-@pytest.mark.parametrize("function", [lambda x: display.text(x, PIPE), display.document])
-def test_a_type_without_a_view_is_a_type_error(function: Callable[[object], Any]) -> None:
-    with pytest.raises(TypeError, match="list has no view"):
-        function([])
+def subclasses(type: type) -> Iterator[type]:
+    for child in type.__subclasses__():
+        yield child
+        yield from subclasses(child)
 
 
-def test_a_document_loads_no_view_and_no_rich() -> None:
-    code = (
-        "import sys\n"
-        "from hookscope.results.health import Health\n"
-        "from hookscope.views import display\n"
-        "display.document(Health((), (), {}, {}, {}))\n"
-        "print(*sorted(m for m in sys.modules if m in ('rich', 'torch')"
-        " or m.startswith('hookscope.views.text.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["hookscope.views.text.documents"]
+def test_a_view_without_a_document_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="TensorView has no view as a JSON document"):
+        display.document(samples.looked())

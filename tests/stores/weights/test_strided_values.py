@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from hookscope.errors import WeightsFileError
 from hookscope.stores.weights import strided_values
+from hookscope.stores.weights.strided_values import StridedValues
 from hookscope.stores.weights.tensor_location import StridedLocation, span_of
 
 NUMBERS = np.arange(20_000, dtype="<f4")
@@ -38,7 +39,7 @@ def test_any_view_is_read_as_numpy_has_it(path: Path, dims, start, windows, data
     with pytest.MonkeyPatch.context() as patch:
         for name, size in zip(("WINDOW", "_SCATTERED_WINDOW", "_SMALL_SPAN"), windows, strict=True):
             patch.setattr(strided_values, name, size)
-        values = StridedLocation(str(path), 4 * start, "float32", shape, strides).values()
+        values = StridedValues(StridedLocation(str(path), 4 * start, "float32", shape, strides))
         blocks = [block.copy() for block in values.blocks()]
         assert b"".join(block.tobytes() for block in blocks) == expected.tobytes()
         whole = values.read((...,))
@@ -58,13 +59,13 @@ def test_any_view_is_read_as_numpy_has_it(path: Path, dims, start, windows, data
 
 def test_blocks_are_of_the_asked_size(path: Path) -> None:
     location = StridedLocation(str(path), 0, "float32", (20_000,))
-    blocks = strided_values.StridedValues(location, window=4000).blocks()
+    blocks = StridedValues(location, window=4000).blocks()
     assert [len(block) for block in blocks] == [1000] * 20
 
 
 def test_a_dtype_that_numpy_cannot_read_is_an_error_for_its_values_only(path: Path) -> None:
     for dtype, count in (("float4_e2m1fn_x2", 4), ("float6_e3m2", 3)):
-        values = StridedLocation(str(path), 0, dtype, (4,)).values()
+        values = StridedValues(StridedLocation(str(path), 0, dtype, (4,)))
         with pytest.raises(WeightsFileError, match=rf"{dtype} in .* cannot be read"):
             values.blocks()
         with pytest.raises(WeightsFileError, match=rf"{dtype} in .* cannot be read"):
@@ -74,7 +75,7 @@ def test_a_dtype_that_numpy_cannot_read_is_an_error_for_its_values_only(path: Pa
 
 
 def test_a_file_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    values = StridedLocation(str(tmp_path / "gone"), 0, "float32", (4,)).values()
+    values = StridedValues(StridedLocation(str(tmp_path / "gone"), 0, "float32", (4,)))
     with pytest.raises(WeightsFileError, match="cannot be read"):
         values.read((...,))
     with pytest.raises(WeightsFileError, match="cannot be read"):
