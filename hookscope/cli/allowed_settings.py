@@ -52,13 +52,7 @@ def names_code(key: str, value: Any) -> bool:
 
 
 def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetting | None:
-    """Return why a file may not set the value of a key; None if it may.
-
-    Args:
-        key: the long name of an option.
-        setting: the value and its file.
-        user_folder: where the user's own settings are.
-    """
+    """Return why a file may not set the value of a key; None if it may."""
     file, value = setting.file, setting.value
     if not file.found:
         return None
@@ -86,11 +80,7 @@ def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetti
 
 
 def allow(user_folder: Path, file: SettingsFile) -> None:
-    """Record that a file may name code, as long as its content stays the same.
-
-    Raises:
-        StoreError: the record cannot be written.
-    """
+    """Record that a file may name code, as long as its content stays the same."""
     path = _record_of(user_folder, file.path)
     text = json.dumps({"path": str(file.path), "sha256": file.sha256})
     unfinished = path.with_suffix(f".{os.getpid()}")
@@ -106,11 +96,7 @@ def allow(user_folder: Path, file: SettingsFile) -> None:
 
 
 def revoke(user_folder: Path, file: SettingsFile) -> bool:
-    """Revoke the permission; return whether there was one.
-
-    Raises:
-        StoreError: the record cannot be removed.
-    """
+    """Revoke the permission; return whether there was one."""
     path = _record_of(user_folder, file.path)
     try:
         path.unlink()

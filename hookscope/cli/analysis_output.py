@@ -59,12 +59,7 @@ def features_output(endings: str) -> Any:
 
 
 def model_output(command: str, name: str = "output") -> Any:
-    """Return the options of the file of an analysis of a model, which is written by default.
-
-    Args:
-        command: the command, for the default in help.
-        name: the parameter of ``--output``, for a function that writes the file itself.
-    """
+    """Return the options of the file of an analysis of a model, which is written by default."""
     endings = ".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"
     return combine(
         resolution,
@@ -88,18 +83,7 @@ def _output_option(endings: str, name: str = "output") -> Any:
 def resolve_features_file(
     output: str | None, force: bool, endings: Sequence[str], folders: Sequence[str | None]
 ) -> AnalysisFile | None:
-    """Return the file to write after checking it; None for none.
-
-    Args:
-        output: the path.
-        force: replace a file that hookscope did not write.
-        endings: the supported formats.
-        folders: the features folders, in which no file is written.
-
-    Raises:
-        RequestError: the file cannot be written, or would be in one of the folders.
-        EnvironmentFault: it is a picture, and matplotlib is not installed.
-    """
+    """Return the file to write after checking it; None for none."""
     if output is None:
         return None
     path = Path(output)
@@ -116,12 +100,7 @@ def resolve_features_file(
 def resolve_model_file(
     command: str, output: str | None, force: bool, model: ModelRequest
 ) -> AnalysisFile:
-    """Return the file to write, by default ``MODEL.command.json``, after checking it.
-
-    Raises:
-        RequestError: the file cannot be written.
-        EnvironmentFault: it is a picture, and matplotlib is not installed.
-    """
+    """Return the file to write, by default ``MODEL.command.json``, after checking it."""
     from hookscope.files import output_path as outputs
 
     path = Path(output) if output else outputs.default_path(model.stem, command, ".json")

@@ -15,23 +15,13 @@ from hookscope.files.suggestions import did_you_mean
 
 
 def suggest_command(word: str, names: Iterable[str]) -> str:
-    """Return ``Did you mean ...?`` for an unknown command, or an empty string.
-
-    Args:
-        word: what was typed.
-        names: the commands, and whatever else it may stand for.
-    """
+    """Return ``Did you mean ...?`` for an unknown command, or an empty string."""
     line = command_for(word)
     return f"Did you mean 'hookscope {line}'?" if line else did_you_mean(word, names)
 
 
 class Commands(Mapping[str, Command]):
-    """Commands by name, each imported from the file of its name when it is first used.
-
-    Args:
-        package: the package of the files.
-        groups: titles of groups, each with its commands and their summaries, in order.
-    """
+    """Commands by name, each imported from the file of its name when it is first used."""
 
     def __init__(self, package: str, groups: Mapping[str, Mapping[str, str]]):
         self.package = package
@@ -53,12 +43,7 @@ class Commands(Mapping[str, Command]):
 
 
 class Group(click.Group):
-    """The group of commands.
-
-    Args:
-        examples: command lines for the help.
-        topics: the help topics and their summaries.
-    """
+    """The group of commands."""
 
     commands: Commands  # type: ignore[assignment]
     command_class = Command

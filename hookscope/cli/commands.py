@@ -121,14 +121,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has sections and ends with examples.
-
-    Args:
-        examples: command lines that run in a clone of the project; ``-h`` shows the first ones.
-        main: the options that ``-h`` shows, by their keys.
-        notes: further sections of the help: titles with rows of terms and meanings.
-        topics: help topics on values of the options.
-    """
+    """A command whose help has sections and ends with examples."""
 
     context_class = Context
 
@@ -339,11 +332,7 @@ def settings_of(ctx: click.Context) -> Any:
 
 
 def check_refused(ctx: click.Context) -> None:
-    """Print notes on ignored files; raise if a file sets an effective value that it may not.
-
-    Raises:
-        SettingsError: a file that was found sets it, and no stronger source does.
-    """
+    """Print notes on ignored files; raise if a file sets an effective value that it may not."""
     for path in settings_of(ctx).ignored:
         ctx.obj.note(f"{path} belongs to another user and is ignored; --config {path} reads it")
     for name, refusal in ctx.meta[REFUSED].items():

@@ -111,13 +111,7 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 
 
 def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> None:
-    """Store the names and types of a model's layers for completion.
-
-    Args:
-        model: the spec of the model.
-        layers: name and type of each layer.
-        complete: whether these are all layers; otherwise they are added to the stored ones.
-    """
+    """Store the names and types of a model's layers for completion."""
     matches = dict(layers) if complete else dict(_recall(model)) | dict(layers)
     text = "".join(f"{name}\t{type_}\n" for name, type_ in matches.items())
     path = _cache_file(model)

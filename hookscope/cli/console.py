@@ -75,12 +75,7 @@ class Console:
     # Results
 
     def show(self, result: Shown, file: str | None = None) -> None:
-        """Print a result: as text, with ``--csv`` its table, or with ``--json`` as a document.
-
-        Args:
-            result: of a type that ``views.display`` knows.
-            file: where the result was written, for its document.
-        """
+        """Print a result: as text, with ``--csv`` its table, or with ``--json`` as a document."""
         from hookscope.views import display
 
         if self.json:
@@ -413,11 +408,7 @@ def _side(variable: str, side: int, usual: int, stream: TextIO | None = None) ->
 
 
 def prepare_streams() -> Callable[[], None]:
-    """Let both streams accept any text: characters that an encoding lacks become ASCII.
-
-    Returns:
-        A function that makes the streams what they were.
-    """
+    """Let both streams accept any text: characters that an encoding lacks become ASCII."""
     codecs.register_error("hookscope", _spell)
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     errors = {name: getattr(stream, "errors", None) for name, stream in before.items()}

@@ -17,17 +17,7 @@ _MODELS = (".py", ".pt", ".pth", ".pt2")  # may follow an input of the same kind
 
 
 def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[str]) -> None:
-    """Raise an error if arguments are left, or the files of a pattern take the model's place.
-
-    Args:
-        ctx: the context of the command.
-        typed: all arguments of the command, as the shell passed them.
-        extra: those that are neither options nor arguments of the command.
-
-    Raises:
-        RequestError: several files follow a repeatable option, which takes one value each time.
-        click.UsageError: there are other arguments that the command does not take.
-    """
+    """Raise an error if arguments are left, or the files of a pattern take the model's place."""
     flag, files = _option_with_files(ctx.command, typed)
     if flag and (extra or _stands_for_model(flag, files)):
         raise RequestError(

@@ -93,15 +93,7 @@ def short_help_option(text: Callable[[click.Context], str]) -> click.Option:
 def short_help(
     ctx: click.Context, examples: Iterable[tuple[str, str]], title: str, rows: Rows, more: str
 ) -> str:
-    """Return the help of one screen.
-
-    Args:
-        ctx: the context of the command.
-        examples: command lines and what they show, of which the first few short ones are shown.
-        title: the title of the rows.
-        rows: commands, or arguments and the main options, each with its meaning.
-        more: the last paragraph, on where to find the rest.
-    """
+    """Return the help of one screen."""
     formatter = ctx.make_formatter()
     assert isinstance(formatter, Formatter)
     ctx.command.format_usage(ctx, formatter)

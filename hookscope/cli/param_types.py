@@ -20,12 +20,7 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 
 
 class ParsedValue(click.ParamType[Any]):
-    """A value that a function parses; its ValueError says what is wrong.
-
-    Args:
-        name: the placeholder of the value in the help.
-        parse: takes the typed text, or a number or list of a settings file.
-    """
+    """A value that a function parses; its ValueError says what is wrong."""
 
     def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
         self.name = name
@@ -75,12 +70,7 @@ class InputName(FileName):
 
 
 class CommaList(ParsedValue):
-    """One or more of several choices, separated by commas: ``output,input``.
-
-    Args:
-        choices: the values.
-        aliases: what is suggested for other words; see ``did_you_mean``.
-    """
+    """One or more of several choices, separated by commas: ``output,input``."""
 
     def __init__(self, *choices: str, aliases: Mapping[str, str] | None = None) -> None:
         super().__init__("list", self._split)
@@ -115,12 +105,7 @@ class CommaList(ParsedValue):
 
 
 class Choice(click.Choice[str]):
-    """One of several choices; the error suggests those that resemble a wrong value.
-
-    Args:
-        choices: the values.
-        aliases: other names of some of them; see ``did_you_mean``.
-    """
+    """One of several choices; the error suggests those that resemble a wrong value."""
 
     def __init__(self, choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> None:
         super().__init__(list(choices))

@@ -80,15 +80,7 @@ def run_recording(
 
 
 def writes_file(ctx: click.Context, output: str = "output") -> bool:
-    """Whether the command writes a file: of --output and --no-output the stronger source counts.
-
-    Args:
-        ctx: the context of the command.
-        output: the parameter of ``--output``.
-
-    Raises:
-        click.UsageError: both come from the same source.
-    """
+    """Whether the command writes a file: of --output and --no-output the stronger source counts."""
     if not ctx.params["no_output"]:
         return True
     source = ctx.get_parameter_source(output) or ParameterSource.DEFAULT

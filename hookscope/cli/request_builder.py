@@ -51,11 +51,7 @@ OPTIONS: Mapping[str, type] = {
 
 
 def build_request(command: str, values: Mapping[str, Any]) -> Request:
-    """Return the request that the options of ``command`` make.
-
-    Raises:
-        HookscopeError: a value is wrong, or some do not go together.
-    """
+    """Return the request that the options of ``command`` make."""
     options: object = None
     if command in OPTIONS:
         options = build_part(OPTIONS[command], values)  # for its checks; the API makes its own

@@ -34,15 +34,7 @@ _REPOSITORY = (".git", ".hg")  # the root of a repository has one of them
 
 
 class SettingsFile(NamedTuple):
-    """A settings file, read once.
-
-    Attributes:
-        path: where it is.
-        sha256: of the bytes that ``table`` was parsed from.
-        table: what it holds.
-        found: whether it was found in the working folder or above it. The user's own file and one
-            named with ``--config`` are not.
-    """
+    """A settings file, read once."""
 
     path: Path
     sha256: str
@@ -90,17 +82,7 @@ class Settings(NamedTuple):
 
 
 def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Settings:
-    """Read the user's file and the project's file above ``start``; the project's wins.
-
-    Args:
-        vocabulary: returns what the files may name; called only if there is a file, since it
-            imports all commands.
-        user_folder: where the user's own file is.
-        start: the working folder; None if it was deleted.
-
-    Raises:
-        SettingsError: a file cannot be read, or names something that does not exist.
-    """
+    """Read the user's file and the project's file above ``start``; the project's wins."""
     ignored: list[Path] = []
     user = user_folder / FILE_NAME
     own = _read(user, ignored, found=False) if user.is_file() else None
@@ -113,11 +95,7 @@ def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Setti
 
 
 def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
-    """Read ``path`` and no other file.
-
-    Raises:
-        SettingsError: the file cannot be read, or names something that does not exist.
-    """
+    """Read ``path`` and no other file."""
     if not path.is_file():
         kind = "is a folder" if path.is_dir() else "does not exist"
         raise SettingsError(
@@ -217,16 +195,7 @@ def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> Set
 
 
 def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFile | None:
-    """Read a file once, so that the hash is that of the parsed content.
-
-    Args:
-        path: the file.
-        ignored: gets the path if the file belongs to another user; None to read it nevertheless.
-        found: see ``SettingsFile``.
-
-    Returns:
-        None for a file of another user, and for a ``pyproject.toml`` without a table of ours.
-    """
+    """Read a file once, so that the hash is that of the parsed content."""
     try:
         with path.open("rb") as opened:
             foreign = ignored is not None and _is_foreign(path, opened.fileno())

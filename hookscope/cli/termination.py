@@ -17,11 +17,7 @@ _NAMES = ("SIGTERM", "SIGHUP")
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal asked the process to end.
-
-    Args:
-        number: of the signal.
-    """
+    """A signal asked the process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

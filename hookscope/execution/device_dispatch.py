@@ -50,18 +50,6 @@ def dispatch(
 
     Weights that do not fit into memory are written to a temporary folder, which is removed with the
     model.
-
-    Args:
-        module: a model that may be changed.
-        device_map: ``auto``, ``balanced``, ``balanced_low_0`` or ``sequential``, as in accelerate
-            and transformers.
-        max_memory: maximum bytes of weights on a device, by ``cpu``, ``mps`` or ``cuda:0``; other
-            devices take what is free.
-
-    Raises:
-        EnvironmentFault: there is no such device.
-        StoreError: the weights do not fit on the disk.
-        ModelError: accelerate cannot dispatch the model.
     """
     model = unwrapped(module)
     blocks = unsplit(model)
@@ -97,10 +85,7 @@ def unsplit(model: nn.Module) -> list[str]:
     """Return the classes whose modules must stay on one device, such as residual blocks.
 
     Their own computations would otherwise get tensors of several devices. Models of transformers
-    name the classes. In other models, a module may be split if it is a list that runs its parts one
-    after another (a ``Sequential``, a ``ModuleList``). A module with a stack, which is two or more
-    blocks of one class in such a list, may be split if its parent has at most two modules of its
-    class and is not a list. No other module with parts may be split.
+    name the classes.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> unsplit(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))

@@ -54,12 +54,6 @@ def describe_effect(
     - ``drift``: with ``compare``, the change of each recorded tensor. The first entry of a capture
       is the first edited tensor, because tensors before it do not change; with edited weights, it
       has all tensors.
-
-    Args:
-        prepared: the model, its input and its interventions.
-        run: the run with edits.
-        rerun: records a run of a prepared model.
-        compare: whether to record the run without edits, for ``drift``.
     """
     interventions = prepared.interventions
     if not interventions:

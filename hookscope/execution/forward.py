@@ -25,12 +25,7 @@ def forward(
     capture: Capture | None = None,
     call: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Any:
-    """Call the model once, with the arguments in ``call`` or, by default, with fresh ones.
-
-    Raises:
-        ForwardError: the model raised; names the module that was running and the last
-            tensor that was recorded in ``capture``.
-    """
+    """Call the model once, with the arguments in ``call`` or, by default, with fresh ones."""
     args, kwargs = call or prepared.fresh_call()
     try:
         return prepared.run(args, kwargs)
@@ -41,12 +36,7 @@ def forward(
 
 
 def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
-    """Run a loss backward.
-
-    Raises:
-        LossError: nothing that the loss depends on requires grad.
-        ForwardError: autograd raised.
-    """
+    """Run a loss backward."""
     if not loss.requires_grad:
         raise LossError(
             "Nothing that the loss depends on requires grad: every parameter is frozen, and the"

@@ -24,13 +24,7 @@ _REFUSALS = ("is not implemented", "once_differentiable", "differentiate twice")
 
 @dataclass(frozen=True)
 class GradientPenalty:
-    """A gradient penalty, and the gradients that it was computed from.
-
-    Attributes:
-        value: the penalty, with its graph.
-        norms: Euclidean norm of the score's gradient for each sample, all inputs together.
-        gradients: gradient of the score at each input, by the input's path.
-    """
+    """A gradient penalty, and the gradients that it was computed from."""
 
     value: Tensor
     norms: tuple[float, ...]
@@ -39,15 +33,6 @@ class GradientPenalty:
 
 def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]]) -> GradientPenalty:
     """Return the penalty of ``score`` at ``inputs``. Its graph includes the parameters.
-
-    Args:
-        score: one number, the sum of the scores of the samples.
-        inputs: floating-point tensors that require grad, with the batch as first dimension. A
-            tensor with one dimension or none is a single sample.
-
-    Raises:
-        LossError: the score does not depend on the inputs, or their batch sizes differ.
-        ForwardError: an operator of the model cannot be differentiated twice.
 
     Example:
         >>> x = torch.ones(2, 4, requires_grad=True)

@@ -26,9 +26,6 @@ def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterat
     Restored are every module's mode, the buffers (batch normalisation changes its own in train
     mode), the ``.grad`` of every parameter and buffer, and the states of the random generators of
     torch, numpy and Python. Another thread that enters such a block waits until this one ends.
-
-    Yields:
-        Whether some module is in another mode within the block than before.
     """
     # Seeding excludes other threads: the state is stored while none of them runs the model.
     with without_compilation(module), seeded(module, seed):

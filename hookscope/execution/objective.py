@@ -29,13 +29,7 @@ from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss that a run differentiates.
-
-    Attributes:
-        compute: computes the loss of a prepared model and its output.
-        raw: whether the loss is taken of the output without softmax or sigmoid.
-        penalty: name of the gradient penalty that takes the loss as its score; None for none.
-    """
+    """The loss that a run differentiates."""
 
     compute: Callable[[Prepared, Any], Loss]
     raw: bool = False
@@ -43,11 +37,7 @@ class Objective:
 
 
 def resolve_loss(request: LossRequest) -> Objective:
-    """Return the objective for a request. The file of a custom loss is run here.
-
-    Raises:
-        LossError: there is no such loss or penalty, or the options contradict each other.
-    """
+    """Return the objective for a request. The file of a custom loss is run here."""
     target, reduction, raw, penalty = (
         request.target,
         request.reduction,
@@ -84,13 +74,6 @@ def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) 
     """Run the model forward and the loss, or its penalty, backward, while ``recorder`` records.
 
     The recorder's capture gets the output, attached to its graph.
-
-    Returns:
-        The entries of the metadata: ``loss``, and ``penalty`` if there is one.
-
-    Raises:
-        LossError: the loss or its target does not fit, or there is nothing to differentiate.
-        ForwardError: the model raised, forward or backward.
     """
     capture = recorder.capture
     inputs: list[tuple[TensorPath, Tensor]] = []

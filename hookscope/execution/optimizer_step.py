@@ -37,11 +37,7 @@ class OptimizerSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer of ``parameters``.
-
-        Raises:
-            RequestError: torch rejects an argument.
-        """
+        """Return the optimizer of ``parameters``."""
         try:
             return self.kind(parameters, **self.arguments)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -56,9 +52,6 @@ def resolve_optimizer(
     name: str, lr: float | None, opt_args: Mapping[str, Any] | None
 ) -> OptimizerSpec:
     """Return the optimizer that ``name`` means, its arguments read by their annotations.
-
-    Raises:
-        RequestError: there is no such argument, or a value cannot be read.
 
     Example:
         >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
@@ -86,14 +79,6 @@ def take_step(
 
     The step is for all parameters that require grad. For those of the chosen layers the capture
     gets the gradient and the update, which is the value after the step minus the one before.
-
-    Returns:
-        The entries of the metadata: ``loss`` and ``optimizer``.
-
-    Raises:
-        LossError, ForwardError: as for gradients.
-        RequestError: no parameter requires grad, or torch rejects an argument.
-        CheckFailed: the gradients and updates take more than ``max_bytes``.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:

@@ -36,24 +36,7 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model with its layers and its input, ready to run.
-
-    Attributes:
-        loaded: the model as it was loaded.
-        module: the model that runs, on its device and in its dtype.
-        layers: the selected layers.
-        value: the arguments: a tuple of positional arguments, a dict of keyword arguments, a pair
-            of both, or the only argument.
-        sources: the origin of each input, for the metadata.
-        seed: seed of the random generators.
-        device: the device of the input.
-        dtype: name of the model's dtype.
-        train: whether the model runs in train mode.
-        interventions: edits and user hooks.
-        recipe: the preprocessing of image files; None if there are none.
-        generate: number of tokens that a language model generates; None to call it once.
-        positions: by layer, the positions that are recorded; all of a layer that is not in it.
-    """
+    """A model with its layers and its input, ready to run."""
 
     loaded: LoadedModel
     module: nn.Module
@@ -115,13 +98,6 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
 
     The input may be a ``Batch`` that was built for another model. A live module is copied before it
     is moved to another device or dtype.
-
-    Args:
-        request: the request.
-        loaded: the model, if it is loaded already.
-
-    Raises:
-        RequestError: the request does not fit the model or this machine.
     """
     run, interventions = request.run, request.interventions
     hooks = load_user_hooks(
@@ -193,12 +169,7 @@ def _selected(
 
 
 def select_layers(selection: LayerSelection, module: nn.Module, spec: str) -> tuple[Layer, ...]:
-    """Return the selected layers of ``module``, which errors call ``spec``.
-
-    Raises:
-        LayerError: a pattern matches nothing.
-        RequestError: single positions are selected.
-    """
+    """Return the selected layers of ``module``, which errors call ``spec``."""
     parsed = selection.parsed_in(names_in(module), positions=False)
     return _select(selection, [name for name, _ in parsed], module, spec)
 
@@ -291,12 +262,7 @@ def _to_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -
 
 
 def check_generation(module: nn.Module, spec: str, steps: int, method: str | None) -> None:
-    """Check that a model can generate ``steps`` tokens.
-
-    Raises:
-        RequestError: the model has no ``generate``, ``steps`` is not positive, or another method
-            is chosen.
-    """
+    """Check that a model can generate ``steps`` tokens."""
     if steps < 1:
         raise RequestError(f"{steps!r} is not a valid number of tokens.", "Use 1 or more.")
     if not callable(getattr(module, "generate", None)):

@@ -23,21 +23,14 @@ def prompt_tokens(loaded: LoadedModel, value: Any) -> tuple[PromptTokens, ...]:
     These are ``input_ids`` and ``decoder_input_ids``, and the first argument of another model that
     takes text, if they are integers of shape (N, L). Positions where the attention mask is 0 are
     padding.
-
-    Args:
-        loaded: the model.
-        value: the call value.
     """
     arguments = _named_arguments(loaded, value)
     return tuple(_tokens_of(loaded, name, ids, mask) for name, ids, mask in _ids(loaded, arguments))
 
 
 def describe_arguments(loaded: LoadedModel, value: Any) -> dict[str, Any]:
-    """Return the metadata of the arguments of a call: ``arguments``, and ``tokens`` if it has some.
-
-    Args:
-        loaded: the model.
-        value: the call value.
+    """Return the metadata of the arguments of a call: ``arguments``, and ``tokens`` if it has
+    some.
     """
     arguments = [
         {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}

@@ -24,11 +24,6 @@ class Provenance:
     """The metadata of a run. The error of a user hook in its block gets the capture with metadata.
 
     At the end of the block, padding is left out of the statistics of the capture.
-
-    Attributes:
-        metadata: returns the metadata.
-        capture: set it after the recording, because a hook may fail in a later run that only
-            verifies.
     """
 
     def __init__(self, command: str, prepared: Prepared, options: Mapping[str, Any]) -> None:
@@ -49,13 +44,7 @@ class Provenance:
 
 
 def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that all recordings have. The same command gives the same metadata.
-
-    Args:
-        command: name of the command, such as ``capture``.
-        prepared: the model and its input.
-        options: the options that are not the defaults, as plain values.
-    """
+    """Return the metadata that all recordings have. The same command gives the same metadata."""
     loaded = prepared.loaded
     return {
         "command": command,

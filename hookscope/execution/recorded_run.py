@@ -38,14 +38,7 @@ _SWITCHED = "switched it between train and eval mode"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The result of a run.
-
-    Attributes:
-        capture: the recording, with the model's output.
-        values: the editor of values.
-        gradients: the editor of gradients; None for a run without a backward pass.
-        metadata: the entries about the loss, a penalty, an optimizer and attention.
-    """
+    """The result of a run."""
 
     capture: Capture
     values: Editor
@@ -61,22 +54,7 @@ def run_forward(
     stop: StopPoint | None = None,
     file: RecordingFile | None = None,
 ) -> RecordedRun:
-    """Run the model once and record values, those of edited layers before and after the edit.
-
-    Args:
-        prepared: the model and its input.
-        kinds: what to record.
-        max_bytes: the maximum to record.
-        stop: where the run ends; None to run the whole model.
-        file: receives values that are beyond what is kept in memory.
-
-    Raises:
-        ForwardError: the model raised.
-        HookError: a user hook raised; carries what had been recorded.
-        CheckFailed: more than ``max_bytes`` would be recorded.
-        EditError: an edit does not fit its layer, or changed nothing.
-        StoreError: the file cannot be written.
-    """
+    """Run the model once and record values, those of edited layers before and after the edit."""
     sink = _sink(prepared, max_bytes, file)
     recorder = Recorder(prepared.module, prepared.layers, kinds, sink=sink, caches=True)
     interventions = forward_interventions(
@@ -119,13 +97,7 @@ def _sink(prepared: Prepared, max_bytes: int | None, file: RecordingFile | None)
 def run_backward(
     prepared: Prepared, kinds: Iterable[str], objective: Objective, max_bytes: int | None = None
 ) -> RecordedRun:
-    """Run the model and a loss backward and record gradients, before and after their edits.
-
-    Raises:
-        LossError: the loss or its target does not fit the output.
-        ForwardError, HookError, CheckFailed, EditError: as for ``run_forward``, and in the
-            backward pass.
-    """
+    """Run the model and a loss backward and record gradients, before and after their edits."""
     recorder = Recorder(
         prepared.module,
         prepared.layers,
@@ -141,12 +113,7 @@ def run_backward(
 def run_step(
     prepared: Prepared, objective: Objective, optimizer: OptimizerSpec, max_bytes: int | None = None
 ) -> RecordedRun:
-    """Run the model, a loss backward and one step of an optimizer; restore the parameters.
-
-    Raises:
-        RequestError: no parameter requires grad, or torch rejects an argument.
-        LossError, ForwardError, HookError, CheckFailed, EditError: as for ``run_backward``.
-    """
+    """Run the model, a loss backward and one step of an optimizer; restore the parameters."""
     sink = CaptureSink(max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, sink=sink)
     work = partial(take_step, prepared, recorder, objective, optimizer, max_bytes)

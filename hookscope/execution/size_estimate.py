@@ -30,11 +30,6 @@ def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> Tri
     """Run a copy of the model on the meta device; return None if that fails.
 
     Caches and counters of the model do not change.
-
-    Args:
-        prepared: the model and its input.
-        kinds: what is to be recorded.
-        follow: also find the order of the calls.
     """
     forward_kinds = {kind.removesuffix(".grad") for kind in kinds}
     try:
@@ -65,19 +60,6 @@ def check_recording_size(
 
     The code of a live module runs an extra time only if there is a limit or the run is to stop, and
     so does that of a small model on a small input.
-
-    Args:
-        prepared: the model and its input.
-        kinds: what is to be recorded. A gradient has the size of its tensor.
-        max_bytes: the maximum to record.
-        stop: whether the run ends early; None if it does once the order of the calls is known.
-
-    Returns:
-        The order of the calls; None if it may depend on data, or is of no use because ``stop`` is
-        False.
-
-    Raises:
-        CheckFailed: the recording would take more than ``max_bytes``.
     """
     kinds = frozenset(kinds)
     measured = not prepared.positions  # they depend on values

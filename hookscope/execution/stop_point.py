@@ -18,12 +18,7 @@ from hookscope.specs.request import Request
 
 @dataclass(frozen=True)
 class StopPoint:
-    """Where a run ends: after the last calls of the selected layers.
-
-    Attributes:
-        order: the calls of a run; None if they are not known, so that the run ends after the first
-            call of each layer.
-    """
+    """Where a run ends: after the last calls of the selected layers."""
 
     order: CallOrder | None
 
@@ -63,13 +58,7 @@ def wants_stop(request: Request, options: CaptureOptions, prepared: Prepared) ->
 
 
 def find_stop_point(stop: bool | None, order: CallOrder | None) -> StopPoint | None:
-    """Return where the run ends; None if the whole model runs.
-
-    Args:
-        stop: what ``wants_stop`` returned.
-        order: the order of the calls, if it is known. Without a request the run ends only where
-            later calls are known not to exist, and some module would follow.
-    """
+    """Return where the run ends; None if the whole model runs."""
     known = order is not None and order.later and order.is_certain
     if stop or (stop is None and known):
         return StopPoint(order)

@@ -37,16 +37,7 @@ from hookscope.tensors.nested import as_call, map_tensors
 
 @dataclass(frozen=True)
 class CallOrder:
-    """The calls of the selected layers in every run of a model on inputs of the same shapes.
-
-    Attributes:
-        calls: number of calls of each layer that runs, by name.
-        last: name and number of the call that ends last.
-        later: modules whose first call begins after that one, in order; a module inside another
-            one of them is left out.
-        is_certain: whether the model does not ask where tensors are. Those of the pass are on
-            another device than those of a run.
-    """
+    """The calls of the selected layers in every run of a model on inputs of the same shapes."""
 
     calls: Mapping[str, int]
     last: tuple[str, int]
@@ -56,13 +47,7 @@ class CallOrder:
 
 @dataclass(frozen=True)
 class TrialPass:
-    """What a pass showed.
-
-    Attributes:
-        capture: the shapes and dtypes of what is recorded; its tensors are on the meta device.
-        order: None if no layer ran, the calls may depend on data or were not followed.
-        doubt: why they may depend on data; empty if they do not.
-    """
+    """What a pass showed."""
 
     capture: Capture
     order: CallOrder | None
@@ -79,17 +64,7 @@ def record_shapes(
     caches: bool = False,
     watch: _CallWatch | None = None,
 ) -> Capture:
-    """Run a model and return the shapes and dtypes of what its layers give.
-
-    Args:
-        module: on ``device``.
-        layers: those to record.
-        kinds: ``output``, ``input``.
-        value: the call value, which is moved to ``device``.
-        device: the meta device for a run without values.
-        caches: also record the tensors in caches of transformers.
-        watch: receives the calls of its modules too.
-    """
+    """Run a model and return the shapes and dtypes of what its layers give."""
     args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to(device)))
     recorder = Recorder(module, layers, kinds, sink=ShapeSink(), caches=caches)
     with grad_mode(False), recorder as capture:
@@ -102,15 +77,7 @@ def record_shapes(
 
 
 class TrialModel:
-    """A copy of a model on the meta device; its passes change nothing in the model.
-
-    Args:
-        module: the model.
-        layers: the selected layers.
-        train: whether it runs in train mode.
-        seed: of the random generators.
-        follow: also find the order of the calls, of modules outside the selected ones too.
-    """
+    """A copy of a model on the meta device; its passes change nothing in the model."""
 
     def __init__(
         self,
@@ -131,11 +98,7 @@ class TrialModel:
         self._watched = _outer_layers(every, names) if follow else []
 
     def run(self, kinds: Iterable[str], value: Any, *, caches: bool = False) -> TrialPass:
-        """Run the copy on inputs of the shapes of ``value``.
-
-        Raises:
-            Exception: the model reads values, does not support the meta device, or fails anyway.
-        """
+        """Run the copy on inputs of the shapes of ``value``."""
         watch = _CallWatch(self._layers, self._watched) if self._watched else None
         # With the model's own generators, so that a draw on a GPU by name changes nothing either.
         with seeded(self._model, self._seed):
@@ -167,12 +130,7 @@ def _outer_layers(layers: Sequence[Layer], selected: Collection[str]) -> list[La
 
 
 class _CallWatch(CallSubscriber):
-    """Follows the calls of a pass.
-
-    Attributes:
-        doubt: the first reason why they may depend on data; empty if there is none.
-        reads_device: whether the model asks for the device, or the memory, of a tensor.
-    """
+    """Follows the calls of a pass."""
 
     def __init__(self, selected: Sequence[Layer], watched: Sequence[Layer]) -> None:
         self._selected = {layer.module for layer in selected}

@@ -29,16 +29,6 @@ def verify_output_unchanged(
 
     PyTorch's attention leaves its fast path if there are hooks or a function mode. If the outputs
     differ, the model runs again without the fast path, and a note says so if they then agree.
-
-    Args:
-        prepared: the model and its input.
-        output: the output of the first run.
-        excuse_noise: only warn if two runs without hooks differ too.
-        recorded: number of tensors that the first run recorded, for the error if the second fails.
-
-    Raises:
-        CheckFailed: some tensor of the output differs.
-        ForwardError: the model raised, which it did not in the first run.
     """
     with second_run(recorded):
         _compare_outputs(prepared, output, excuse_noise)
@@ -76,11 +66,7 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
 
 @contextmanager
 def second_run(recorded: int) -> Iterator[None]:
-    """Add to the error of a model in the block that the run before it succeeded.
-
-    Args:
-        recorded: number of tensors that the first run recorded.
-    """
+    """Add to the error of a model in the block that the run before it succeeded."""
     try:
         yield
     except ForwardError as error:
@@ -124,15 +110,7 @@ def bit_identical(a: Tensor, b: Tensor) -> bool:
 
 
 def check_single_thread(recorder: Recorder, why: str) -> None:
-    """Check that no other thread called the model during a run that changed its state.
-
-    Args:
-        recorder: recorded the run. It does not see calls of layers that were not chosen.
-        why: what was changed; empty if nothing was.
-
-    Raises:
-        HookscopeError: another thread called it. The result of that call may be wrong.
-    """
+    """Check that no other thread called the model during a run that changed its state."""
     if why and recorder.called_elsewhere:
         raise HookscopeError(
             f"Another thread called the model during the run, which {why}. The result of that call"
@@ -143,11 +121,7 @@ def check_single_thread(recorder: Recorder, why: str) -> None:
 
 
 def check_all_ran(capture: Capture) -> None:
-    """Check that every matched layer ran.
-
-    Raises:
-        CheckFailed: names the first that did not, and the likely cause.
-    """
+    """Check that every matched layer ran."""
     not_executed, matched = capture.coverage.not_executed, capture.coverage.matched
     if not_executed:
         first = not_executed[0]

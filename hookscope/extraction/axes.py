@@ -14,14 +14,7 @@ from hookscope.tensors.image_grid import find_image_grid
 
 @dataclass(frozen=True)
 class Axes:
-    """The dimensions of a tensor whose first dimension is the rows.
-
-    Attributes:
-        channel: the dimension of the channels; None if a row is a single number.
-        positions: all others but the first.
-        kind: ``space`` for maps, ``tokens``, or None if there are no positions.
-        prefix: number of tokens before those of the image's grid; None if no grid was recognized.
-    """
+    """The dimensions of a tensor whose first dimension is the rows."""
 
     channel: int | None
     positions: tuple[int, ...] = ()
@@ -47,11 +40,6 @@ def infer_axes(type: str, shape: tuple[int, ...], image: tuple[int, int] | None 
     Maps are (N, C, H, W), or (N, H, W, C) if only that layout has the image's aspect ratio. A class
     whose name ends in ``1d`` returns maps of one dimension, (N, C, L), whose positions are also
     ``space``. Tokens are (N, L, C), vectors (N, C).
-
-    Args:
-        type: class name of the module.
-        shape: of one row.
-        image: height and width of the model's input, if it is an image.
 
     Example:
         >>> infer_axes("Conv2d", (512, 7, 7)).positions

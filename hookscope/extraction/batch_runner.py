@@ -69,13 +69,7 @@ class WaitTimes:
 
 @dataclass
 class RunProgress:
-    """Rows done, bytes written, inputs skipped, and where the time went.
-
-    Attributes:
-        total: rows of the whole run, those of earlier runs included.
-        earlier: rows that earlier runs did.
-        rows: rows that this run did.
-    """
+    """Rows done, bytes written, inputs skipped, and where the time went."""
 
     total: int
     earlier: int = 0
@@ -98,21 +92,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """Runs the model on one batch after another.
-
-    Attributes:
-        module: on its device, in its dtype.
-        layers: those to record.
-        kinds: ``output``, ``input``.
-        columns: what they return, by key.
-        last: the call of one of the layers after which a pass ends; None for the whole pass.
-        seed: for random numbers in the model; combined with the number of a batch's first row.
-        device: of the module.
-        dtype: of floating-point inputs; None to leave them.
-        autocast: dtype of ``torch.autocast``; None for none.
-        channels_last: whether inputs of four dimensions get this memory format.
-        skip_bad: skip inputs that cannot be used.
-    """
+    """Runs the model on one batch after another."""
 
     module: nn.Module
     layers: Sequence[Layer]
@@ -223,12 +203,6 @@ def run_batches(
     """Run the model on ``batches``, those of ``shards`` in order, and store the results.
 
     ``earlier`` is the number of rows that earlier runs did: progress is counted from there.
-
-    Raises:
-        InputError: an input cannot be used, and ``skip_bad`` is not set.
-        ForwardError: the model raised.
-        CheckFailed: its tensors differ from those of the shape probe.
-        StoreError: a shard cannot be written.
     """
     state = RunProgress(earlier + sum(shard.rows for shard in shards), earlier)
     remaining = iter(shards)

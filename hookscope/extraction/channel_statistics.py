@@ -41,12 +41,6 @@ def histogram(parts: Tensor) -> Tensor:
     """Count the values of the last dimension of ``parts`` in the bins of ``HISTOGRAM_EDGES``.
 
     A value on an edge is counted in the bin above it. NaN is not counted.
-
-    Args:
-        parts: (N, C, P).
-
-    Returns:
-        int32, (N, C, 99).
     """
     count = len(HISTOGRAM_EDGES) + 1
     edges = torch.tensor(HISTOGRAM_EDGES, device=parts.device, dtype=parts.dtype)
@@ -93,19 +87,7 @@ def bin_centers(numbers: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """Statistics of each of C channels. NaN and infinite values are counted, and else ignored.
-
-    Attributes:
-        count: number of finite values, int64.
-        mean: of the finite values, float64; 0 if there are none.
-        std: their population standard deviation, float64; NaN if there are none.
-        min, max: float64; inf and -inf if there are none.
-        zeros, positive, nan, inf: number of such values, int64.
-        bins: number of values in each fine bin, int64, (C, W).
-        first_bin: number of the first of those bins, int64, ().
-        top_values: the largest values, one per input, float64, (C, K).
-        top_rows: the rows of these inputs, int64, (C, K); -1 if there are fewer inputs.
-    """
+    """Statistics of each of C channels. NaN and infinite values are counted, and else ignored."""
 
     count: Tensor
     mean: Tensor
@@ -247,9 +229,6 @@ class ChannelStatistics:
 
 class DatasetStatistics:
     """Statistics of several layers' channels, by key.
-
-    Args:
-        top: number of top inputs stored for each channel.
 
     Example:
         >>> statistics = DatasetStatistics()

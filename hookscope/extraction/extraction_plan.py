@@ -67,18 +67,7 @@ NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What a run over a dataset will do.
-
-    Attributes:
-        runner: runs the model on each batch.
-        sink: stores the results of each batch.
-        read: reads the rows of batches.
-        batches: returns the batches of the rows of a shard.
-        batch: rows per batch; some batches may be smaller.
-        shards: all of them, done or not.
-        settings: everything that the bytes of the results depend on, as plain values.
-        coverage: which of the selected modules run.
-    """
+    """What a run over a dataset will do."""
 
     runner: BatchRunner
     sink: BatchSink
@@ -91,11 +80,7 @@ class ExtractionPlan:
 
 
 def check_devices(request: Request, options: ExtractOptions, group: ProcessGroup) -> None:
-    """Check that ``--device-map`` can be used with the processes and the other options.
-
-    Raises:
-        RequestError: it cannot.
-    """
+    """Check that ``--device-map`` can be used with the processes and the other options."""
     if request.run.device_map is not None and group.local_world > 1:
         raise RequestError(
             f"--device-map spreads the model over all devices of a machine, and {group.local_world}"
@@ -113,17 +98,7 @@ def check_devices(request: Request, options: ExtractOptions, group: ProcessGroup
 def plan_extraction(
     request: Request, options: ExtractOptions, group: ProcessGroup
 ) -> ExtractionPlan:
-    """Prepare the model and the rows, and plan the run.
-
-    Args:
-        request: the model, the layers and the inputs.
-        options: how the inputs are read, and what is stored.
-        group: the processes of the run.
-
-    Raises:
-        ModelError, LayerError, InputError, RequestError: a spec, a pattern or a file is wrong.
-        ForwardError: the model itself raised.
-    """
+    """Prepare the model and the rows, and plan the run."""
     inputs, specs, digest = _inputs(request, options)
     run = replace(request.run, device=_device(request.run.device, group))
     prepared, rows = prepare_rows(replace(request, run=run), options, inputs)

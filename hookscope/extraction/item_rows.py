@@ -39,16 +39,7 @@ _ORDER = "To resume a run, or to share it between processes, each row must alway
 
 @dataclass(frozen=True)
 class DatasetItems:
-    """The items of a user's Dataset or DataLoader.
-
-    Attributes:
-        dataset: has items and a length.
-        name: its name in messages.
-        run: runs user code.
-        collate: the collate function of the user's DataLoader; None for torch's default.
-        batch: batch size of the user's DataLoader.
-        numbers: the items that become rows.
-    """
+    """The items of a user's Dataset or DataLoader."""
 
     dataset: Any
     name: str
@@ -59,17 +50,7 @@ class DatasetItems:
 
 
 def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:
-    """Return the items of an input; None if the input is files.
-
-    Args:
-        input: a Dataset, a DataLoader, or specs of files or of a Python object.
-        every: take every N-th item.
-        seed: for random numbers in user code.
-
-    Raises:
-        ModelError: user code raised; names file and line.
-        InputError: the Dataset has no order, length or items, or is not the only input.
-    """
+    """Return the items of an input; None if the input is files."""
     if input is None:
         return None
     specs = [input] if isinstance(input, str | os.PathLike) else input
@@ -132,18 +113,7 @@ def _check_order(loader: DataLoader[Any], name: str) -> None:
 
 
 class ItemRows(Dataset[Row]):
-    """Items, one per row, each read with a seed of its own.
-
-    Attributes:
-        labelled: whether items are pairs of an input and a label.
-        label_type: the class of a label that cannot be stored.
-
-    Args:
-        items: the items.
-        loaded: the model.
-        recipe: returns the channels and the recipe of images.
-        seed: for random numbers.
-    """
+    """Items, one per row, each read with a seed of its own."""
 
     def __init__(
         self,
@@ -214,11 +184,7 @@ class ItemRows(Dataset[Row]):
         return [LABEL] if self.labelled and not self.label_type else []
 
     def first(self, skip_bad: bool) -> Any:
-        """Return the first item that can be used.
-
-        Raises:
-            InputError: there is none, or one before it is bad and ``skip_bad`` is not set.
-        """
+        """Return the first item that can be used."""
         for row in (self[i] for i in range(len(self))):
             if row.value is not None:
                 return row.value
@@ -227,11 +193,7 @@ class ItemRows(Dataset[Row]):
         raise InputError(f"None of the {len(self)} items can be used.", row.entry["skipped"])
 
     def arrange(self, values: Sequence[Any]) -> Any:
-        """Collate items to a call value.
-
-        Raises:
-            InputError: they cannot be collated.
-        """
+        """Collate items to a call value."""
         items = self._items
         try:
             if collate := items.collate:

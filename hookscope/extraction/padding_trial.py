@@ -20,11 +20,6 @@ def tolerates_padding(runner: BatchRunner, rows: TextRows, one: Any, other: Any)
 
     Same up to rounding: they may differ by the square root of the dtype's epsilon, as a share of
     the largest value of the text. A model that ignores the attention mask differs by far more.
-
-    Args:
-        runner: runs the model.
-        rows: collates texts.
-        one, other: the values of two texts of different length.
     """
     if not (rows.can_pad(one) and rows.can_pad(other)):
         return False

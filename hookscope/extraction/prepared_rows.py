@@ -49,13 +49,7 @@ _BATCHES_IN_MEMORY = 4
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """The rows of a dataset, ready to be read.
-
-    Attributes:
-        dataset: one input per row.
-        placeholder: zeros in the shape of one input; of texts the first one.
-        arrange: collates the values of rows to a call value.
-    """
+    """The rows of a dataset, ready to be read."""
 
     dataset: ImageRows | ItemRows | TextRows
     placeholder: Any
@@ -189,13 +183,6 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
     """The largest power of two whose estimated results and inputs fit into ``memory``.
 
     It must not depend on the number of cores or processes: a run may be resumed with another one.
-
-    Args:
-        value: the call value of one row.
-        row_bytes: size of the results of one row.
-        memory: in bytes.
-        rows: number of rows of the dataset.
-        device: type of the model's device; a CPU gets batches that stay in its caches.
     """
     input_bytes = sum(tensor.nbytes for _, tensor in walk(as_call(value)))
     held = _BATCHES_IN_MEMORY + (device == "cuda")

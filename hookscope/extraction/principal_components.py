@@ -26,13 +26,7 @@ _FIT_VALUES = 2**26  # in memory for all layers together: 256 MiB, and twice tha
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """The directions in which vectors vary most, in descending order of variance.
-
-    Attributes:
-        mean: of the vectors, float32, (D,).
-        components: orthonormal, float32, (K, D); the largest entry of each is positive.
-        variance: explained by each component, divided by n - 1, float32, (K,).
-    """
+    """The directions in which vectors vary most, in descending order of variance."""
 
     mean: Tensor
     components: Tensor
@@ -76,9 +70,6 @@ def fit_layers(
     """Fit each layer's components on the rows in ``batches`` and write them to ``location``.
 
     Vectors with NaN or infinite values are ignored.
-
-    Raises:
-        LayerError: too few vectors are left.
     """
     collected: dict[str, list[Tensor]] = {key: [] for key in reducers}
     for batch in batches:

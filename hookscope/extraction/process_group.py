@@ -27,16 +27,7 @@ _POLL_INTERVAL = 0.05  # seconds
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process and its place in the group of processes of the run.
-
-    Attributes:
-        rank: its number.
-        world: number of processes.
-        local_rank: its number on this machine.
-        local_world: number of processes on this machine.
-        restarted: whether the launcher restarted it after a process had died.
-        store: the launcher's key-value store, which outlives a restart; None if unknown.
-    """
+    """This process and its place in the group of processes of the run."""
 
     rank: int = 0
     world: int = 1

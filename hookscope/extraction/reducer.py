@@ -38,16 +38,7 @@ ReducedRows = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Reducer:
-    """Applies a reduction to the rows of one layer. Results are keyed by a suffix to its key.
-
-    Attributes:
-        reduction: which reduction.
-        key: key of the layer's tensor, for errors.
-        axes: its dimensions.
-        varies: whether rows differ in their number of tokens.
-        places: whether ``max`` also returns the index of each maximum.
-        project: for ``pca``, maps vectors (N, D) to components (N, K); None before fitting.
-    """
+    """Applies a reduction to the rows of one layer. Results are keyed by a suffix to its key."""
 
     reduction: Reduction
     key: str
@@ -57,12 +48,7 @@ class Reducer:
     project: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, rows: Tensor, mask: Tensor | None = None) -> ReducedRows:
-        """Return the reduced ``rows``; the first dimension stays.
-
-        Args:
-            rows: (N, ...).
-            mask: bool, (N, P): False at the positions that are padding; None without padding.
-        """
+        """Return the reduced ``rows``; the first dimension stays."""
         name = self.reduction.name
         whole = self.whole and name in (MEAN, MAX, TOPK)
         real = None if whole else token_mask(self.axes, rows, mask)
@@ -101,11 +87,7 @@ def make_reducer(
     axes: Axes,
     varies: bool = False,
 ) -> Reducer:
-    """Return the reducer of a layer's rows of ``shape``; see ``Reducer`` for ``varies``.
-
-    Raises:
-        LayerError: the reduction does not apply to such rows; names the layer and the reason.
-    """
+    """Return the reducer of a layer's rows of ``shape``; see ``Reducer`` for ``varies``."""
 
     def error(reason: str) -> LayerError:
         shape_text = "x".join(map(str, shape)) or "one number"
@@ -269,14 +251,6 @@ def largest_values(parts: Tensor, count: int, mask: Tensor | None = None) -> tup
 
     Equal values keep their order on every device, which ``torch.topk`` does not guarantee. NaN is
     smaller than any other value.
-
-    Args:
-        parts: (..., P).
-        count: how many, at most P.
-        mask: bool, of the shape of ``parts``; where it is False, values come after all others.
-
-    Returns:
-        Values of the dtype of ``parts``, and int32 (int64 for more than 2**31 numbers).
     """
     index_dtype = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
     order = _sort_keys(parts)

@@ -50,15 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows collated to a call value.
-
-    Attributes:
-        rows: their numbers.
-        value: the call value.
-        entries: the lines of the rows in the table of inputs, without the numbers.
-        bad: the indices in the batch of placeholders.
-        tokens: the number of tokens of each text, with padding; None if there are no texts.
-    """
+    """Rows collated to a call value."""
 
     rows: Sequence[int]
     value: Any
@@ -85,14 +77,7 @@ class RowBatch:
 
 
 class ImageRows(Dataset[Row]):
-    """Images, decoded and preprocessed as a plain capture does it.
-
-    Args:
-        files: one per row.
-        recipe: how an image becomes a tensor.
-        channels: 3, or 1 for greyscale.
-        decode: makes an image of a file's bytes.
-    """
+    """Images, decoded and preprocessed as a plain capture does it."""
 
     def __init__(
         self, files: Sequence[InputEntry], recipe: Recipe, channels: int, decode: Decode
@@ -122,13 +107,7 @@ class ImageRows(Dataset[Row]):
 
 
 def make_decoder(mode: str, side: int) -> Decode:
-    """Return the function that decodes the bytes of an image file.
-
-    Args:
-        mode: ``exact`` gives the same pixels as a plain capture. ``fast`` lets libjpeg scale a JPEG
-            down by 2, 4 or 8 while it decodes, to at least twice ``side``.
-        side: pixels of the longer side of the model's input.
-    """
+    """Return the function that decodes the bytes of an image file."""
     return decode_image if mode == DECODINGS[0] else partial(_decode_fast, side)
 
 
@@ -138,14 +117,7 @@ def _decode_fast(side: int, data: bytes, name: str, channels: int) -> Image.Imag
 
 
 class Collator:
-    """Collates rows; a placeholder of zeros replaces inputs that cannot be used.
-
-    Args:
-        arrange: collates the values of rows to a call value.
-        placeholder: zeros in the shape of one value.
-        count_tokens: takes a call value, returns the number of tokens of each text; None if the
-            rows are no texts.
-    """
+    """Collates rows; a placeholder of zeros replaces inputs that cannot be used."""
 
     def __init__(
         self,
@@ -187,12 +159,7 @@ class _Numbered(Dataset[tuple[int, Row]]):
 def load_batches(
     rows: Dataset[Row], batches: Iterable[Sequence[int]], collate: Collator, workers: int, pin: bool
 ) -> Generator[RowBatch]:
-    """Yield the batches in order, read ahead by ``workers`` processes, two batches each.
-
-    Raises:
-        InputError: rows cannot be collated because their shapes differ.
-        HookscopeError: a worker process has died, or a batch cannot be received from one.
-    """
+    """Yield the batches in order, read ahead by ``workers`` processes, two batches each."""
     options: dict[str, Any] = {"collate_fn": collate}
     if workers and "fork" in multiprocessing.get_all_start_methods():
         options = {

@@ -34,16 +34,7 @@ FEW, MORE = 2, 3  # numbers of rows of the two passes
 
 @dataclass(frozen=True)
 class RecordColumn:
-    """What is recorded of each row under one key.
-
-    Attributes:
-        record: the tensor's record; its shape is that of two rows.
-        dim: the dimension of the rows.
-        shape: of one row's tensor.
-        dtype: of its values.
-        tokens: the dimension of ``shape`` whose size is the number of tokens of the text; None if
-            all inputs give one shape.
-    """
+    """What is recorded of each row under one key."""
 
     record: Record
     dim: int
@@ -64,13 +55,7 @@ class RecordColumn:
 
 @dataclass(frozen=True)
 class TextLengths:
-    """Texts of two lengths, which show the dimension of the tokens.
-
-    Attributes:
-        tokens: number of tokens of the inputs of the first two passes.
-        other: the call value of ``FEW`` texts of another length.
-        other_tokens: their number of tokens.
-    """
+    """Texts of two lengths, which show the dimension of the tokens."""
 
     tokens: int
     other: Any
@@ -79,14 +64,7 @@ class TextLengths:
 
 @dataclass(frozen=True)
 class ShapeProbe:
-    """What a model returns for each row.
-
-    Attributes:
-        columns: in execution order.
-        last: name and number of the call of a selected module that ends last; None if the order
-            may depend on data.
-        coverage: which of the selected modules ran.
-    """
+    """What a model returns for each row."""
 
     columns: tuple[RecordColumn, ...]
     last: tuple[str, int] | None
@@ -106,20 +84,6 @@ def probe_shapes(
     """Run ``module`` on the meta device, or with real values if that fails.
 
     It runs in eval mode, as it will over the dataset, and its state is restored.
-
-    Args:
-        module: on its device.
-        layers: those to record.
-        kinds: ``output``, ``input``.
-        make_inputs: takes a number of rows, returns their call value in the model's dtype.
-        seed: for random numbers in the model.
-        autocast: dtype of ``torch.autocast``; None for none.
-        texts: another number of tokens; None if all inputs have one shape.
-
-    Raises:
-        ForwardError: the model raised.
-        InputError: it takes one input at a time.
-        LayerError: a layer's tensor has no dimension of the rows.
     """
     values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
     with preserve_model_state(module, train=False, seed=seed):
@@ -195,11 +159,7 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
 
 
 def _text_column(column: RecordColumn, other: Capture, texts: TextLengths) -> RecordColumn:
-    """The column with the dimension of the tokens.
-
-    Raises:
-        LayerError: the shape depends on the number of tokens in another way.
-    """
+    """The column with the dimension of the tokens."""
     record = column.record
     tensor = other.get(record.key)
     shape: list[int] = [] if tensor is None else list(tensor.shape)

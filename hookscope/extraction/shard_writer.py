@@ -66,13 +66,7 @@ class ShardWriter(Protocol):
 
 
 class ShardFile:
-    """Writes the rows of one shard to a safetensors file.
-
-    Args:
-        location: the folder of results.
-        shard: its rows.
-        columns: what is stored of each row.
-    """
+    """Writes the rows of one shard to a safetensors file."""
 
     def __init__(self, location: Location, shard: Shard, columns: Sequence[StoredColumn]) -> None:
         self.location = location
@@ -165,10 +159,6 @@ class BackgroundWriter:
 
     The entry of a finished shard is written to ``.parts`` at once: a later run resumes from it.
     Leaving the block waits until all batches are written, unless an exception leaves it.
-
-    Args:
-        location: the folder of the shards.
-        begin: makes the writer of a shard.
     """
 
     def __init__(self, location: Location, begin: Callable[[Location, Shard], ShardWriter]) -> None:
@@ -191,11 +181,7 @@ class BackgroundWriter:
             self._raise()
 
     def put(self, batch: PendingBatch) -> None:
-        """Hand a batch over; waits while two others wait.
-
-        Raises:
-            StoreError: an earlier batch could not be written.
-        """
+        """Hand a batch over; waits while two others wait."""
         self._raise()
         self._queue.put(batch)
 

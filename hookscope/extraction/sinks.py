@@ -128,17 +128,7 @@ class BatchSink(Protocol):
 
 
 class RowSink:
-    """Stores every row, whole or reduced.
-
-    Args:
-        columns: what is recorded of each row.
-        storage: what is stored of it.
-        image: height and width of the model's input, if it is an image.
-        length: the number of tokens of all texts; None if they differ, or if there are no texts.
-
-    Attributes:
-        reducers: by the key of a column; empty if rows are stored whole.
-    """
+    """Stores every row, whole or reduced."""
 
     def __init__(
         self,

@@ -13,15 +13,7 @@ _LARGEST = 127
 
 
 class StorageCast:
-    """Converts values to the dtype in which they are stored.
-
-    Args:
-        dtype: ``float16``, ``bfloat16`` or ``int8``.
-
-    Attributes:
-        lost: number of finite values that became infinite; for int8, the number of values that are
-            not finite as float32.
-    """
+    """Converts values to the dtype in which they are stored."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype

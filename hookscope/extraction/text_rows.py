@@ -35,12 +35,7 @@ _SEARCHED = 256
 
 @dataclass(frozen=True)
 class TextDataset:
-    """The texts of several tables in order.
-
-    Attributes:
-        tables: the tables.
-        every: every how many-th text is used, from the first.
-    """
+    """The texts of several tables in order."""
 
     tables: Sequence[TextTable]
     every: int
@@ -57,16 +52,7 @@ class TextDataset:
 
 
 class TextRows(Dataset[Row]):
-    """Texts, each tokenized alone: the value of a row is the call value of one text.
-
-    Args:
-        texts: the texts.
-        recipe: the tokenizer.
-        max_tokens: longer texts are cut to it; None to leave them.
-
-    Raises:
-        InputError: the tokenizer cannot cut texts.
-    """
+    """Texts, each tokenized alone: the value of a row is the call value of one text."""
 
     def __init__(self, texts: TextDataset, recipe: TextRecipe, max_tokens: int | None) -> None:
         if max_tokens is not None and recipe.truncate is None:
@@ -121,11 +107,7 @@ class TextRows(Dataset[Row]):
         return list(dict.fromkeys(name for table in self._texts.tables for name in table.columns))
 
     def first(self, skip_bad: bool) -> Any:
-        """Return the value of the first text that can be used.
-
-        Raises:
-            InputError: there is none, or one before it is bad and ``skip_bad`` is not set.
-        """
+        """Return the value of the first text that can be used."""
         for row in (self[i] for i in range(len(self))):
             if row.value is not None:
                 return row.value
@@ -149,14 +131,7 @@ class TextRows(Dataset[Row]):
     def batches(
         self, shard: Shard, size: int, most_tokens: int | None, padded: bool
     ) -> Iterator[Sequence[int]]:
-        """Yield the rows of a shard in batches of texts of nearly the same length.
-
-        Args:
-            shard: the rows.
-            size: texts of a batch, at most.
-            most_tokens: tokens of a batch of several texts, with padding, at most.
-            padded: whether texts of different lengths may be in one batch.
-        """
+        """Yield the rows of a shard in batches of texts of nearly the same length."""
         for block in shard.batches(size * _SORTED_BATCHES):
             self._read = {row: self._tokenize(row) for row in block}
             lengths = {row: read.entry.get("tokens", 0) for row, read in self._read.items()}
@@ -173,11 +148,7 @@ class TextRows(Dataset[Row]):
             yield batch
 
     def arrange(self, values: Sequence[Any]) -> Any:
-        """Join the values of texts to the call value of a batch, padded on the right.
-
-        Raises:
-            InputError: their tensors differ in more than their length.
-        """
+        """Join the values of texts to the call value of a batch, padded on the right."""
         longest = max(map(token_count, values))
         padded = [self._padded(value, longest) for value in values]
         tensors = [[tensor for _, tensor in walk(as_call(value))] for value in padded]

@@ -18,13 +18,7 @@ def axes_of(column: RecordColumn, image: tuple[int, int] | None) -> Axes:
 
 
 def has_tokens(column: RecordColumn, axes: Axes, length: int | None) -> bool:
-    """Whether the positions of a column are the tokens of the text.
-
-    Args:
-        column: the column.
-        axes: its dimensions.
-        length: the number of tokens of all texts; None if they differ, or if there are no texts.
-    """
+    """Whether the positions of a column are the tokens of the text."""
     if column.tokens is not None:
         return True
     return axes.kind == TOKENS and column.shape[axes.positions[0] - 1] == length

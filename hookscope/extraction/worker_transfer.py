@@ -23,9 +23,6 @@ def check_open_files(workers: int) -> None:
     """Check that enough files can be opened for worker processes.
 
     Beyond the limit a thread of ``multiprocessing`` would fail, and print a traceback.
-
-    Raises:
-        HookscopeError: there are too few.
     """
     needed = 10 + 6 * workers  # measured: 16 with one worker, 16 with two, 36 with five
     copies: list[int] = []
@@ -45,12 +42,7 @@ def check_open_files(workers: int) -> None:
 
 
 class PackedBatch:
-    """A batch as bytes.
-
-    Args:
-        data: the batch, pickled; its tensors are in shared memory.
-        unshared: why they are not; empty if they are.
-    """
+    """A batch as bytes."""
 
     def __init__(self, data: bytes, unshared: str = "") -> None:
         self.unshared = unshared
@@ -58,11 +50,7 @@ class PackedBatch:
         self._batch: Any = None
 
     def unpack(self) -> Any:
-        """Return the batch.
-
-        Raises:
-            HookscopeError: its shared memory cannot be opened.
-        """
+        """Return the batch."""
         if self._data is not None:
             try:
                 self._batch, self._data = pickle.loads(self._data), None
@@ -83,11 +71,7 @@ class PackedBatch:
 
 
 class Packer:
-    """A collate function for workers that packs what another collate function returns.
-
-    Args:
-        collate: that function.
-    """
+    """A collate function for workers that packs what another collate function returns."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate

@@ -29,13 +29,6 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
 
     A link stays a link, to the new file. The mode of the new file follows the umask. What killed
     processes left of earlier writes to ``path`` is removed.
-
-    Args:
-        path: the file to replace.
-        repair: the end of the error's hint.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
     """
     target = Path(os.path.realpath(path))
     scratch = lock = None
@@ -58,20 +51,12 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> int:
-    """Write a text file that ends with a line end; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write a text file that ends with a line end; return its size in bytes."""
     return write_bytes(path, f"{encodable(text)}\n".encode())
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
-    """Write a file; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write a file; return its size in bytes."""
     with replacement_file(path, "Choose another path.") as scratch:
         return scratch.write_bytes(content)
 

@@ -15,10 +15,6 @@ class BackgroundHash:
     A thread that only reads and hashes hardly holds the interpreter's lock, and the model then
     finds its weights in the cache of the operating system.
 
-    Args:
-        compute: returns the hash.
-        arguments: the arguments of ``compute``.
-
     Example:
         >>> BackgroundHash(str.lower, "AF1349B9").result()
         'af1349b9'
@@ -40,11 +36,7 @@ class BackgroundHash:
             self._error = error
 
     def result(self) -> str:
-        """Return the hash, after it is computed.
-
-        Raises:
-            Exception: what ``compute`` raised, such as OSError for a file that cannot be read.
-        """
+        """Return the hash, after it is computed."""
         if self._process == os.getpid():
             self._thread.join()
         elif self._result is None and self._error is None:  # the thread is not in a forked process

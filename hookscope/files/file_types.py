@@ -202,11 +202,7 @@ def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
 
 
 def check_zip(path: str) -> tuple[str, str]:
-    """Return what makes the zip archive ``path`` unreadable, with a hint; empty if nothing does.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return what makes the zip archive ``path`` unreadable, with a hint; empty if nothing does."""
     with open(path, "rb") as file:
         _, kind, hint = _zip_names(file)
     return kind, hint

@@ -39,16 +39,6 @@ def list_files(
     A folder stands for the images in it (by suffix, sorted by name, without subfolders). A path
     that exists is taken as it is even if it contains ``*``, ``?`` or ``[``; otherwise these make it
     a glob, whose matches are sorted by name. ``**`` crosses folders.
-
-    Args:
-        spec: a path or a glob.
-        hint: the hint of the error if no file has a similar name.
-        usable: whether each must be readable and not empty.
-        there: whether a single file must exist.
-
-    Raises:
-        InputError: a file is missing, or empty or unreadable and should be ``usable``, a folder
-            holds no image, or a glob matches nothing.
     """
     path = os.path.expanduser(spec)
     if os.path.isdir(path):
@@ -120,11 +110,7 @@ def _kind(entry: str) -> str:
 
 
 def check_file(file: str, hint: str = "", usable: bool = True) -> str:
-    """Return ``file`` after checking it; see ``list_files``.
-
-    Raises:
-        InputError: it is missing, or it is empty or unreadable and should be ``usable``.
-    """
+    """Return ``file`` after checking it; see ``list_files``."""
     path = Path(file)
     if not os.path.exists(file):
         no_folder = (

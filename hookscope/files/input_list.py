@@ -52,11 +52,7 @@ class InputEntry:
     columns: Columns = ()
 
     def read(self) -> bytes:
-        """Return the bytes of the file.
-
-        Raises:
-            InputError: it cannot be read, or not all of it.
-        """
+        """Return the bytes of the file."""
         try:
             size = os.path.getsize(self.path) if self.size is None else self.size
             if size > _MOST:  # a sparse file may be larger than the disk
@@ -75,15 +71,7 @@ class InputEntry:
 
 
 def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputEntry]:
-    """Return the inputs that ``specs`` stand for, in order.
-
-    Args:
-        specs: files, folders, globs, lists, archives.
-        skip_bad: take a missing file of a list as an input that cannot be used.
-
-    Raises:
-        InputError: a file is missing or of another kind, or there is none.
-    """
+    """Return the inputs that ``specs`` stand for, in order."""
     found: list[InputEntry] = []
     for spec in specs:
         there = not (skip_bad and _is_list(spec))
@@ -105,13 +93,6 @@ def check_entries(specs: Iterable[str], *, skip_bad: bool = False) -> None:
     """Check the inputs that ``list_entries`` will return, before torch is imported.
 
     Lists and archives are not opened: reading them twice could take minutes.
-
-    Args:
-        specs: files, folders, globs; others are left out.
-        skip_bad: only check that the files exist.
-
-    Raises:
-        InputError: a file is missing, empty or of another kind, or there is none.
     """
     named = [spec for spec in specs if not is_listing(spec)]
     entries = list_entries(named) if named else []

@@ -32,11 +32,6 @@ def near_files(
 ) -> str:
     """Return the hint for a path that does not exist.
 
-    Args:
-        path: as the user typed it.
-        otherwise: the hint if no name in its folder is similar, and the folder has no runs.
-        pattern: what a suggested name must match.
-
     Example:
         >>> near_files("no/such.py", "Check the name and the folder.")
         'Check the name and the folder.'

@@ -32,11 +32,7 @@ class ArrayEntry(NamedTuple):
 
 
 def write_arrays(path: Path, ending: str, entries: Iterable[ArrayEntry]) -> None:
-    """Write ``entries`` as ``.npy``, which has exactly one array, or as ``.npz``.
-
-    Raises:
-        ValueError: two names in an archive are the same, or one is too long.
-    """
+    """Write ``entries`` as ``.npy``, which has exactly one array, or as ``.npz``."""
     if ending == NPY:
         [entry] = entries
         with path.open("wb") as file:
@@ -49,16 +45,7 @@ def write_arrays(path: Path, ending: str, entries: Iterable[ArrayEntry]) -> None
 
 
 def check_single(keys: Iterable[str], ending: str, what: str) -> None:
-    """Check that there is exactly one array if the file is a ``.npy`` file.
-
-    Args:
-        keys: of the arrays.
-        ending: of the file.
-        what: what the arrays are, in the plural.
-
-    Raises:
-        RequestError: there are several arrays, or none.
-    """
+    """Check that there is exactly one array if the file is a ``.npy`` file."""
     names = list(keys)
     if ending != NPY or len(names) == 1:
         return

@@ -149,23 +149,13 @@ def _has_comment(path: Path) -> bool:
 
 
 def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
-    """Return the header of a safetensors file, and the offset of its data.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has no such header.
-    """
+    """Return the header of a safetensors file, and the offset of its data."""
     with open(path, "rb") as file:
         return header_in(file)
 
 
 def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """Return the same for a file that is open at its beginning.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has no such header.
-    """
+    """Return the same for a file that is open at its beginning."""
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= HEADER_LIMIT:
         raise ValueError("no header of safetensors")
@@ -179,9 +169,6 @@ def recording_ending(path: Path) -> str:
     """Return the suffix of the file of a recording, which determines its format.
 
     A name without a suffix is that of a safetensors file.
-
-    Raises:
-        RequestError: recordings are not written in that format.
     """
     if path.suffix.lower() in PICTURE_SUFFIXES:
         raise RequestError(
@@ -193,21 +180,13 @@ def recording_ending(path: Path) -> str:
 
 
 def check_ending(path: Path, *endings: str) -> None:
-    """Check that the suffix of a name matches the format that is written.
-
-    Raises:
-        RequestError: it has another suffix. A name without a suffix is accepted.
-    """
+    """Check that the suffix of a name matches the format that is written."""
     if path.suffix:
         known_ending(path, endings)
 
 
 def known_ending(path: Path, endings: Sequence[str]) -> str:
-    """Return the suffix of a file in lower case, which determines its format.
-
-    Raises:
-        RequestError: it is not one of ``endings``.
-    """
+    """Return the suffix of a file in lower case, which determines its format."""
     ending = path.suffix.lower()
     if ending not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
@@ -219,11 +198,7 @@ def known_ending(path: Path, endings: Sequence[str]) -> str:
 
 
 def picture_ending(path: Path) -> str:
-    """Return the suffix of an image file, which determines its format.
-
-    Raises:
-        RequestError: images are not written in that format.
-    """
+    """Return the suffix of an image file, which determines its format."""
     ending = path.suffix.lower()
     if ending not in PICTURE_SUFFIXES:
         raise RequestError(
@@ -234,11 +209,7 @@ def picture_ending(path: Path) -> str:
 
 
 def table_ending(path: Path) -> str:
-    """Return the suffix of an exported file, which determines its format.
-
-    Raises:
-        RequestError: there is no export to that format.
-    """
+    """Return the suffix of an exported file, which determines its format."""
     return known_ending(path, TABLES)
 
 
@@ -246,9 +217,6 @@ def check_run_export(path: Path, force: bool) -> bool:
     """Check that the export of a run can be written; return whether it replaces a file.
 
     A folder is created where there is none; the event file in it has a name of its own.
-
-    Raises:
-        RequestError: its suffix is of no such format, or ``check_output`` raises.
     """
     suffix = path.suffix.lower()
     if path.is_dir() or not suffix:
@@ -262,11 +230,7 @@ def check_run_export(path: Path, force: bool) -> bool:
 
 
 def check_report_output(path: Path, force: bool) -> bool:
-    """Check that a report of findings can be written; return whether it replaces a file.
-
-    Raises:
-        RequestError: its suffix is of no such format, or ``check_output`` raises.
-    """
+    """Check that a report of findings can be written; return whether it replaces a file."""
     suffix = path.suffix.lower()
     if suffix not in REPORT_MARKS:
         raise RequestError(
@@ -279,18 +243,7 @@ def check_report_output(path: Path, force: bool) -> bool:
 def check_output(
     path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX
 ) -> bool:
-    """Check that ``path`` can be written; return whether it replaces a file.
-
-    Args:
-        path: the file to be written.
-        force: whether a file that hookscope did not write may be replaced.
-        option: the option that named the file, for the hint.
-        suffix: the type of the file: ``.safetensors``, ``.html``, ``.json``, or that of an image.
-
-    Raises:
-        RequestError: the folder is missing or not writable, ``path`` is not a plain file, or it
-        exists, hookscope did not write it, and ``force`` is not given.
-    """
+    """Check that ``path`` can be written; return whether it replaces a file."""
     if str(path) == "-":
         raise RequestError(
             "The output cannot be '-'.", "Give a file name: stdout is used for the summary."

@@ -84,15 +84,7 @@ class GlobalNames:
         self._names: dict[str, str] = {}
 
     def add(self, module: str, name: str = "") -> str:
-        """Add a global and return its dotted name, which is the same object each time.
-
-        Args:
-            module: of the global; or its whole name.
-            name: in the module.
-
-        Raises:
-            LongPickle: the name is too long, or there are too many.
-        """
+        """Add a global and return its dotted name, which is the same object each time."""
         if len(module) + len(name) > _LONGEST_GLOBAL:
             raise LongPickle(f"it names a global of more than {_LONGEST_GLOBAL:,} characters")
         dotted = f"{module}.{name}" if name else module
@@ -108,14 +100,6 @@ def list_globals(file: IO[bytes]) -> list[str]:
     """Return the dotted names of a pickle's globals, each once, in the order of their first use.
 
     A name that is computed while the pickle is loaded is returned as ``?``.
-
-    Args:
-        file: a pickle, or a file of ``torch.save`` (in its old format, the pickle of the object is
-            read).
-
-    Raises:
-        LongPickle: it has more than ``MOST_INSTRUCTIONS``, or a value is too long.
-        DamagedPickle: it ends early, or is not a pickle.
 
     Example:
         >>> import collections, pickle

@@ -40,15 +40,7 @@ class GlobalName(NamedTuple):
 
 
 class OpaqueObject:
-    """An object that a pickle would build by running code, which was not run.
-
-    Attributes:
-        name: the dotted name of its class, or of the function that returns it.
-        arguments: what the class or the function would have been called with.
-        state: what would have been set on it: usually its attributes by name; None without.
-        entries: the items of a mapping.
-        elements: the items of a list, or of a tuple with names.
-    """
+    """An object that a pickle would build by running code, which was not run."""
 
     __slots__ = ("arguments", "elements", "entries", "name", "state")
 
@@ -67,14 +59,6 @@ class PlainUnpickler:
     """Reads one pickle after another from a file.
 
     A subclass knows more globals by overriding ``build``, and persistent ids by ``resolve``.
-
-    Args:
-        file: at the beginning of a pickle.
-
-    Attributes:
-        names: the globals so far, each once, in the order of their first use.
-        called: those of them that loading the pickle would call, other than to create an object
-            of a class without running its ``__init__``.
 
     Example:
         >>> import collections, io, pickle
@@ -95,12 +79,7 @@ class PlainUnpickler:
         self.called: dict[str, None] = {}
 
     def load(self) -> Any:
-        """Return the content of the next pickle.
-
-        Raises:
-            LongPickle: the pickles have too many instructions, or a value is too long.
-            DamagedPickle: it ends early, or is not a pickle.
-        """
+        """Return the content of the next pickle."""
         self._stack, self._marks, self._memo = [], [], {}
         try:
             instructions = pickletools.genops(self._file)  # type: ignore[arg-type]

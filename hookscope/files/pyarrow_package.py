@@ -10,14 +10,7 @@ from hookscope.errors import EnvironmentFault
 
 @contextmanager
 def require_pyarrow(action: str = "Writing") -> Iterator[None]:
-    """Turn a failed import of pyarrow in the block into an error that says how to install it.
-
-    Args:
-        action: what needs it: ``Reading`` or ``Writing`` Parquet.
-
-    Raises:
-        EnvironmentFault: it is not installed, or cannot be imported.
-    """
+    """Turn a failed import of pyarrow in the block into an error that says how to install it."""
     try:
         yield
     except ImportError as error:

@@ -52,10 +52,6 @@ def _encoder(indent: int | None, sort_keys: bool) -> json.JSONEncoder:
 def parse_table(data: bytes, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
     """Parse JSON of a file that may be crafted: an empty list takes 2 bytes, and 60 in memory.
 
-    Raises:
-        ValueError: it is not valid, or has more than ``MOST_VALUES`` values.
-        RecursionError: it is nested too deep.
-
     >>> parse_table(b'{"a": [1]}')
     {'a': [1]}
     """
@@ -92,13 +88,6 @@ def _plain(value: Any, text: Callable[[str], str]) -> Any:
 
 def type_error(value: Any, hint: Any, name: str = "it") -> str:
     """Return the first error in the type of ``value``; empty if it has the type ``hint``.
-
-    Args:
-        value: plain values as ``json`` makes them.
-        hint: ``str``, ``bool``, ``int``, ``float``, None, ``Any``, ``list[X]``, ``tuple[X, ...]``,
-            ``dict[str, X]``, a ``TypedDict``, a ``Literal``, or a union of these. A list may be
-            used for a tuple, and an integer for a float. Other keys of a ``TypedDict`` are ignored.
-        name: the name of the value in the result.
 
     Example:
         >>> type_error({"shape": [1, "3"]}, dict[str, list[int]])

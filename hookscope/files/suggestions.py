@@ -50,12 +50,6 @@ def did_you_mean(
 ) -> str:
     """Return ``Did you mean A, B or C?`` for the names near ``word``, or an empty string.
 
-    Args:
-        word: the name that does not exist.
-        names: those that exist.
-        aliases: other names for some of them, in lower case, without hyphens and underscores.
-        folder: where the names are; it stands before each that is suggested.
-
     >>> did_you_mean("vit", ["resnet18", "vit_b_16", "vit_b_32"])
     'Did you mean vit_b_16 or vit_b_32?'
     >>> did_you_mean("cross-entropy", ["kl", "ce"], {"crossentropy": "ce"})

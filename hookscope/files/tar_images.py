@@ -38,9 +38,6 @@ def tar_images(path: str) -> Iterator[TarImage]:
 
     ``.cls`` is the column ``label``, ``.txt`` the column ``text``. Of an object in ``.json`` the
     texts, numbers, true and false are columns.
-
-    Raises:
-        InputError: it is no complete archive without compression, or has no images.
     """
     try:
         with tarfile.open(path, "r:") as archive, open(path, "rb") as file:
@@ -67,14 +64,7 @@ def tar_images(path: str) -> Iterator[TarImage]:
 
 
 class _Members:
-    """The images and labels of an archive.
-
-    Args:
-        file: the archive, to read labels from.
-
-    Attributes:
-        images: names, each with the first byte and the size.
-    """
+    """The images and labels of an archive."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.images: list[tuple[str, tuple[int, int]]] = []
@@ -84,11 +74,7 @@ class _Members:
         self._labels: dict[str, dict[str, str]] = {}  # by sample
 
     def read(self, archive: tarfile.TarFile) -> None:
-        """Read all headers, and the labels.
-
-        Raises:
-            tarfile.TarError: the archive is damaged.
-        """
+        """Read all headers, and the labels."""
         places: dict[str, tuple[int, int]] = {}
         before = -1
         while (member := _next(archive)) is not None:

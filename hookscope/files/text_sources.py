@@ -37,13 +37,7 @@ _SPLITS = "dataset_dict.json"
 
 @dataclass(frozen=True)
 class TextSource:
-    """A file or folder whose lines or rows are texts.
-
-    Attributes:
-        path: the file or folder.
-        kind: ``lines``, ``jsonl``, ``csv``, ``parquet`` or ``dataset``.
-        column: the column of the texts as the user named it; None for the default.
-    """
+    """A file or folder whose lines or rows are texts."""
 
     path: str
     kind: str
@@ -76,9 +70,6 @@ def text_sources(input: Any) -> list[TextSource] | None:
 
     A spec is ``FILE`` or ``FILE:COLUMN``; a glob stands for several files. ``lines:FILE`` is the
     lines of a file with any suffix.
-
-    Raises:
-        InputError: a file is missing or empty, or only some of the specs are texts.
 
     Example:
         >>> text_sources(["img.png"]) is None

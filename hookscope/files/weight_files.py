@@ -31,13 +31,7 @@ _JOIN_COMMAND = "python -m torch.distributed.checkpoint.format_utils dcp_to_torc
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The files of a set of weights.
-
-    Attributes:
-        index: the file that maps each tensor to a file; None for a single file.
-        holders: the files in order of name, each with the names of its tensors by the index; no
-            names for a single file.
-    """
+    """The files of a set of weights."""
 
     index: str | None
     holders: dict[str, tuple[str, ...]]
@@ -90,12 +84,7 @@ def blake3_of(path: str | os.PathLike[str]) -> str:
 
 
 def find_weight_files(path: str) -> WeightFiles:
-    """Return the files of ``path``: an existing file, an index, or a folder.
-
-    Raises:
-        RequestError: a folder has no weights, or several.
-        WeightsFileError: an index is damaged, names files outside its folder, or files are missing.
-    """
+    """Return the files of ``path``: an existing file, an index, or a folder."""
     if os.path.isdir(path):
         path = _find_in_folder(path)
     return _read_index(path) if path.endswith(".json") else WeightFiles(None, {path: ()})

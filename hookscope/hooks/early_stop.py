@@ -24,13 +24,6 @@ class EarlyStop(CallSubscriber):
     """Ends each pass of a model within :meth:`passing` once some calls have returned.
 
     Enter it after the recorder whose calls it counts: subscribers act in order.
-
-    Args:
-        model: the model that will run.
-        calls: for each layer, the number of the call that has to return, from 1.
-
-    Attributes:
-        ended_after: the layer whose call ended the last pass; None if it ran to its end.
     """
 
     def __init__(self, model: nn.Module, calls: Mapping[Layer, int]) -> None:

@@ -53,14 +53,7 @@ OFFLOADED = "offloaded: it has values only while its module runs"
 
 @dataclass
 class CallGradients:
-    """The state of the gradients of an open call.
-
-    Attributes:
-        clones: passed to the module in place of its inputs.
-        first_node: number of the first node that the call may create in the graph.
-        inputs: the module's own inputs, whose gradients are shares.
-        entered: whether ``GradientShares`` counts the call as open.
-    """
+    """The state of the gradients of an open call."""
 
     clones: list[InputClone] = field(default_factory=list)
     first_node: int = 0
@@ -85,18 +78,7 @@ class WatchedInput:
 
 
 class GradientRecorder:
-    """Watches gradients at the inputs and outputs of the calls of a model, and at parameters.
-
-    Args:
-        hooks: registers the hooks on tensors and nodes.
-        sink: receives the gradients.
-        clones: pass clones to the model and watch these, instead of the model's own tensors.
-
-    Attributes:
-        watcher: waits for the gradients.
-        modified_inputs: names of modules that changed their clone of an input in place, while that
-            input shared memory with another one.
-    """
+    """Watches gradients at the inputs and outputs of the calls of a model, and at parameters."""
 
     def __init__(self, hooks: HookSet, sink: TensorSink, *, clones: bool) -> None:
         self.watcher = GradientWatcher(hooks, sink)

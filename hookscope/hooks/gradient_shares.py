@@ -36,14 +36,7 @@ Report = Callable[[Tensor], None]
 
 @dataclass(eq=False)
 class GradientShare:
-    """The part of the gradient at a tensor that belongs to one call of a module.
-
-    Attributes:
-        report: receives the sum when all parts of a backward pass have arrived.
-        first: number of the first node that belongs to it.
-        last: number of the first node after these.
-        give_up: called if the parts cannot be separated.
-    """
+    """The part of the gradient at a tensor that belongs to one call of a module."""
 
     report: Report
     first: int
@@ -109,23 +102,14 @@ class _Thread(threading.local):
 
 
 class GradientShares:
-    """Collects the shares of a recording, one outermost call after the other.
-
-    Args:
-        hooks: registers the hooks on nodes.
-    """
+    """Collects the shares of a recording, one outermost call after the other."""
 
     def __init__(self, hooks: HookSet) -> None:
         self._hooks = hooks
         self._here = _Thread()
 
     def enter(self, returned: Any = None) -> int:
-        """A call begins; returns the number of the first node that it may create.
-
-        Args:
-            returned: the output of a call that has ended already. What uses a part of it was
-                created after that part.
-        """
+        """A call begins; returns the number of the first node that it may create."""
         here = self._here
         nodes = [tensor.grad_fn for tensor in distinct_tensors(returned).values()]
         numbers = [node._sequence_nr() for node in nodes if node is not None]
@@ -163,16 +147,7 @@ class GradientShares:
         return not here.depth and bool(here.shares)
 
     def resolve(self, output: Any, given: Iterable[Tensor]) -> Any:
-        """Find the uses of all tensors that were added. The outermost call has ended.
-
-        Args:
-            output: of that call.
-            given: its inputs.
-
-        Returns:
-            ``output``. A tensor that the outermost call both returns and uses is replaced by a
-            clone, so that the gradients of the two can be separated.
-        """
+        """Find the uses of all tensors that were added. The outermost call has ended."""
         here = self._here
         shares, here.shares = here.shares, []
         created = next_node_number() - here.start - here.own

@@ -42,18 +42,7 @@ class GradientListener:
 
 
 class GradientWatcher:
-    """Puts gradients into a sink when they arrive.
-
-    Args:
-        hooks: registers the hooks on tensors.
-        sink: receives the gradients.
-
-    Attributes:
-        waiting: the keys of the gradients that have not arrived.
-        views: those of gradients at tensors that share their memory with another one.
-        open_calls: number of open calls of the model. A gradient that arrives during a call is
-            computed by the model itself and is ignored.
-    """
+    """Puts gradients into a sink when they arrive."""
 
     def __init__(self, hooks: HookSet, sink: TensorSink) -> None:
         self.waiting: dict[RecordKey, None] = {}

@@ -23,13 +23,7 @@ from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
 
 @dataclass(frozen=True)
 class BoundInterventions:
-    """All interventions in a run.
-
-    Attributes:
-        values: edits of values in the forward pass.
-        gradients: edits of gradients in the backward pass.
-        hooks: user hooks of every kind.
-    """
+    """All interventions in a run."""
 
     values: tuple[BoundEdit, ...] = ()
     gradients: tuple[BoundEdit, ...] = ()
@@ -57,15 +51,7 @@ def forward_interventions(
     *,
     keep: bool = False,
 ) -> Iterator[Editor]:
-    """Intervene in the forward pass; enter it before the recorder.
-
-    Args:
-        plan: the interventions.
-        model: the model that runs.
-        seed: of the run.
-        recorder: stores what hooks emit; None if the run only verifies another one.
-        keep: also store edited values as they were before the edit.
-    """
+    """Intervene in the forward pass; enter it before the recorder."""
     calls = CallRegistry(model) if recorder is None else recorder.calls
     hooks = plan.hooks_of(VALUE_HOOKS)
     with (

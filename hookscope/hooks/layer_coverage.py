@@ -25,14 +25,7 @@ def summarize_coverage(
     calls: Mapping[nn.Module, int],
     elsewhere: Collection[nn.Module] = (),
 ) -> Coverage:
-    """Divide ``layers`` into those that ran and those that did not.
-
-    Args:
-        model: the model that the layers belong to.
-        layers: the chosen layers.
-        calls: how often each module ran, in order of first call.
-        elsewhere: modules that were called by threads that are not part of the recording.
-    """
+    """Divide ``layers`` into those that ran and those that did not."""
     order = {module: i for i, module in enumerate(calls)}
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
     unused = [x for x in layers if not calls.get(x.module)]

@@ -12,23 +12,7 @@ from hookscope.hooks.layers import Layer
 
 @dataclass(eq=False, slots=True)
 class ModuleCall:
-    """One open call of a module.
-
-    Attributes:
-        layer: the layer that is called.
-        module: what runs: the layer's module, or a replica of it.
-        number: counts the calls of the module from 1, in the order in which they begin. 0 for a
-            call that does not count, because it is recomputed or made during a pause.
-        recomputed: whether the module runs again for a backward pass, as with activation
-            checkpointing.
-        args: positional arguments. ``before_call`` may replace them.
-        kwargs: keyword arguments. ``before_call`` may replace them.
-        output: what the module returned; None if the call failed. ``after_call`` may replace it.
-        failed: whether an exception ended the call.
-        entered: whether the model's own hooks that come first have run.
-        has_returned: whether the module has run before the call was passed on.
-        states: what ``before_call`` of each subscriber returned.
-    """
+    """One open call of a module."""
 
     layer: Layer
     module: nn.Module

@@ -13,13 +13,7 @@ from hookscope.tensors.tensor_stats import summarize
 
 
 def summarize_real(tensor: Tensor, dims: Mapping[int, PromptTokens]) -> Stats:
-    """Return the statistics of the entries at positions that are not padding.
-
-    Args:
-        tensor: of shape (N, ...).
-        dims: the dimensions that are a sequence, each with its tokens. An entry counts if all of
-            them are at a token: of attention weights, those of a query and a key.
-    """
+    """Return the statistics of the entries at positions that are not padding."""
     chosen = torch.ones((1,) * tensor.ndim, dtype=torch.bool)
     for dim, prompt in dims.items():
         real = torch.ones(len(prompt.ids), prompt.length, dtype=torch.bool)

@@ -22,13 +22,8 @@ NO_SEQUENCE = "it has no positions: no dimension of it is the sequence"
 def locate_in(
     positions: Positions, key: RecordKey, tensor: Tensor, metadata: Mapping[str, Any]
 ) -> LocatedPositions | None:
-    """Return where positions are in a tensor of a run; see ``hookscope.results.positions.locate``.
-
-    Args:
-        positions: what the user named.
-        key: names the tensor.
-        tensor: of the run.
-        metadata: the arguments and the tokens of the run.
+    """Return where positions are in a tensor of a run; see
+    ``hookscope.results.positions.locate``.
     """
     layer = key.layer
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -68,17 +63,7 @@ def _index(tensor: Tensor, located: LocatedPositions) -> Tensor:
 
 
 class PositionSink(CaptureSink):
-    """Stores some positions of the tensors of some layers, and all of the other layers.
-
-    Args:
-        positions: the positions to store, by the name of the layer.
-        metadata: the arguments and the tokens of the run.
-        max_bytes: stop with CheckFailed once more than this has been stored.
-        file: receives tensors that are beyond what is kept in memory.
-
-    Attributes:
-        stored: which positions of each tensor were stored.
-    """
+    """Stores some positions of the tensors of some layers, and all of the other layers."""
 
     def __init__(
         self,
@@ -93,12 +78,7 @@ class PositionSink(CaptureSink):
         self.stored: list[StoredPositions] = []
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
-        """Store the chosen positions of a tensor, and note which they are.
-
-        Raises:
-            RequestError: a position does not fit the input.
-            CheckFailed: more than ``max_bytes`` would be stored.
-        """
+        """Store the chosen positions of a tensor, and note which they are."""
         positions = self.positions.get(key.layer.name)
         if positions is None:
             super().store(key, tensor)

@@ -83,15 +83,6 @@ def around_function(
     PyTorch has no hook there. The function is an attribute of a module or a class; it is called
     with the same arguments and returns the same. ``after`` is not called if it raises. A traceback
     that passes through it has no frame of it, and a warning names the line that it would without.
-
-    Args:
-        owner: the module or the class.
-        name: of the function.
-        before: called before it.
-        after: called after it, first with what it returned.
-
-    Returns:
-        A function that restores it.
     """
     original = getattr(owner, name)
 

@@ -30,12 +30,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class HookedModule:
-    """The hooks on a module, which pass its calls to subscribers.
-
-    Args:
-        registry: numbers the calls and registers the hooks.
-        layer: the module.
-    """
+    """The hooks on a module, which pass its calls to subscribers."""
 
     def __init__(self, registry: CallRegistry, layer: Layer) -> None:
         self.layer = layer

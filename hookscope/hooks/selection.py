@@ -28,18 +28,6 @@ def select(
 ) -> tuple[Layer, ...]:
     """Return the chosen layers of ``model`` in definition order.
 
-    Args:
-        model: the model.
-        layers: patterns; their union, without those that begin with ``!``. All layers if empty.
-        types: class names or globs of them (``Conv2d``, ``*Norm*``); all types if empty. A
-            parametrized module also has the class name that it had before.
-        depth: select only names of at most this many parts; 0 is the model itself.
-        leaves: select only modules without children.
-        spec: the model's spec, for the hint of an error.
-
-    Raises:
-        LayerError: a pattern, or the combination of all filters, matches nothing.
-
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
         >>> [layer.name for layer in select(net, ["*"], types=["Linear"])]

@@ -16,12 +16,6 @@ class StoredOutputs(SignalSafeContext["StoredOutputs"]):
 
     A hook cannot skip a module's ``forward``, so it is replaced on the instance, and the attribute
     is deleted afterwards. Every call returns a copy, which the model may change in place.
-
-    Args:
-        outputs: by module. The modules must have no attribute ``forward`` of their own.
-
-    Attributes:
-        calls: how often each module was called in the block.
     """
 
     def __init__(self, outputs: Mapping[nn.Module, Any]) -> None:

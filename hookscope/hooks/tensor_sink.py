@@ -90,13 +90,7 @@ class ArgumentSink(Protocol):
 
 
 class CaptureSink:
-    """Stores clones in a capture: the sink of every recording that stores its tensors.
-
-    Args:
-        max_bytes: stop with CheckFailed once more than this has been stored.
-        file: receives tensors that are beyond what is kept in memory. Not for gradients, to which
-            others may be added.
-    """
+    """Stores clones in a capture: the sink of every recording that stores its tensors."""
 
     adds_gradients = True
 
@@ -109,12 +103,7 @@ class CaptureSink:
         self._bytes = 0
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
-        """Store a clone of a tensor.
-
-        Raises:
-            CheckFailed: more than ``max_bytes`` would be stored.
-            StoreError: the file cannot be written.
-        """
+        """Store a clone of a tensor."""
         if reason := unreadable_reason(tensor):
             self.mark_absent(key, reason)
             return
@@ -127,11 +116,7 @@ class CaptureSink:
         aliases: tuple[str, ...] | None = None,
         weight_norm: float | None = None,
     ) -> Tensor | None:
-        """Store a clone of a gradient and return it.
-
-        Raises:
-            CheckFailed: more than ``max_bytes`` would be stored.
-        """
+        """Store a clone of a gradient and return it."""
         if reason := unreadable_reason(gradient):
             self.mark_absent(key, reason)
             return None

@@ -114,14 +114,7 @@ class _GradientRequest(CallSubscriber):
 
 
 class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
-    """Records every call of the chosen layers of a model while the ``with`` block runs.
-
-    Args:
-        model: the model whose layers these are.
-        layers: which modules to watch.
-        device: where the model runs.
-        backward: whether to trace the backward pass too, which passes clones through the model.
-    """
+    """Records every call of the chosen layers of a model while the ``with`` block runs."""
 
     def __init__(
         self, model: nn.Module, layers: Iterable[Layer], device: torch.device, *, backward: bool

@@ -44,23 +44,6 @@ def wrap(
 
     The copy shares the parameters, buffers and children of the module, and its class is a subclass
     of the module's class. Names, ``state_dict`` keys, attributes and ``isinstance`` are as before.
-    It can be copied, and pickled if the functions can. ``module`` is not changed. A hook that is
-    registered on the result gets the values that the functions returned. If a wrapped module is
-    wrapped again, the new functions run outside the earlier ones.
-
-    Args:
-        module: the module; a scripted or exported one is opened first, as everywhere in hookscope.
-        before: ``before(module, input)`` gets the positional arguments as a tuple. Its result
-            replaces them, unless it is None; a single argument may be returned without a tuple.
-        after: ``after(module, input, output)``. Its result replaces the output, unless it is None.
-        backward: ``backward(module, grad_input, grad_output)`` gets the gradients at the inputs and
-            outputs, one entry for each tensor, None where there is no gradient. Its result replaces
-            ``grad_input``, unless it is None. It also works with in-place operations, for which
-            PyTorch's full backward hook raises.
-
-    Raises:
-        RequestError: ``module`` is not a module; later, if a function returns a value of another
-            structure or shape than the one it replaces.
 
     Example:
         >>> import torch, hookscope

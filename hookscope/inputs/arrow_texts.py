@@ -22,12 +22,7 @@ _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 class _ArrowTexts:
-    """A column of a table whose columns have types of Arrow.
-
-    Args:
-        source: the table.
-        schema: its columns with their types.
-    """
+    """A column of a table whose columns have types of Arrow."""
 
     def __init__(self, source: TextSource, schema: Any) -> None:
         self._source = source

@@ -31,12 +31,7 @@ _RATE_LIMITS = (1_000, 1_000_000)  # Hz; other rates come from damaged headers
 
 
 def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
-    """Read audio files to a call value: by the recipe of the model, else of shape (N, samples).
-
-    Raises:
-        EnvironmentFault: soundfile or scipy is not installed.
-        InputError: a file is damaged, or the waveforms do not make a batch.
-    """
+    """Read audio files to a call value: by the recipe of the model, else of shape (N, samples)."""
     recipe = context.loaded.own_sound
     waves, digests, rates = [], [], []
     for spec in specs:

@@ -69,18 +69,7 @@ _TENSOR_READERS: dict[str, OpenTensor] = {
 
 @dataclass(frozen=True)
 class Batch:
-    """The input of one run of a model.
-
-    Attributes:
-        value: a call value, on the CPU.
-        sources: one plain dict for each file or tensor. ``spec`` is its spec; ``sha256`` is the
-            hash of the file, or of the values if there is no file (None for noise); ``shape`` and
-            ``dtype`` are those of the resulting tensor; ``part`` names the tensor if one spec gave
-            several. An image also has ``black`` and ``white``, the value of these colours in each
-            channel, if the recipe is affine.
-        note: one line that describes the input.
-        recipe: the image recipe that was used; None if there were no image files.
-    """
+    """The input of one run of a model."""
 
     value: Any
     sources: tuple[InputMetadata, ...]
@@ -101,24 +90,6 @@ def build_batch(
     chat: bool = False,
 ) -> Batch:
     """Return the batch that the model ``loaded`` is called with.
-
-    Args:
-        loaded: the model.
-        specs: nothing (noise, or the example that the model's file offers); one or several specs
-            as described in docs/inputs.md, as text or parsed; or a tensor or call value, which is
-            used unchanged.
-        shape: shape of the noise. With images, its last two lengths set their size, and the others
-            must match the shape of the image batch.
-        preprocess: ``imagenet`` or ``none``, in place of the model's own recipe.
-        size: height and width in pixels of the model's input; one number for both.
-        mean: subtracted from each channel; channels have values from 0 to 1 before.
-        std: each channel is divided by it after that.
-        seed: seed of the noise. The global random state is not changed.
-        chat: whether texts are put in the chat template of the tokenizer.
-
-    Raises:
-        InputError: a file, shape or choice cannot be used.
-        EnvironmentFault: a reader needs a package that is not installed.
 
     Example:
         >>> import torch

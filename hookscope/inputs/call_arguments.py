@@ -21,10 +21,6 @@ def assemble_call(
     """Return the call value of results that each have a parameter's name, a position, or neither.
 
     A result without either is itself a call value: a dict holds arguments by name.
-
-    Raises:
-        InputError: an argument is given twice, a position is missing, or the signature of the
-            model does not allow the call.
     """
     args: dict[int, Any] = {}
     kwargs: dict[str, Any] = {}

@@ -36,10 +36,6 @@ def read_csv(context: ReadContext, spec: InputSpec) -> tuple[Tensor, str]:
 
     The first row is a header if none of its cells is a number. The delimiter is the comma,
     semicolon, tab or bar that occurs equally often in every line.
-
-    Raises:
-        InputError: a cell is not a number, rows differ in length, or there is no such column. The
-            message has the line and column.
     """
     data = read_bytes(spec.path, _MAX_BYTES, "Save the numbers with numpy.save.")
     try:
@@ -98,19 +94,7 @@ def _row_by_row(
     spec: InputSpec,
     plain: bool,
 ) -> NDArray[np.float64]:
-    """The numbers of all rows.
-
-    Args:
-        body: the rows of numbers.
-        top: the first row of the file.
-        header: the names of the columns; empty if the file has none.
-        columns: the columns to read.
-        spec: the file.
-        plain: whether ``float`` accepts no cell of the file that ``_NUMBER`` does not match.
-
-    Raises:
-        InputError: a row is not valid; the message has its line.
-    """
+    """The numbers of all rows."""
     values = array("d")
     first_line, width = top[0], len(top[1])
     whole = columns == list(range(width))

@@ -26,16 +26,6 @@ def decode_image(
 
     The image is rotated by its EXIF orientation. Transparent pixels become white. Values of 16
     bits, 32 bits and floats are scaled to 8 bits, not clipped.
-
-    Args:
-        data: the bytes of a file.
-        path: the file, for errors.
-        channels: 3 or 1.
-        at_least: allow a JPEG to be scaled down while it is decoded, to a shorter side of at least
-            this many pixels; None for full size.
-
-    Raises:
-        InputError: it is not an image, is cut off, or is too large to be opened safely.
     """
     with _decoder_errors(path, data), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pillow's remarks on odd metadata

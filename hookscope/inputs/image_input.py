@@ -24,11 +24,7 @@ Shape = tuple[int, ...]
 
 
 def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
-    """Read image files to a call value of the model.
-
-    Raises:
-        InputError: a file is damaged or not an image, or an option does not fit.
-    """
+    """Read image files to a call value of the model."""
     channels, recipe = resolve_recipe(context)
     tensors: list[Tensor] = []
     sources: list[InputMetadata] = []
@@ -58,11 +54,7 @@ def _levels(recipe: Recipe, tensor: Tensor) -> InputMetadata:
 
 
 def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
-    """Return the number of channels of an image, and the recipe that makes it a tensor.
-
-    Raises:
-        InputError: an option does not fit the model, or another option.
-    """
+    """Return the number of channels of an image, and the recipe that makes it a tensor."""
     loaded, size = context.loaded, context.size
     if context.shape is not None:
         if size is not None or len(context.shape) < 2:

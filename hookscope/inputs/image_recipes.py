@@ -27,12 +27,7 @@ def named_recipe(
 
     ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and normalises by
     the mean and standard deviation of ImageNet; another ``size`` keeps that proportion. ``none``
-    gives values from 0 to 1. It resizes the whole image if ``size`` is given; otherwise the image
-    keeps its size. Resizing is bilinear and
-    antialiased.
-
-    Raises:
-        InputError: there is no such recipe.
+    gives values from 0 to 1.
     """
     if name == "imagenet":
         return _imagenet(size, mean, std)
@@ -118,10 +113,6 @@ def black_and_white(recipe: Recipe, shape: tuple[int, ...]) -> tuple[Tensor, Ten
     """Return the values of black and of white in a recipe's tensors, each of shape (C, 1, 1).
 
     With them the recipe can be inverted. None if the recipe is not affine in each channel.
-
-    Args:
-        recipe: the recipe.
-        shape: channels, height and width of its tensor.
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         return None

@@ -28,12 +28,7 @@ _AS_IDS = "Use ints:SHAPE:0-{0}, or save integers: numpy.save(FILE, ids.astype('
 
 
 def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
-    """Check a shape of noise; warn if it seems to lack the batch dimension.
-
-    Raises:
-        InputError: the model is known to take images of another arrangement; the hint has the
-            shape that was probably meant.
-    """
+    """Check a shape of noise; warn if it seems to lack the batch dimension."""
     if loaded.own_example is not None:
         return
     if loaded.own_recipe is not None and loaded.shape is not None:
@@ -78,9 +73,6 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
     """Check an image batch against the model; warn if its values look unscaled.
 
     Nothing is checked for a model whose image shape is not known.
-
-    Raises:
-        InputError: rank, channels or dtype do not fit; the hint says how to convert them.
     """
     args, kwargs = as_call(value)
     shape = loaded.shape
@@ -121,12 +113,7 @@ def _check_images(spec: str, shape: tuple[int, ...], images: Tensor) -> None:
 
 
 def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
-    """Return why a layer may have failed on the model's input, with a hint; empty if unknown.
-
-    Args:
-        layer: the module that was running.
-        tensors: the tensors that the model was called with.
-    """
+    """Return why a layer may have failed on the model's input, with a hint; empty if unknown."""
     weight = getattr(layer, "weight", None)
     if not tensors or not isinstance(weight, Tensor):
         return ""

@@ -26,15 +26,7 @@ Numbers = Sequence[float] | None
 
 @dataclass(frozen=True)
 class ReadContext:
-    """The model that an input is read for, and the options of the request.
-
-    Attributes:
-        loaded: the model.
-        shape, preprocess, size, mean, std: as in ``hookscope.capture``; they apply to images only.
-        seed: seed of generated values.
-        chat: whether texts are put in the chat template of the tokenizer.
-        generator: generator for the tensors of ``random:`` and ``ints:``, in the order of specs.
-    """
+    """The model that an input is read for, and the options of the request."""
 
     loaded: LoadedModel
     shape: tuple[int, ...] | None = None
@@ -49,14 +41,7 @@ class ReadContext:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What was read from the specs for one argument.
-
-    Attributes:
-        value: a call value, or the value of the argument if the specs name one.
-        sources: one plain dict for each tensor, and at least one; see ``Batch``.
-        note: a description of the value for the log.
-        recipe: the image recipe that was used; None if there were no image files.
-    """
+    """What was read from the specs for one argument."""
 
     value: Any
     sources: tuple[InputMetadata, ...]
@@ -69,16 +54,7 @@ OpenTensor = Callable[[ReadContext, InputSpec], tuple[Any, str | None]]
 
 
 def read_bytes(path: str, max_bytes: int | None = None, hint: str = "") -> bytes:
-    """Return the bytes of a file, or of standard input for ``-``.
-
-    Args:
-        path: the file.
-        max_bytes: the largest size that is read; None for no limit.
-        hint: the hint of the error about a larger file.
-
-    Raises:
-        InputError: the file cannot be read, is empty or too large, or standard input is a terminal.
-    """
+    """Return the bytes of a file, or of standard input for ``-``."""
     if path == STDIN and sys.stdin.isatty():
         raise InputError(
             "Standard input is a terminal, and an image is expected.",
@@ -145,13 +121,7 @@ def tensor_entry(tensor: Tensor, spec: str, digest: str | None) -> InputMetadata
 
 
 def tensor_entries(value: Any, spec: str, digest: str | None) -> tuple[InputMetadata, ...]:
-    """Return the metadata entry of each tensor in ``value``; one of several has its ``part``.
-
-    Args:
-        value: the value that was read for a spec.
-        spec: that spec.
-        digest: hash of its file; if None, the values of each tensor are hashed.
-    """
+    """Return the metadata entry of each tensor in ``value``; one of several has its ``part``."""
     tensors = list(walk(value))
     entries = tuple(tensor_entry(t, spec, digest or tensor_sha256(t)) for _, t in tensors)
     if not entries:
@@ -178,16 +148,7 @@ def format_shapes(sources: Sequence[InputMetadata]) -> str:
 def read_joined(
     context: ReadContext, specs: Sequence[InputSpec], reader_of: Callable[[str], OpenTensor]
 ) -> ReadResult:
-    """Read specs of tensors for one argument; several are joined along the first dimension.
-
-    Args:
-        context: the model and the options.
-        specs: the specs for one argument.
-        reader_of: takes the kind of a spec, returns its reader.
-
-    Raises:
-        InputError: there are several specs, and one is not a single tensor or the shapes differ.
-    """
+    """Read specs of tensors for one argument; several are joined along the first dimension."""
     values: list[Any] = []
     sources: list[InputMetadata] = []
     notes = []

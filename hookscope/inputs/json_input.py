@@ -34,14 +34,6 @@ def read_json_input(
     """Return the value of a JSON file, with the tensors that it names.
 
     The hash is None if it names other files: the hash of the JSON file would not identify them.
-
-    Args:
-        context: the model and the options.
-        spec: the file.
-        reader_of: takes a kind of tensor file, returns its reader.
-
-    Raises:
-        InputError: the file is not JSON, or a tensor in it cannot be made.
     """
     data = read_bytes(spec.path, _MAX_BYTES, _IN_FILES)
     with decoding_errors(spec.path, "JSON"):

@@ -41,10 +41,6 @@ def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
 
     The first sample of a Dataset becomes a batch of one. If a Dataset or a DataLoader gives pairs
     and the model needs one argument, the second element is ignored as a label.
-
-    Raises:
-        ModelError: the code raised; the message has its file and line.
-        InputError: there is no such name, or what it gives has no tensor.
     """
     with seeded_throughout(context.seed):
         source, run = find_object(spec.rest)
@@ -59,10 +55,6 @@ def find_object(spec: str) -> tuple[Any, Run]:
     """Return the object of a function spec, and a function that calls code of its file.
 
     If the object is a function, it is called, and the object is what it returns.
-
-    Raises:
-        ModelError: the code raised; the message has its file and line.
-        InputError: there is no such name, or a function of that name needs arguments.
     """
     function = parse_function(spec)
     module = load_user_module(function)
@@ -93,13 +85,7 @@ def _check_no_arguments(spec: str, function: Callable[..., Any]) -> None:
 
 
 class _FirstBatch:
-    """Takes the first batch from a Dataset, a DataLoader, an iterator or a value.
-
-    Args:
-        context: the model and the options.
-        spec: the spec of the object, for messages.
-        run: calls code of the user's file.
-    """
+    """Takes the first batch from a Dataset, a DataLoader, an iterator or a value."""
 
     def __init__(self, context: ReadContext, spec: str, run: Run) -> None:
         self.context = context
@@ -169,12 +155,7 @@ def is_dataset(value: Any) -> bool:
 
 
 def convert_images(item: Any, recipe: Callable[[], tuple[int, Recipe]]) -> Any:
-    """Return an item with each PIL image as a tensor.
-
-    Args:
-        item: an item of a Dataset.
-        recipe: returns the channels and the recipe of images; called only if there is an image.
-    """
+    """Return an item with each PIL image as a tensor."""
     if isinstance(item, Image):
         channels, image_recipe = recipe()
         return image_recipe.run(item.convert("RGB" if channels == 3 else "L"))

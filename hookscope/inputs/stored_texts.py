@@ -20,11 +20,7 @@ _SINGLE = {
 
 
 class StoredTexts:
-    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``.
-
-    Args:
-        specs: the inputs of the run that wrote the folder.
-    """
+    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``."""
 
     def __init__(self, specs: Sequence[str]) -> None:
         self._specs = specs

@@ -42,11 +42,7 @@ _SAVE_NUMBERS = "Save numbers: numpy.save(FILE, array.astype('float32'))."
 
 
 def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
-    """Return the name that a spec gives after the file, or the only name in the file.
-
-    Raises:
-        InputError: there is no such name, or none is given and there are several.
-    """
+    """Return the name that a spec gives after the file, or the only name in the file."""
     if spec.rest in names:
         return spec.rest
     if not spec.rest and len(names) == 1:
@@ -68,9 +64,6 @@ def read_numpy(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
     """Return the array of a ``.npy`` or ``.npz`` file as a tensor; several are a dict by name.
 
     Arrays that ``numpy.savez`` was given without names are a tuple, in their order.
-
-    Raises:
-        InputError: the file is damaged, holds objects or text, or has no array of the given name.
     """
     data = read_bytes(spec.path)
     with decoding_errors(spec.path, ARRAY):
@@ -112,11 +105,7 @@ def _array(data: bytes) -> NDArray[Any]:
 
 
 def tensor_from_array(array: Any, path: str) -> Tensor:
-    """Return a tensor with the values of an array, in native byte order.
-
-    Raises:
-        InputError: PyTorch has no such dtype.
-    """
+    """Return a tensor with the values of an array, in native byte order."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
         kind = getattr(array, "dtype", type(array).__name__)
         raise InputError(f"The file {path!r} contains {kind}, not numbers.", _SAVE_NUMBERS)
@@ -133,9 +122,6 @@ def read_safetensors(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
     """Return the tensor of the given key, or the only tensor, or a dict of all tensors.
 
     A capture is not read as a whole: it needs a key.
-
-    Raises:
-        InputError: the file is damaged or has no such key, or it is a capture and no key is given.
     """
     with decoding_errors(spec.path, SAFETENSORS), safe_open(spec.path, framework="pt") as file:
         names = list(file.keys())
@@ -148,11 +134,7 @@ def read_safetensors(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
 
 
 def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
-    """Return what ``torch.save`` saved: a tensor, or a tuple, list or dict that holds tensors.
-
-    Raises:
-        InputError: the file is damaged, would run code, or has no tensor or no such key.
-    """
+    """Return what ``torch.save`` saved: a tensor, or a tuple, list or dict that holds tensors."""
     data = read_bytes(spec.path)
     kind, hint = describe_file(spec.path)
     if kind in (SCRIPT_ARCHIVE, EXPORT_ARCHIVE, *TOO_LARGE) or "pickled Python" in kind:
@@ -196,9 +178,6 @@ def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None
     """Return the tensor that ``random:``, ``zeros:``, ``ones:`` or ``ints:`` describes.
 
     Its dtype is float32, or int64 for ``ints:``.
-
-    Raises:
-        InputError: it does not fit into memory.
     """
     try:
         return _GENERATORS[spec.rest](spec, context.generator), None

@@ -17,13 +17,7 @@ _MAX_NAMES = 20  # names of columns in a message
 
 @dataclass(frozen=True)
 class TextRow:
-    """A line or a row of a table.
-
-    Attributes:
-        value: its text, not checked.
-        subject: what the value is, in messages.
-        columns: the values that are stored beside it; those that are missing are left out.
-    """
+    """A line or a row of a table."""
 
     value: Any
     subject: str
@@ -31,11 +25,7 @@ class TextRow:
 
     @property
     def text(self) -> str:
-        """The text.
-
-        Raises:
-            InputError: it is not a text, or consists of spaces.
-        """
+        """The text."""
         if not isinstance(self.value, str):
             raise InputError(f"{self.subject} is {type_name(self.value)}, not a text.")
         if not self.value.strip():
@@ -44,11 +34,7 @@ class TextRow:
 
 
 def text_column(source: TextSource, names: Sequence[str]) -> str:
-    """Return the column of the texts in a table with these columns.
-
-    Raises:
-        InputError: there is none of that name, or a name is twice in the table.
-    """
+    """Return the column of the texts in a table with these columns."""
     column = source.column or DEFAULT_COLUMN
     if column not in names:
         raise InputError(f"{source.path!r} has no column {column!r}.", columns_hint(source, names))
@@ -70,13 +56,7 @@ def columns_hint(source: TextSource, names: Sequence[str]) -> str:
 def stored_columns(
     source: TextSource, names: Iterable[str], nested: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], str]:
-    """Return the columns that are stored beside the texts, and a note about the others.
-
-    Args:
-        source: the table.
-        names: all columns but that of the texts.
-        nested: those whose values are neither texts nor numbers.
-    """
+    """Return the columns that are stored beside the texts, and a note about the others."""
     others = list(nested)
     plain = [name for name in names if name and name not in others]
     reserved = [name for name in plain if name in TEXT_RESERVED]

@@ -19,11 +19,7 @@ from hookscope.specs.input_spec import MAX_TEXT_BYTES, InputSpec
 
 
 def text_recipe_of(loaded: LoadedModel) -> TextRecipe:
-    """Return the preprocessing of texts of a model.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Return the preprocessing of texts of a model."""
     if loaded.own_text is None:
         raise InputError(
             f"{loaded.spec} has no tokenizer for a text.",
@@ -34,11 +30,7 @@ def text_recipe_of(loaded: LoadedModel) -> TextRecipe:
 
 
 def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
-    """Return the call value of a batch of texts: text files, lines of one, and ``text:WORDS``.
-
-    Raises:
-        InputError: the model takes no text, a file is not UTF-8, or there is no chat template.
-    """
+    """Return the call value of a batch of texts: text files, lines of one, and ``text:WORDS``."""
     recipe = text_recipe_of(context.loaded)
     texts, digests = [], []
     for spec in specs:

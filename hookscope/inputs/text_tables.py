@@ -54,12 +54,7 @@ _OPENERS: dict[str, Callable[[TextSource], TextTable]] = {
 
 
 def open_texts(source: TextSource) -> TextTable:
-    """Open a source of texts.
-
-    Raises:
-        InputError: the file cannot be read, is no table or has no text, or has no such column.
-        EnvironmentFault: the package that reads it is not installed.
-    """
+    """Open a source of texts."""
     try:
         table = _OPENERS[source.kind](source)
     except OSError as error:

@@ -32,10 +32,6 @@ def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     """Read videos to clips (N, C, T, H, W); each frame becomes a tensor as an image does.
 
     The video is divided into T equal parts, and the middle frame of each part is taken.
-
-    Raises:
-        EnvironmentFault: PyAV is not installed.
-        InputError: the model takes no clips, or a file is damaged, too long or has no frames.
     """
     layout = _layout(context)
     assert layout.frames is not None

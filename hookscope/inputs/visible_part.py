@@ -26,10 +26,6 @@ def find_visible_part(run: Callable[[Image.Image], Tensor], channels: int) -> Vi
 
     None if that is not known: the part is not in the middle, is turned or mirrored, or is random.
 
-    Args:
-        run: preprocesses an image; returns shape (channels, height, width).
-        channels: 3 for RGB images, 1 for grey ones.
-
     Example:
         >>> from torchvision.transforms.v2.functional import center_crop, pil_to_tensor
         >>> find_visible_part(lambda image: pil_to_tensor(center_crop(image, [128, 128])), 1)

@@ -21,14 +21,7 @@ from hookscope.views.images.filter_weights import output_channels_first
 
 @dataclass(frozen=True)
 class LayerWeight:
-    """The weight of a layer.
-
-    Attributes:
-        name: name of the parameter.
-        type: class name of the layer.
-        values: a matrix, or kernels with their output channels first; float32 or float64.
-        origin: the model and its weights, as the metadata of a recording.
-    """
+    """The weight of a layer."""
 
     name: str
     type: str
@@ -37,16 +30,7 @@ class LayerWeight:
 
 
 def read_layer_weight(request: Request, layer: str) -> LayerWeight:
-    """Return the weight of a layer of a model.
-
-    Args:
-        request: the model and the seed.
-        layer: name of the layer, or of one of its parameters.
-
-    Raises:
-        ModelError, LayerError: no such model or layer.
-        RequestError: the layer has no weights that can be drawn, or several.
-    """
+    """Return the weight of a layer of a model."""
     loaded = find_model(request.model, request.run.seed)
     check_not_lazy(loaded.module)
     name, owner, values = _weights_of(loaded.module, layer, loaded.spec)

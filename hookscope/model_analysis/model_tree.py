@@ -20,17 +20,7 @@ from hookscope.stores.weights.weight_set import WeightSet
 
 
 def describe_request(request: Request, shapes: bool) -> ModuleTree:
-    """Return the modules that a request selects.
-
-    Args:
-        request: the model, the selected layers, and the shape of an input.
-        shapes: add output shapes, calls and FLOPs, from a pass without values where possible.
-
-    Raises:
-        ModelError: no such model.
-        LayerError: a pattern matches nothing.
-        ForwardError: the pass failed; its ``tree`` has the modules that ran before.
-    """
+    """Return the modules that a request selects."""
     load_again = _loader(request.model)
     loaded = _load(request.model, meta=True)
     selected = select_layers(request.layers, loaded.module, loaded.spec)
@@ -54,11 +44,7 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
 
 
 def initial_weights(request: Request) -> WeightSet:
-    """Return the parameters and saved buffers of a model as it is loaded, with random weights.
-
-    Raises:
-        ModelError: no such model.
-    """
+    """Return the parameters and saved buffers of a model as it is loaded, with random weights."""
     loaded = _load(request.model, meta=False)
     return model_weights(loaded.module, loaded.spec, f"weights {loaded.weights.name}")
 

@@ -20,16 +20,6 @@ def occlusion_drops(
 
     M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
     (arXiv:1311.2901), section 4.2.
-
-    Args:
-        score_of: returns the score of each row of an input, (N,).
-        values: the input, (N, ...).
-        baseline: of the same shape.
-        regions: indices into the input, one run of the model each.
-        progress: called with the number of regions done and that of all.
-
-    Yields:
-        (N,), float64, on the CPU, for each region.
     """
     whole = score_of(values).detach().cpu().double()
     for number, region in enumerate(regions):

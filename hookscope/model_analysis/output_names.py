@@ -12,12 +12,7 @@ _ARGMAX = "argmax"
 
 
 class OutputNames:
-    """The names of what a model predicts: tokens of its vocabulary, or its classes.
-
-    Args:
-        prepared: the model.
-        count: number of logits.
-    """
+    """The names of what a model predicts: tokens of its vocabulary, or its classes."""
 
     def __init__(self, prepared: Prepared, count: int) -> None:
         loaded = prepared.loaded
@@ -40,12 +35,7 @@ class OutputNames:
         return token
 
     def target(self, target: str | int) -> int | None:
-        """Return the id of a target; None for ``argmax``.
-
-        Raises:
-            RequestError: the id is out of range, or the model has no such class.
-            InputError: the text is not one token.
-        """
+        """Return the id of a target; None for ``argmax``."""
         if target == _ARGMAX:
             return None
         text = str(target)

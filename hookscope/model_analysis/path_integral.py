@@ -23,16 +23,6 @@ def integrate_gradient(
     This is the attribution of integrated gradients (M. Sundararajan, A. Taly, Q. Yan: Axiomatic
     Attribution for Deep Networks, 2017, arXiv:1703.01365), by Gauss-Legendre quadrature.
 
-    Args:
-        gradient_at: returns the gradient of the score at an input.
-        start: the baseline b.
-        end: the input x, of the same shape.
-        steps: number of points, with one gradient each.
-        progress: called with the number of gradients computed and that of all.
-
-    Returns:
-        float64, on the CPU, in the shape of ``end``.
-
     Example:
         >>> end = torch.tensor([3.0])
         >>> integrate_gradient(lambda x: 2 * x, torch.zeros(1), end, 1)  # of x squared

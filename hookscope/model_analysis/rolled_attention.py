@@ -22,15 +22,7 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """The attention of a model in one run.
-
-    Attributes:
-        weights: of each layer with attention, their mean over the heads, (N, L, L), in execution
-            order.
-        layers: the names of these layers.
-        last: the last of them.
-        dtype: of its weights.
-    """
+    """The attention of a model in one run."""
 
     weights: tuple[Tensor, ...]
     layers: tuple[str, ...]
@@ -43,15 +35,6 @@ def record_attention(prepared: Prepared, batch: int, item: str, hint: str) -> La
 
     They are those that ``capture --attention`` records. Those inside a fused kernel are recomputed,
     and used only if they reproduce its output.
-
-    Args:
-        prepared: the model and its input.
-        batch: number of rows of the input.
-        item: what a row of the input is, for messages: ``image`` or ``text``.
-        hint: what to do if there is no rollout.
-
-    Raises:
-        RequestError: the model has no attention over whole rows, or its weights are not known.
     """
     every = tuple(layers_of(prepared.module))
     capture = run_forward(replace(prepared, layers=every), {ATTENTION}).capture
@@ -77,12 +60,6 @@ def roll_out(weights: Sequence[Tensor]) -> Tensor:
     S. Abnar, W. Zuidema: Quantifying Attention Flow in Transformers, 2020 (arXiv:2005.00928),
     equation 1 and section 3.
 
-    Args:
-        weights: of each layer, (N, L, L).
-
-    Returns:
-        (N, L, L).
-
     Example:
         >>> roll_out([torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])] * 2)
         tensor([[[0.2500, 0.7500],
@@ -100,11 +77,6 @@ def read_tokens(gradient: Tensor | None, prefix: int, size: Sequence[int]) -> Te
 
     They are the tokens that it has a gradient at. An image without any, as behind a last layer of
     zeros, reads the first token if tokens precede those of the image, else all.
-
-    Args:
-        gradient: the score's gradient after the last layer, (N, L, C); None if there is none.
-        prefix: number of tokens before those of the image.
-        size: N and L.
 
     Example:
         >>> read_tokens(torch.tensor([[[0.0], [2.0]], [[0.0], [0.0]]]), 1, (2, 2))

@@ -55,16 +55,6 @@ def add_shapes(
     of ``torch.utils.flop_counter``: matrix products, convolutions and attention, two for each
     multiply-add. Elementwise operations are not counted. None are, if the model runs but PyTorch
     cannot count its operations, such as those on nested tensors.
-
-    Args:
-        tree: the tree of the model ``loaded``.
-        loaded: the model, itself on the meta device or not.
-        shape: shape of the noise to run on; None for the model's own input.
-        reload: loads the model again, with values, if ``loaded`` is on the meta device.
-
-    Raises:
-        InputError: the model's input is not known, or the shape does not fit.
-        ForwardError: the pass with values failed too; names the layer.
     """
     if shape is not None:
         check_noise_shape(loaded, tuple(shape))

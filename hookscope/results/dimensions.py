@@ -23,10 +23,6 @@ def channel_dim(type: str, ndim: int) -> int:
     (``Conv1d``, ``BatchNorm1d``), and ``(C, H, W)`` if it ends in ``2d``. In all other cases it is
     1, as in ``(N, C)`` and ``(N, C, H, W)``.
 
-    Args:
-        type: class name of the module.
-        ndim: number of dimensions of the tensor.
-
     Example:
         >>> channel_dim("Conv2d", 4), channel_dim("LayerNorm", 3), channel_dim("Linear", 4)
         (1, 2, 3)
@@ -43,12 +39,6 @@ def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageS
 
     It is ``channel_dim``, or the last dimension if the shape is ``channels_last`` and the class
     name does not contradict.
-
-    Args:
-        type: class name of the module.
-        kind: of the record.
-        shape: of the tensor.
-        image: height and width of the model's input images; None without images.
 
     Example:
         >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
@@ -91,9 +81,6 @@ def layout(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None
     ``C`` is the dimension of the channels, with a map for each, ``S`` a side of the maps. ``0`` is
     a dimension of which the first entry is drawn, ``M`` the middle entry. Empty if there are no
     maps.
-
-    Args:
-        type, kind, shape, image: see ``find_channel_dim``.
 
     Example:
         >>> layout("Conv2d", "output", (2, 64, 7, 7), None)

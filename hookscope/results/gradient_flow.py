@@ -46,13 +46,7 @@ DEFAULT_LIMITS = GradientLimits()
 def gradient_marks(
     records: Sequence[Record], limits: GradientLimits = DEFAULT_LIMITS
 ) -> dict[str, str]:
-    """Return ``vanishing`` or ``exploding`` by key, for each record beyond a limit.
-
-    Args:
-        records: gradients in the order of their computation, the nearest to the loss first. A
-            gradient without a finite entry has no norm and is never beyond a limit.
-        limits: the limits.
-    """
+    """Return ``vanishing`` or ``exploding`` by key, for each record beyond a limit."""
     first = first_norms(records)
     marks = {r.key: _mark(r.stats, first.get(r.kind, 0.0), r.kind, limits) for r in records}
     return {key: mark for key, mark in marks.items() if mark}

@@ -19,13 +19,6 @@ def find_key(name: str, records: Mapping[str, Record]) -> str:
     A key stands for itself. A layer (``relu``), or one call of it (``relu:2``), stands for its
     output, and for its only tensor if no output was recorded. The model itself is ``.`` or
     ``(model)``.
-
-    Args:
-        name: the key or the layer.
-        records: of the recording, by key.
-
-    Raises:
-        MissingKeyError: there is no such tensor, or more than one.
     """
     if name in records:
         return name

@@ -329,15 +329,7 @@ def image_size(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
-    """Return what is wrong with a file's metadata: a type, or a key that does not exist.
-
-    Args:
-        metadata: the metadata.
-        keys: of the recorded tensors.
-
-    Returns:
-        The first problem; empty if there is none.
-    """
+    """Return what is wrong with a file's metadata: a type, or a key that does not exist."""
     if wrong := type_error(metadata, Metadata, "metadata"):
         return wrong
     if any(

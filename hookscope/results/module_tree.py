@@ -106,9 +106,6 @@ class ModuleTree(Result):
 def nearest_ancestors(names: Sequence[str]) -> list[int | None]:
     """Return the index of each module's nearest ancestor among the names before it, or None.
 
-    Args:
-        names: of modules in definition order, all or some of them.
-
     Example:
         >>> nearest_ancestors([".", "a", "a.0.conv", "b"])
         [None, 0, 1, 0]

@@ -15,9 +15,6 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
     """Return the statistics of an array, given in blocks.
 
-    Args:
-        pieces: arrays of one dimension and one dtype: bool, integer, floating-point or complex.
-
     Example:
         >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
         >>> s.mean, s.min, s.max, s.zeros, s.nan
@@ -55,9 +52,6 @@ def _sums(finite: NDArray[np.float64]) -> tuple[float, float, float]:
 
 def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
     """Return the sum of the squares of finite numbers as ``value * 2**exponent``.
-
-    Args:
-        values: float64 or complex128.
 
     Example:
         >>> sum_of_squares(np.array([3.0, 4.0]))

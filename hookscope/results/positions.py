@@ -60,15 +60,6 @@ def locate(
 
     They do not apply to a tensor without a sequence dimension. In the later steps of a generation
     only those counted from the end apply, to the tokens of that step.
-
-    Args:
-        positions: what the user named.
-        record: of the tensor, with its shape in the run.
-        metadata: of the run.
-
-    Raises:
-        RequestError: a position is out of range, a token is not in the prompt or is several tokens,
-            or the rows have different numbers of them.
     """
     stored = stored_positions(record.key, metadata)
     if stored is not None:
@@ -258,15 +249,6 @@ def choose_parts(
 
     A selector may end in positions instead of a slice. Then there is a slice for each row of the
     batch and each run of neighbouring positions.
-
-    Args:
-        selectors: what to select.
-        recording: the recording.
-        path: the file, for error messages.
-        listing: how to list the keys, for error messages.
-
-    Raises:
-        RequestError: a selector matches nothing, or a position does not fit the input.
     """
     keys = [record.key for record in recording.records]
     found: dict[tuple[str, str], tuple[str, Index]] = {}

@@ -90,16 +90,6 @@ class Moments:
 
         The update follows Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
         computing sample variances" (1979).
-
-        Args:
-            n: number of entries, at least 1.
-            mean: their mean.
-            spread: sum of their squared distances from ``mean``.
-            square: sum of their squares.
-            low: the smallest entry.
-            high: the largest entry.
-            exponent: ``mean``, ``spread`` and ``square`` belong to the entries divided by
-                2**exponent; ``low`` and ``high`` are not divided.
         """
         self._low, self._high = min(self._low, low), max(self._high, high)
         mean, total = self._bounded(ldexp(mean, exponent)), self._count + n

@@ -26,11 +26,6 @@ def find_token_grid(
     It is the grid of an earlier layer's maps, else one of the image's aspect, with as few tokens
     before it as possible, up to 16.
 
-    Args:
-        length: number of tokens.
-        image: height and width of the model's input.
-        known: heights and widths of maps that came before.
-
     Example:
         >>> find_token_grid(197, (224, 224))
         TokenGrid(height=14, width=14, prefix=1)

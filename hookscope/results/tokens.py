@@ -119,10 +119,6 @@ def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, Prom
     attention weights ``(N, heads, L, S)`` it is dimensions 2 and 3. In a tensor of two dimensions
     only integers and bools have a sequence: floats are one vector for each row. In a run that
     generates tokens, only the first call of a layer has the tokens of the input.
-
-    Args:
-        record: of the tensor.
-        metadata: of the recording.
     """
     prompts = prompts_of(metadata)
     shape = record.shape
@@ -162,12 +158,8 @@ def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, Prom
 def token_labels(
     record: Record, metadata: Mapping[str, Any], index: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return the token at each dimension of an entry that is the sequence; see ``sequence_dims``.
-
-    Args:
-        record: of the tensor.
-        metadata: of the recording.
-        index: of the entry in the whole tensor.
+    """Return the token at each dimension of an entry that is the sequence; see
+    ``sequence_dims``.
     """
     dims = sequence_dims(record, metadata)
     return tuple(prompt.label(index[0], index[dim]) for dim, prompt in dims.items())

@@ -21,15 +21,7 @@ def unfinished_entries(
     name: str,
     numbers: Collection[str],
 ) -> list[Entry]:
-    """Return the entries in a file of the same runs, if it was interrupted; else none.
-
-    Args:
-        path: the file.
-        expected: the document of the result without entries.
-        kind: the class of an entry.
-        name: the key of the entries.
-        numbers: the fields that may be NaN or infinite.
-    """
+    """Return the entries in a file of the same runs, if it was interrupted; else none."""
     if not is_hookscope_file(Path(path), ".json"):
         return []
     try:

@@ -25,9 +25,6 @@ def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> 
     (``true``, ``null``, ``[1, 2]``), else as a Python literal, else it stays text. Values from
     Python are not changed.
 
-    Raises:
-        RequestError: a text cannot be converted to the type of its parameter.
-
     Example:
         >>> def build(width: int, act: str, scale=1.0): ...
         >>> texts = {"width": "8", "act": "1", "scale": "0.5"}

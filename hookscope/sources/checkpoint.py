@@ -114,9 +114,6 @@ def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name; those of a mapped file are read when used.
 
     A sharded set has the tensors in its index, and no others.
-
-    Raises:
-        WeightsFileError: a file cannot be read, has no weights, or lacks a tensor of the index.
     """
     reader = _Reader()
     tensors: dict[str, Tensor] = {}

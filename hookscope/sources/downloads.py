@@ -30,9 +30,6 @@ def fetch(url: str) -> str:
     """Return the path of the file of weights at ``url`` in the cache of torch.hub.
 
     If it is not cached, it is downloaded and checked against the hash in its name.
-
-    Raises:
-        WeightsError: the file is not cached and cannot be downloaded.
     """
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     path = folder / os.path.basename(urlparse(url).path)

@@ -33,11 +33,7 @@ def cached_file(repository: str, names: Sequence[str]) -> str | None:
 
 
 def fetch_file(repository: str, names: Sequence[str]) -> str:
-    """Return the path of the first of the files ``names`` that exists in a repository.
-
-    Raises:
-        WeightsError: none is cached, and none can be downloaded.
-    """
+    """Return the path of the first of the files ``names`` that exists in a repository."""
     path = cached_file(repository, names)
     if path:
         return path
@@ -53,11 +49,7 @@ def fetch_file(repository: str, names: Sequence[str]) -> str:
 
 
 def fetch_folder(repository: str, patterns: Sequence[str]) -> str:
-    """Return a folder with the files of a repository whose names match ``patterns``.
-
-    Raises:
-        WeightsError: they cannot be downloaded.
-    """
+    """Return a folder with the files of a repository whose names match ``patterns``."""
     with _downloading(repository):
         return snapshot_download(repository, allow_patterns=list(patterns))
 

@@ -18,15 +18,7 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to arrange tensors to one call value.
-
-    Attributes:
-        name: its name.
-        arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
-        noise: takes the shape of one tensor and a seed, returns a call value.
-        frames: the number of images in a clip; None for other layouts.
-        distribution: a description of the noise, for a note such as ``... of 1x3x8x8``.
-    """
+    """A way to arrange tensors to one call value."""
 
     name: str
     arrange: Callable[[Sequence[Tensor]], Any]
@@ -35,11 +27,7 @@ class Layout:
     frames: int | None = None
 
     def make_noise(self, shape: tuple[int, ...], seed: int) -> Any:
-        """Return noise as a call value.
-
-        Raises:
-            InputError: it does not fit into memory.
-        """
+        """Return noise as a call value."""
         try:
             return self.noise(shape, seed)
         except (RuntimeError, TypeError, MemoryError) as error:  # as torch does if memory is short

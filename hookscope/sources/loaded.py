@@ -26,14 +26,7 @@ Size = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The preprocessing of images.
-
-    Attributes:
-        run: takes a PIL image, returns a float32 tensor of shape C, H, W.
-        text: a description of ``run`` for users.
-        tuned: takes ``(size, mean, std)``, each of which may be None, and returns the recipe with
-            these values; None if the recipe cannot be changed.
-    """
+    """The preprocessing of images."""
 
     run: Callable[[Image], Tensor]
     text: str
@@ -42,18 +35,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """The preprocessing of texts.
-
-    Attributes:
-        run: takes a list of texts, returns the call value of that batch.
-        text: a description of ``run`` for users.
-        vocabulary: the text of each token; None if it is not known.
-        chat: as ``run``, with each text as a message in the chat template; None without a template.
-        truncate: as ``run``, with each text cut to a number of tokens, special tokens included;
-            None if that is not possible.
-        spans: takes a text and a number of tokens to cut it to, or None; returns the characters of
-            each token as ``results.features.token_spans`` writes them. None if they are not known.
-    """
+    """The preprocessing of texts."""
 
     run: Callable[[Sequence[str]], Any]
     text: str
@@ -65,14 +47,7 @@ class TextRecipe:
 
 @dataclass(frozen=True)
 class SoundRecipe:
-    """The preprocessing of audio.
-
-    Attributes:
-        run: takes a list of float32 waveforms of shape (samples,), mono, from -1 to 1, at ``rate``;
-            returns the call value of that batch.
-        rate: sample rate of the model in Hz.
-        text: a description of ``run`` for users.
-    """
+    """The preprocessing of audio."""
 
     run: Callable[[Sequence[Tensor]], Any]
     rate: int
@@ -81,14 +56,7 @@ class SoundRecipe:
 
 @dataclass(frozen=True)
 class WeightsRequest:
-    """The weights that a model is loaded with.
-
-    Attributes:
-        spec: ``random``, ``default``, the name of pretrained weights, or a file (of a sharded set
-            its index or its folder).
-        rename: prefixes of names in the file, each with its replacement in the model.
-        partial: load only the weights that fit, and keep the initial values of the others.
-    """
+    """The weights that a model is loaded with."""
 
     spec: str = "random"
     rename: tuple[tuple[str, str], ...] = ()
@@ -97,16 +65,7 @@ class WeightsRequest:
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """Where the weights came from.
-
-    Attributes:
-        name: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
-            pretrained weights, or the file.
-        file_hash: the hash of the file, which may still be computed; None without a file.
-        missing: parameters and buffers of the model that are not in the file.
-        unexpected: names in the file that the model does not have.
-        stripped: prefixes of wrappers that were removed from the names.
-    """
+    """Where the weights came from."""
 
     name: str
     file_hash: BackgroundHash | None = None
@@ -125,15 +84,7 @@ class WeightsInfo:
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """An adapter that is attached to a model.
-
-    Attributes:
-        folder: where it came from.
-        kind: its type as peft names it, such as ``LORA``.
-        layers: how many layers it has replaced.
-        changes: whether it changes a weight; None if that is not known.
-        file_hash: computes the BLAKE3 of its values.
-    """
+    """An adapter that is attached to a model."""
 
     folder: str
     kind: str
@@ -154,29 +105,7 @@ class AdapterInfo:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run.
-
-    Attributes:
-        module: the model, in eval mode (a live module stays in the mode it was in).
-        spec: the model's spec.
-        name: a short name for it, valid in a file's name.
-        source: ``torchvision``, ``file``, ``torchscript``, ``exported``, ``onnx`` or ``live``.
-        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
-            ``quantized``; empty if it is not known.
-        categories: names of the classes by index; empty if they are not known.
-        weights: where the weights came from.
-        own_recipe: the model's preprocessing of images; None if it is not known.
-        own_text: the model's preprocessing of texts; None if it takes no text.
-        own_sound: the model's preprocessing of audio; None if it takes no audio.
-        shape: shape of one input tensor; None if it is not known.
-        layout: how tensors are arranged to a call value.
-        min_size: smallest height and width of an image for this model.
-        own_example: makes an input that the model's file defines; None without one.
-        example_text: a description of that input for users.
-        example_spec: the spec of that input in metadata.
-        packages: other packages that compute its results, whose versions are in the metadata.
-        adapter: the adapter that is attached; None without one.
-    """
+    """A model ready to run."""
 
     module: nn.Module
     spec: str
@@ -228,9 +157,6 @@ class LoadedModel:
         """Return an input of the model as a call value: its file's example, or noise.
 
         The global random state is not changed.
-
-        Raises:
-            InputError: neither is known.
         """
         if self.own_example is not None:
             with seeded_torch(seed):
@@ -244,9 +170,5 @@ class LoadedModel:
         return self.layout.make_noise(self.shape, seed)
 
     def arrange(self, images: Sequence[Tensor]) -> Any:
-        """Arrange image tensors (each C, H, W) to a call value.
-
-        Raises:
-            InputError: their number or their shapes do not fit.
-        """
+        """Arrange image tensors (each C, H, W) to a call value."""
         return self.layout.arrange(images)

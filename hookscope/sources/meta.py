@@ -40,10 +40,6 @@ _FACTORIES = frozenset(
 class ParametersOnMeta(TorchFunctionMode):
     """While active, parameters are created on the meta device.
 
-    Attributes:
-        drew: whether random numbers were drawn nevertheless. They differ from those of a normal
-            build, which draws the values of parameters before.
-
     Example:
         >>> with ParametersOnMeta():
         ...     layer = torch.nn.Linear(4, 2)

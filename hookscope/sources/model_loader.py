@@ -70,38 +70,6 @@ def load(
 ) -> LoadedModel:
     """Load a model, in eval mode on the CPU.
 
-    Args:
-        spec: the model's spec: a torchvision name; ``FILE.py:NAME`` or ``package.module:NAME``,
-            where NAME is a subclass of ``nn.Module``, a function that returns a model, or a
-            model, and may be followed by literal arguments, ``FILE.py:NAME(5, act="relu")``;
-            ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
-            transformers; a file made by ``torch.jit.save`` or ``torch.export.save``; or a spec
-            with a prefix that another package has registered.
-        weights: ``random`` (from the seed), ``default`` or another name of pretrained weights
-            (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file. For a
-            ``hf:`` folder with weights, ``random`` means those weights.
-        rename: prefixes of names in that file, with their replacements in the model.
-        partial: load only the weights that fit, and keep initial values for the rest.
-        model_args: keyword arguments for the class or factory; for a ``hf:`` model, values of its
-            configuration.
-        seed: seed of the random weights. The global random state is not changed.
-        meta: build on the meta device, without memory for parameters and without weights, if the
-            source supports it.
-        method: run this method of the model in place of ``forward``.
-        attn: the attention implementation of a ``hf:`` model, such as ``eager``.
-        trust: open an exported program even if it contains pickles that run code.
-        onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
-            default), ``basic``, ``extended`` or ``all``.
-        adapter: the folder of an adapter of peft, for a ``hf:`` model; None or ``none``
-            without one.
-
-    Raises:
-        ModelError: the spec names no model, or the model cannot be built or has no such method.
-        RequestError: ``weights`` is neither a file nor a name of pretrained weights.
-        WeightsError: the weights cannot be read or downloaded, or do not fit.
-        EnvironmentFault: a package that the spec needs is missing, or torchvision does not match
-            torch.
-
     Example:
         >>> load("resnet18", meta=True).module.fc
         Linear(in_features=512, out_features=1000, bias=True)

@@ -46,11 +46,6 @@ class ModelTensor:
 def model_weights(module: nn.Module, label: str, kind: str) -> WeightSet:
     """Return the parameters and saved buffers of a model, with tied tensors marked.
 
-    Args:
-        module: the model.
-        label: how users name it.
-        kind: where its values come from.
-
     Example:
         >>> weights = model_weights(nn.Linear(2, 3), "mine.py:Net", "initial values")
         >>> weights.parameters, weights.tensors["bias"].shape
@@ -69,15 +64,7 @@ def tensor_set(
     metadata: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> WeightSet:
-    """Return tensors in memory as a set of weights, with tied ones marked.
-
-    Args:
-        named: tensors with plain memory.
-        label: how users name them.
-        kind: where their values come from.
-        part: of a checkpoint.
-        metadata, notes: as of ``WeightSet``.
-    """
+    """Return tensors in memory as a set of weights, with tied ones marked."""
     tensors: dict[str, WeightTensor] = {}
     owners: dict[tuple[Any, ...], str] = {}
     for name, value in named.items():

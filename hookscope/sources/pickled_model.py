@@ -30,9 +30,6 @@ def load(
 
     ``seed`` and ``meta`` are ignored: the file has the values. The model is the whole content of
     the file, or the only module in a mapping.
-
-    Raises:
-        ModelError: the code of the file raised, or it has no module or several.
     """
     if model_args:
         raise RequestError(

@@ -39,14 +39,6 @@ def open_trusted_weights(text: str) -> WeightSet:
     """Open weights; a file with Python objects is unpickled, which runs its code.
 
     Modules in it become their state dicts. Files without such objects are opened as without trust.
-
-    Args:
-        text: the path; after ``#``, the part of a checkpoint.
-
-    Raises:
-        ModelError: the code of the file raised, such as for a class that cannot be imported.
-        RequestError: there is no such part, or there are several and none is named.
-        WeightsFileError: the file has no tensors.
     """
     path, part = split_part(text)
     if not is_pickled_object(describe_file(path)[0]):
@@ -66,12 +58,7 @@ def open_trusted_weights(text: str) -> WeightSet:
 
 
 def unpickle_trusted(path: str) -> tuple[Any, str]:
-    """Return what a pickle builds, which runs its code, and the first classes that it names.
-
-    Raises:
-        ModelError: its code raised.
-        WeightsFileError: a record of it is shorter than its tensor.
-    """
+    """Return what a pickle builds, which runs its code, and the first classes that it names."""
     with open(path, "rb") as file:
         classes = foreign_globals(list_globals(file))
     more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""

@@ -45,9 +45,6 @@ def choose_weights(name: str, spec: str) -> Any:
     """Return the pretrained weights called ``spec`` of the model ``name``.
 
     None if ``spec`` is ``random`` or a file.
-
-    Raises:
-        RequestError: there are no such weights.
     """
     if spec == "random":
         return None
@@ -84,9 +81,6 @@ def weights_only_load(path: str) -> Iterator[None]:
     """While active, every torch.load builds tensors and plain values only.
 
     The builders of torchvision load the file at ``path`` and have no argument for this.
-
-    Raises:
-        WeightsError: the file cannot be read that way, or does not fit the model.
     """
     _weights_only.acquire()
     try:

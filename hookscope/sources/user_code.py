@@ -28,11 +28,7 @@ _OUR_FILES = (__file__, importlib.__file__)  # which are in the traceback of eve
 
 
 def run_file(path: str) -> ModuleType:
-    """Run the file ``path`` and return it as a new module.
-
-    Raises:
-        ModelError: it raised, or cannot be read; the message has the file and the line.
-    """
+    """Run the file ``path`` and return it as a new module."""
     name = f"hookscope_file_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, Path(path).resolve())
     assert spec is not None
@@ -45,11 +41,7 @@ def run_file(path: str) -> ModuleType:
 
 
 def import_user_module(name: str) -> ModuleType:
-    """Import the module ``name`` from the current folder or ``sys.path``.
-
-    Raises:
-        ModelError: there is no such module, or it raised; the message has the line.
-    """
+    """Import the module ``name`` from the current folder or ``sys.path``."""
     return run_user_code(name, lambda: importlib.import_module(name))
 
 
@@ -57,9 +49,6 @@ def run_user_code(path: str, call: Callable[[], T]) -> T:
     """Return what ``call`` returns, called as code of the file or module ``path``.
 
     Such a call in another one of the same path is much faster: imports are prepared once.
-
-    Raises:
-        ModelError: it raised; the message has the file, the line and the error.
     """
     if path not in _running:
         with _importing_from(path):
@@ -152,12 +141,7 @@ def _relative_import_hint(path: str) -> str:
 
 
 def load_functions(specs: list[FunctionSpec]) -> list[Callable[..., Any]]:
-    """Return the function of each spec; a file is run once for all its functions.
-
-    Raises:
-        ModelError: a file or module raised; the message has the line.
-        RequestError: it has no function of that name.
-    """
+    """Return the function of each spec; a file is run once for all its functions."""
     modules: dict[str, ModuleType] = {}
     for spec in specs:
         if spec.home not in modules:
@@ -166,28 +150,14 @@ def load_functions(specs: list[FunctionSpec]) -> list[Callable[..., Any]]:
 
 
 def load_user_module(spec: FunctionSpec) -> ModuleType:
-    """Run the file, or import the module, of a function spec.
-
-    Raises:
-        ModelError: it raised; the message has the line.
-    """
+    """Run the file, or import the module, of a function spec."""
     return run_file(spec.home) if spec.in_file else import_user_module(spec.home)
 
 
 def bind_arguments(
     functions: list[Callable[..., Any]], values: Mapping[str, Any], calls: list[tuple[str, ...]]
 ) -> list[Callable[..., Any]]:
-    """Return the functions with each of ``values`` bound in those that have a parameter for it.
-
-    Args:
-        functions: the functions.
-        values: values by parameter; text from a command line is converted by the annotations.
-        calls: for each function the names of its positional arguments: ``module``, ``input``.
-
-    Raises:
-        RequestError: no function has the parameter, a value is not of its type, or a function
-            cannot be called with these arguments.
-    """
+    """Return the functions with each of ``values`` bound in those that have a parameter for it."""
     keywords = [_accepted(function, values) for function in functions]
     for key in values:
         if not any(key in own for own in keywords):

@@ -12,17 +12,7 @@ _UNKNOWN_BYTE = "\ufffd"  # a token of a few bytes that are not a character
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a model.
-
-    Attributes:
-        encode: returns the ids of a text, without special tokens.
-        decode: returns the text of several ids, special tokens included.
-        name: returns the token with an id as the vocabulary spells it, such as ``Ġdog``.
-        size: number of ids, from 0.
-        special: ids of tokens that stand for no text, such as the end of a sequence.
-        padding: the id that fills the shorter texts of a batch; None without one.
-        unknown: the id of words that are not in the vocabulary; None without one.
-    """
+    """The tokens of a model."""
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
@@ -54,11 +44,7 @@ class Vocabulary:
         return tuple(known[token] for token in tokens)
 
     def token(self, text: str) -> int:
-        """Return the id of a text that is a single token.
-
-        Raises:
-            InputError: it is several tokens or none, or not in the vocabulary.
-        """
+        """Return the id of a text that is a single token."""
         ids = self.encode(text)
         if self.unknown in ids and text != self.name(ids[0]):
             raise InputError(f"{text!r} is not in the vocabulary.", "Give the id of a token.")

@@ -28,13 +28,7 @@ Build = Callable[[AbstractContextManager[Any]], nn.Module]
 
 @dataclass(frozen=True)
 class _Fit:
-    """The tensors of a file that are loaded into a model.
-
-    Attributes:
-        tensors: the tensors by their names in the model; unexpected ones by their own names.
-        stripped: prefixes of wrappers that were removed.
-        misfits: by name in the model, a description of each tensor left out for its shape.
-    """
+    """The tensors of a file that are loaded into a model."""
 
     tensors: dict[str, Tensor]
     stripped: tuple[str, ...]
@@ -45,10 +39,6 @@ def load_file_into(module: nn.Module, request: WeightsRequest) -> WeightsInfo:
     """Load a checkpoint, or a sharded set with its index, into ``module``.
 
     Prefixes of wrappers are removed from the names, and those of ``request.rename`` are replaced.
-
-    Raises:
-        RequestError: there is no such file, or it is a folder without weights.
-        WeightsFileError: a file cannot be read, has no weights, or does not fit the model.
     """
     files = check_weights_file(request.spec)
     file_hash = BackgroundHash(files.blake3)
@@ -61,14 +51,6 @@ def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, W
 
     The model is built on the meta device. It is built with values only if the file lacks some of
     them, such as a buffer that is not saved. The result is bit-identical to ``load_file_into``.
-
-    Args:
-        build: builds the model within a context; the same model each time.
-        request: the file, and how to load it.
-
-    Raises:
-        RequestError: there is no such file, or it is a folder without weights.
-        WeightsFileError: a file cannot be read, has no weights, or does not fit the model.
     """
     files = check_weights_file(request.spec)
     file_hash = BackgroundHash(files.blake3)
@@ -91,11 +73,7 @@ def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, W
 
 
 def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsRequest) -> _Fit:
-    """Match the tensors of a file to those of a model.
-
-    Raises:
-        WeightsFileError: no tensor matches.
-    """
+    """Match the tensors of a file to those of a model."""
     path, own = request.spec, _own(module)
     names, stripped = resolve_names(stored, own, request.rename, path)
     tensors = {names[name]: tensor for name, tensor in stored.items()}
@@ -151,11 +129,7 @@ def _fills(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
 def _load(
     module: nn.Module, fit: _Fit, request: WeightsRequest
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Load tensors into a model; return the missing and the unexpected names.
-
-    Raises:
-        WeightsFileError: tensors do not fit, are missing, or cannot be read.
-    """
+    """Load tensors into a model; return the missing and the unexpected names."""
     own, tensors, path = _own(module), fit.tensors, request.spec
     state = OrderedDict(tensors)
     if all(name in tensors and _same_shape(tensors[name], own[name]) for name in own):

@@ -44,16 +44,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def copy_model(module: nn.Module, purpose: str, repair: str) -> nn.Module:
-    """Return a deep copy of ``module``.
-
-    Args:
-        module: a model of the user, which must not be changed.
-        purpose: what the copy is for, as in ``The model cannot be copied to be moved``.
-        repair: the hint of the error if it cannot be copied.
-
-    Raises:
-        RequestError: it cannot be copied.
-    """
+    """Return a deep copy of ``module``."""
     try:
         return copy.deepcopy(module)
     except Exception as error:  # any class may fail; the old weight_norm and pruning do

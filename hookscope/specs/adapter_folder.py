@@ -13,16 +13,7 @@ NO_ADAPTER = "none"
 
 
 def check_adapter(spec: ModelSpec | None, adapter: str | os.PathLike[str] | None) -> None:
-    """Raise an error if an adapter is given that cannot be attached.
-
-    Args:
-        spec: of the model; None for a module.
-        adapter: its folder; None or ``none`` without one.
-
-    Raises:
-        RequestError: the model is not one of transformers.
-        WeightsError: the folder has no adapter.
-    """
+    """Raise an error if an adapter is given that cannot be attached."""
     if adapter is None or os.fspath(adapter) == NO_ADAPTER:
         return
     if spec is None or spec.source != TRANSFORMERS:

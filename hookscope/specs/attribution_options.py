@@ -14,14 +14,7 @@ ZERO, MEAN = "zero", "mean"
 
 
 class AttributionMethod(NamedTuple):
-    """A method that distributes the score of a target over the tokens of the input.
-
-    Attributes:
-        name: the value of ``--by``.
-        formula: the attribution of token p. x_p is its embedding, b_p that of the baseline, S the
-            score, g_p its gradient at the embedding; k runs over the width.
-        paper: where it was published.
-    """
+    """A method that distributes the score of a target over the tokens of the input."""
 
     name: str
     formula: str
@@ -65,22 +58,7 @@ _BASELINE_METHODS = (INTEGRATED, OCCLUSION)
 
 @dataclass(frozen=True)
 class AttributeOptions:
-    """What ``attribute`` explains, and how.
-
-    Attributes:
-        by: the method.
-        target: the token or class whose logit is explained: its text, its id, or ``argmax``.
-        against: a second token or class, whose logit is subtracted; None without one.
-        position: the position after which the token is predicted, counted without padding; negative
-            from the end. None for the last one.
-        steps: points of the quadrature of ``integrated``; None for 50.
-        baseline: ``zero`` for an embedding of zeros, ``mean`` for the mean of all embeddings, or
-            a token, of ``integrated`` and ``occlusion``; None for ``zero``, and for ``mean`` where
-            integrated gradients from zeros do not add up.
-
-    Raises:
-        RequestError: an option is unknown, out of range, or of another method.
-    """
+    """What ``attribute`` explains, and how."""
 
     by: str = INTEGRATED
     target: str | int = "argmax"

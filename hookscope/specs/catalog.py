@@ -36,19 +36,7 @@ ALL_NAMES = "hookscope models lists all names."
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model that can be given by name.
-
-    Attributes:
-        name: its name.
-        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
-            ``quantized``.
-        parameters: how many numbers its parameters hold, as built without pretrained weights; None
-            for models of timm, which would have to be built for that.
-        weights: names of the pretrained weights, in the order of torchvision; of timm the tags,
-            which are appended to the name: ``timm:resnet18.a1_in1k``.
-        input: shape of the tensor it is given, ``1x3x224x224``; detection takes a list of
-            ``3x320x320`` (of any size), optical flow two.
-    """
+    """A model that can be given by name."""
 
     name: str
     task: str
@@ -78,11 +66,7 @@ def list_is_current() -> bool:
 
 
 def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
-    """Return the models of the installed torchvision or timm, sorted by name.
-
-    Raises:
-        EnvironmentFault: the package is missing or does not match torch.
-    """
+    """Return the models of the installed torchvision or timm, sorted by name."""
     if source == TORCHVISION and list_is_current():
         return bundled_models()
     # Imported by name: this file is torch-free and that one is not.
@@ -92,15 +76,6 @@ def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
 
 def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     """Return the models of torchvision or timm whose name matches ``pattern``.
-
-    Args:
-        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``, or a part of a name;
-            after ``timm:`` one over the names of timm, which is then imported.
-        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
-            ``quantized``; None for any.
-
-    Raises:
-        ModelError: nothing matches.
 
     Example:
         >>> import hookscope
@@ -123,12 +98,7 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
 
 
 def check_model_spec(text: str, trust: bool = False) -> ModelSpec:
-    """Parse a model spec and check it without torch; with ``trust``, a pickled model is one.
-
-    Raises:
-        ModelError: there is no such file, source or model. A name of torchvision is checked here
-            only if the bundled list is for the installed release, and else when it is loaded.
-    """
+    """Parse a model spec and check it without torch; with ``trust``, a pickled model is one."""
     spec = parse_model(text, trust)
     if spec.source == TORCHVISION and list_is_current():
         known = [info.name for info in bundled_models()]
@@ -137,12 +107,7 @@ def check_model_spec(text: str, trust: bool = False) -> ModelSpec:
 
 
 def check_weights(spec: ModelSpec, weights: str) -> None:
-    """Check, without torch, the weights that are chosen for the model ``spec``.
-
-    Raises:
-        RequestError: there is no such file, and the model has no weights of that name. A name is
-            checked here only if the bundled list is for the installed torchvision.
-    """
+    """Check, without torch, the weights that are chosen for the model ``spec``."""
     if weights == "random":
         return
     if spec.source != TORCHVISION:
@@ -171,11 +136,7 @@ def check_weights(spec: ModelSpec, weights: str) -> None:
 
 
 def check_attn(spec: ModelSpec, kind: str | None) -> None:
-    """Raise RequestError if ``kind`` is given for a model that has no choice of attention.
-
-    Raises:
-        RequestError: the model is not one of transformers.
-    """
+    """Raise RequestError if ``kind`` is given for a model that has no choice of attention."""
     if kind is not None and spec.source != TRANSFORMERS:
         raise RequestError(
             f"--attn is only for models of transformers (hf:FOLDER), and {spec.text!r} is not one.",
@@ -202,14 +163,7 @@ def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestErr
 def check_model_name(
     name: str, known: list[str], listing: str = ALL_NAMES, *, suggest_sources: bool = False
 ) -> None:
-    """Raise ModelError, with near names, unless ``name`` is one of ``known``.
-
-    Args:
-        name: the name of a model.
-        known: the names of its source.
-        listing: the sentence of the hint that says where all names are listed.
-        suggest_sources: also say how a model of timm or transformers is written.
-    """
+    """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
         reject_path(name)
         near = did_you_mean(name, known)

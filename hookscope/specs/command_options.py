@@ -46,18 +46,7 @@ def hold_iterable(options: object, name: str) -> None:
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """What ``capture`` records and checks.
-
-    Attributes:
-        what: ``output``, ``input`` or both.
-        ops: record the results of functions called between modules.
-        attention: record the weights of attention.
-        verify: run again without hooks and require a bit-identical output.
-        strict: require that every matched layer ran.
-        max_bytes: the maximum of bytes to record.
-        stop: end the run after the last call of the selected layers; None to do so if nothing needs
-            the output.
-    """
+    """What ``capture`` records and checks."""
 
     what: str | Iterable[str] = ("output",)
     ops: bool = False
@@ -99,18 +88,7 @@ class GradsOptions:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The optimizer of ``step``.
-
-    Attributes:
-        optimizer: its name.
-        lr: the learning rate; None for the optimizer's default.
-        opt_args: its other arguments.
-        strict: require that every matched layer ran.
-        max_bytes: the maximum of bytes to record.
-
-    Raises:
-        RequestError: there is no such optimizer, or the learning rate is not finite or given twice.
-    """
+    """The optimizer of ``step``."""
 
     optimizer: str = "sgd"
     lr: float | None = None
@@ -135,14 +113,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class GradcheckOptions:
-    """The tolerances of ``gradcheck``: |a - b| <= atol + rtol |b|.
-
-    Attributes:
-        shape: of the inputs.
-        eps: the step of the numerical derivative.
-        atol: the absolute tolerance.
-        rtol: the relative tolerance.
-    """
+    """The tolerances of ``gradcheck``: |a - b| <= atol + rtol |b|."""
 
     shape: Sequence[Sequence[int]] | Sequence[int] = ()
     eps: float = 1e-6
@@ -161,13 +132,7 @@ class GradcheckOptions:
 
 @dataclass(frozen=True)
 class ChosenChecks:
-    """Which checks ``check`` makes.
-
-    Attributes:
-        only: names of the checks to make; None for all.
-        skip: names of checks to leave out.
-        known: the checks that there are.
-    """
+    """Which checks ``check`` makes."""
 
     only: str | Iterable[str] | None = None
     skip: str | Iterable[str] | None = None
@@ -223,15 +188,7 @@ class CheckOptions(ChosenChecks):
 
 @dataclass(frozen=True)
 class RunCheckOptions(ChosenChecks):
-    """Which checks ``check`` makes of a training run, and the thresholds that have an option.
-
-    Attributes:
-        dead, vanishing: see ``RunThresholds``.
-        floor: see ``RunThresholds``; None for its default.
-
-    Raises:
-        RequestError: there is no such check of a run, or a threshold is out of range.
-    """
+    """Which checks ``check`` makes of a training run, and the thresholds that have an option."""
 
     known = RUN_CHECKS
 
@@ -252,24 +209,14 @@ class RunCheckOptions(ChosenChecks):
 
 @dataclass(frozen=True)
 class WeightCheckOptions(ChosenChecks):
-    """Which checks ``check`` makes of a file of weights.
-
-    Raises:
-        RequestError: there is no such check of weights.
-    """
+    """Which checks ``check`` makes of a file of weights."""
 
     known = WEIGHT_CHECKS
 
 
 @dataclass(frozen=True)
 class AblateOptions:
-    """How ``ablate`` ablates layers.
-
-    Attributes:
-        by: ``zero``, ``mean`` or ``noise``.
-        channels: one channel at a time.
-        rank: the metric that the results are sorted by: ``score``, ``loss`` or ``output``.
-    """
+    """How ``ablate`` ablates layers."""
 
     by: str = "zero"
     channels: bool = False
@@ -282,16 +229,7 @@ class AblateOptions:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What ``sweep`` changes and shows.
-
-    Attributes:
-        edit: the operation, without a layer.
-        positions: ``all``, or positions such as ``0,2-3``; None for whole layers.
-        heads: number of attention heads, or ``auto``; None for whole layers.
-        experts: whether the experts of a layer are edited one at a time.
-        against: the second class of the logit difference; None for no logit difference.
-        metric: the metric of the map; None for the first one that is defined.
-    """
+    """What ``sweep`` changes and shows."""
 
     edit: str = "zero"
     positions: str | None = None
@@ -312,17 +250,7 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class LensOptions:
-    """How ``lens`` reads the layers of a language model.
-
-    Attributes:
-        norm: name of the final norm; ``none`` without one; None to find it.
-        head: name of the unembedding; None to find it.
-        target: the token whose rank and probability are shown: its text, its id, or ``argmax``
-            for the token that the whole model predicts at each position.
-
-    Raises:
-        RequestError: the target is empty, or not a text or an id.
-    """
+    """How ``lens`` reads the layers of a language model."""
 
     norm: str | None = None
     head: str | None = None
@@ -341,17 +269,7 @@ class LensOptions:
 
 @dataclass(frozen=True)
 class CamOptions:
-    """How ``cam`` computes a map.
-
-    Attributes:
-        by: the method.
-        layer: the layer whose output is used; None for the last one with a map.
-        target: the class that is explained.
-        upsample: how the map is resized to the image.
-        steps: the number of points of ``integrated``.
-        baseline: where the path of ``integrated`` begins, and what ``occlusion`` puts in a patch.
-        patch: side of the patches of ``occlusion`` in pixels.
-    """
+    """How ``cam`` computes a map."""
 
     by: str = DEFAULT_METHOD
     layer: str | None = None

@@ -52,27 +52,7 @@ SIDES = ("A", "B")
 
 @dataclass(frozen=True)
 class DiffRequest:
-    """What is compared, and how.
-
-    Attributes:
-        a: a capture's file, or a model.
-        b: what it is compared with, of the same kind.
-        layers, types, depth, leaves: the selected layers; see ``LayerSelection``.
-        what: which records; None for all.
-        map: prefixes of A's names, each with its replacement in B.
-        atol, rtol: tolerances; None for those of the dtype.
-        equal_nan: NaN is equal to NaN.
-        strict: require that every record is in both.
-        input, shape, preprocess, size, mean, std, tokenizer, chat: what both models are called
-            with.
-        weights, rename, partial, model_args, method, attn, onnx_optimize, adapter, trust, seed,
-            dtype, device, train: of both models; where two values are given, A's and then B's.
-
-    Raises:
-        RequestError: A and B are not of one kind, a tolerance is negative or not finite, or an
-            option is wrong or is for models alone.
-        ModelError, LayerError, InputError: a model, a pattern or an input cannot be used.
-    """
+    """What is compared, and how."""
 
     a: Any
     b: Any
@@ -176,12 +156,7 @@ class RunDiffOptions(ExactDiffOptions):
 
 
 def check_run_diff_options(chosen: Iterable[str], what: str = "training runs") -> None:
-    """Raise RequestError if an option of ``diff`` is chosen that runs or features cannot use.
-
-    Args:
-        chosen: the keywords that were chosen.
-        what: what A and B are, in the plural.
-    """
+    """Raise RequestError if an option of ``diff`` is chosen that runs or features cannot use."""
     for name in chosen:
         if name not in RUN_OPTIONS:
             option = {"model_args": "model-arg", "types": "type"}.get(name, name.replace("_", "-"))
@@ -211,11 +186,7 @@ def label_errors(side: int) -> Iterator[None]:
 
 
 def are_runs(a: object, b: object) -> bool:
-    """Whether A and B are folders of training runs; False if neither is.
-
-    Raises:
-        RequestError: only one is.
-    """
+    """Whether A and B are folders of training runs; False if neither is."""
     is_run = [isinstance(one, str | os.PathLike) and is_run_folder(one) for one in (a, b)]
     if is_run[0] != is_run[1]:
         run, other = (a, b) if is_run[0] else (b, a)
@@ -251,11 +222,7 @@ def are_features(a: object, b: object) -> bool:
 
 
 def are_captures(a: Any, b: Any) -> bool:
-    """Whether A and B are files that hookscope wrote; False if neither is.
-
-    Raises:
-        RequestError: one is a capture and the other a model, or one is a features folder.
-    """
+    """Whether A and B are files that hookscope wrote; False if neither is."""
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
@@ -282,11 +249,7 @@ def _is_capture(side: Any) -> bool:
 
 
 def check_capture_options(chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option that only models have is chosen for captures.
-
-    Args:
-        chosen: the keywords that were chosen.
-    """
+    """Raise RequestError if an option that only models have is chosen for captures."""
     unused = [name for name in MODEL_OPTIONS if name in chosen]
     if unused:
         name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0].replace('_', '-')}"
@@ -305,10 +268,6 @@ def split_paired_options(
     model arguments go only to a model that can take them: a scripted, exported or ONNX file has its
     own. If one model is an ONNX file, ``onnx_optimize`` goes to it and all other options of this
     kind to the other model.
-
-    Raises:
-        RequestError: an option is given more than twice.
-        ModelError: there is no such model.
     """
     sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for name, default in PAIRED_OPTIONS.items():

@@ -33,18 +33,7 @@ WEIGHTS = "weights"  # the kind of an edit that changes the parameters of a laye
 
 
 class Edit(NamedTuple):
-    """One parsed edit.
-
-    Attributes:
-        text: the whole edit as typed, ``conv1[3]=scale:0.5``.
-        kind: what is changed: ``output``, ``input``, ``output.grad`` or ``weights``.
-        pattern: glob over the names of layers.
-        call: the number of the module's call, from 1; None for all calls.
-        channels: channel numbers in ascending order; None for all.
-        name: the operation.
-        argument: its argument, parsed by the operation.
-        positions: the positions of the sequence; None for all.
-    """
+    """One parsed edit."""
 
     text: str
     kind: str
@@ -63,14 +52,6 @@ class Edit(NamedTuple):
 
 def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
     """Parse edits, in the order given; a single text is accepted too.
-
-    Args:
-        specs: each ``[input:]GLOB[:CALL][@POSITIONS][[CHANNELS]]=OP[:ARGUMENT]``.
-        gradients: parse them as edits of the gradient at a module's output.
-
-    Raises:
-        EditError: an edit cannot be parsed, its operation is unknown, or its argument is wrong.
-        LayerError: a pattern has an unbalanced brace.
 
     Example:
         >>> [edit] = parse_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
@@ -232,16 +213,7 @@ def _channels(spec: str, text: str) -> tuple[int, ...]:
 
 
 class EditOperation(NamedTuple):
-    """One operation by name.
-
-    Attributes:
-        name: what follows the equals sign.
-        form: the name with a placeholder for its argument.
-        example: the operation as a user types it.
-        formula: what is computed.
-        read: parses the argument; its ValueError says what is wrong.
-        changes_weights: whether it changes the weights of a layer instead of a value.
-    """
+    """One operation by name."""
 
     name: str
     form: str
@@ -309,14 +281,7 @@ def _choice(*choices: str) -> Callable[[str], str]:
 
 
 class TensorSource(NamedTuple):
-    """A tensor of a file: ``FILE#KEY[:SCALE]``, or an array, ``FILE.npy[:SCALE]``.
-
-    Attributes:
-        path: a file of safetensors, an array, or a features folder, whose rows are averaged.
-        key: the tensor's name; None for an array, and for the key of the edited tensor.
-        scale: a factor.
-        typed: the key and the factor as typed, because a key may contain a colon.
-    """
+    """A tensor of a file: ``FILE#KEY[:SCALE]``, or an array, ``FILE.npy[:SCALE]``."""
 
     path: str
     key: str | None = None

@@ -11,19 +11,7 @@ from hookscope.specs.tolerances import check_tolerances
 
 @dataclass(frozen=True)
 class ExactDiffOptions:
-    """How two runs, or two sets of weights, are compared.
-
-    Attributes:
-        layers: patterns of the layers; empty for all.
-        atol: absolute tolerance; None for 0: a repeated run, and a copy of weights, has the same
-            bits.
-        rtol: relative tolerance; None for 0.
-        strict: what else is a difference.
-
-    Raises:
-        RequestError: a tolerance is negative or not finite.
-        LayerError: a pattern is empty or cannot be parsed.
-    """
+    """How two runs, or two sets of weights, are compared."""
 
     layers: str | Iterable[str] = ()
     atol: float | None = None

@@ -16,30 +16,7 @@ _LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1, "m
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """How ``extract`` reads a dataset, and what it stores of each row.
-
-    Attributes:
-        what: ``output``, ``input`` or both.
-        batch: the batch size; None for what fits into ``memory``.
-        memory: the memory budget for batches, in bytes.
-        workers: processes that read; None for one less than the number of cores.
-        shard_size: rows of a shard.
-        every: use every N-th input.
-        reduce: the reduction of each row.
-        store_dtype: the dtype that floating-point values are stored in.
-        stats_only: store statistics of the whole dataset and no rows.
-        decode: ``exact`` or ``fast``.
-        stop: end the forward pass after the last selected layer.
-        skip_bad: skip inputs that cannot be read.
-        resume: resume an interrupted run.
-        force: replace the results in the folder.
-        channels_last: use that memory format.
-        autocast: ``bfloat16`` or ``float16``.
-        max_tokens: texts are cut to that number of tokens.
-
-    Raises:
-        RequestError: a number is too small, or a value is not one of the choices.
-    """
+    """How ``extract`` reads a dataset, and what it stores of each row."""
 
     what: str | Iterable[str] = ("output",)
     batch: int | None = None

@@ -24,16 +24,7 @@ RUN = "run"  # that the model ran to its end, which all other checks need
 
 
 class Check(NamedTuple):
-    """A check of a model.
-
-    Attributes:
-        name: the value of ``--only`` and ``--skip``.
-        finds: what it finds.
-        measure: the measure of its findings, with {} for the number; ``|`` separates the form for
-            one from that for several.
-        thresholds: the options that set its thresholds.
-        backward: whether it needs a backward pass.
-    """
+    """A check of a model."""
 
     name: str
     finds: str
@@ -119,24 +110,7 @@ SHARES = ("dead", "saturated", "margin")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The values beyond which a measure is a finding.
-
-    Attributes:
-        dead: share of dead units in a layer. The default, half, is that of the rule ``DeadRelu`` of
-            Amazon SageMaker Debugger (parameter ``threshold_layer``, 50 percent:
-            docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html). That rule reports a layer above
-            the threshold, and counts a unit as dead if it is active in less than 1 percent of its
-            values. Here a layer at the threshold is reported too, and a dead unit is always zero.
-        saturated: share of entries at a bound.
-        margin: how near a bound counts as at it, as a share of the width between the bounds.
-        vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
-        exploding: the same upwards; parameters' 100 times it.
-        floor: norm of a gradient under which it has vanished whatever the others are.
-        ceiling: entry of a gradient over which it has exploded.
-
-    Raises:
-        RequestError: a share is not between 0 and 1, or another number not above 0.
-    """
+    """The values beyond which a measure is a finding."""
 
     dead: float = 0.5
     saturated: float = 0.9
@@ -170,15 +144,6 @@ def select_checks(
     others: Mapping[str, Mapping[str, Check]] | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the checks to make, in the order of the table.
-
-    Args:
-        only: those to make, as a list or with commas between; None for all.
-        skip: those to leave out.
-        checks: the checks that there are.
-        others: the checks of other things, by what these are.
-
-    Raises:
-        RequestError: there is no such check, or none is left.
 
     Example:
         >>> select_checks("inf,nan", None), len(select_checks(None, ["tied"])) == len(CHECKS) - 1

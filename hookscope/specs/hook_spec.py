@@ -22,12 +22,7 @@ _FORM = (
 
 @dataclass(frozen=True)
 class HookSpec:
-    """A parsed spec of a user hook.
-
-    Attributes:
-        function: the function that it names.
-        glob: the layers that it runs at; None for those that ``--layer`` selects.
-    """
+    """A parsed spec of a user hook."""
 
     function: FunctionSpec
     glob: str | None
@@ -35,10 +30,6 @@ class HookSpec:
 
 def parse_hook(text: str) -> HookSpec:
     """Parse the spec of a user hook; its file must exist.
-
-    Raises:
-        RequestError: the spec has another form, or its file is missing.
-        LayerError: its glob cannot be parsed.
 
     Example:
         >>> hook = parse_hook("layer3.*=mine.hooks:halve")
@@ -62,15 +53,6 @@ def parse_hook(text: str) -> HookSpec:
 
 def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[str]:
     """Return the kind of each of ``count`` hooks. One counts for all, none is ``forward``.
-
-    Args:
-        kinds: the chosen kinds: none, one, or one for each hook.
-        count: how many hooks there are.
-        verb: ``capture``, ``grads`` or ``step``.
-
-    Raises:
-        RequestError: a kind is unknown, the command does not run hooks of that kind, or the number
-            of kinds does not match.
 
     Example:
         >>> resolve_hook_kinds(["tensor"], 2, verb="grads")

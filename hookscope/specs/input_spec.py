@@ -71,18 +71,7 @@ _MADE = (
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A parsed value of ``--input``.
-
-    Attributes:
-        text: the whole spec; of a folder or a glob that of one file.
-        kind: ``image``, ``numpy``, ``generated`` ...: which reader reads it.
-        place: the argument that it is for: a parameter's name, a position from 0, or None.
-        path: the file; ``-`` for standard input; empty if there is none.
-        rest: the key or columns of a file, the text or line, the generator of a tensor, or the spec
-            of a function.
-        shape: the shape of a generated tensor.
-        bounds: the range of its integers, without the second.
-    """
+    """A parsed value of ``--input``."""
 
     text: str
     kind: str
@@ -101,9 +90,6 @@ def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
     """Parse the specs, in order. A folder or a glob gives one result for each file.
 
     Specs that are parsed already stay as they are.
-
-    Raises:
-        InputError: a spec is not valid, a file is missing, or ``-`` is given twice.
 
     Example:
         >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
@@ -142,11 +128,7 @@ def is_single_spec(text: str) -> bool:
 
 
 def check_file_type(spec: InputSpec) -> None:
-    """Raise InputError if the first bytes of a file contradict its name. The rest is not read.
-
-    Raises:
-        InputError: says what the file is.
-    """
+    """Raise InputError if the first bytes of a file contradict its name. The rest is not read."""
     if not os.path.isfile(spec.path):  # reading from a pipe would consume it
         return
     if spec.kind == IMAGE:
@@ -169,12 +151,7 @@ def check_file_type(spec: InputSpec) -> None:
 
 
 def reject_image_options(choices: Mapping[str, Any], why: str) -> None:
-    """Raise InputError if options for images are given without an image, other than ``none``.
-
-    Args:
-        choices: the options ``preprocess``, ``size``, ``mean`` and ``std``; other keys are ignored.
-        why: why there is no image.
-    """
+    """Raise InputError if options for images are given without an image, other than ``none``."""
     chosen = {name: choices.get(name) for name in IMAGE_OPTIONS}
     if chosen["preprocess"] == "none":  # which is what happens without an image
         chosen["preprocess"] = None
@@ -315,11 +292,7 @@ def _from_lines(spec: str, rest: str) -> list[InputSpec]:
 
 
 def check_tokenizer(path: str) -> None:
-    """Raise InputError if a path cannot be that of a tokenizer.
-
-    Raises:
-        InputError: says what is missing.
-    """
+    """Raise InputError if a path cannot be that of a tokenizer."""
     hint = "Give the tokenizer.json of the package tokenizers, or a folder of transformers."
     if not os.path.exists(path):
         raise InputError(f"There is no tokenizer {path!r}.", hint)

@@ -17,21 +17,7 @@ Hooks = Hook | Mapping[str, Hook] | Iterable[Hook]
 
 @dataclass(frozen=True)
 class Interventions:
-    """The interventions in a run: edits and user hooks.
-
-    Attributes:
-        edits: of activations, each ``GLOB=OP:ARG``.
-        grad_edits: of gradients at modules' outputs.
-        compare: also run without them, and record the differences.
-        hooks: functions or their specs, or a dict from globs to either.
-        hook_args: further arguments for the hooks.
-        hook_kind: one kind for all hooks, or one for each.
-
-    Raises:
-        EditError: an edit cannot be parsed, or there is nothing to compare with.
-        RequestError: the spec of a hook cannot be parsed, or its file is missing.
-        LayerError: a layer pattern cannot be parsed.
-    """
+    """The interventions in a run: edits and user hooks."""
 
     edits: Iterable[str] = ()
     grad_edits: Iterable[str] = ()

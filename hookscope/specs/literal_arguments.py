@@ -45,9 +45,6 @@ def split_call(text: str) -> tuple[str, str]:
 def parse_arguments(spec: str, call: str) -> LiteralArguments:
     """Parse the arguments that follow a spec.
 
-    Raises:
-        ModelError: they cannot be parsed, or one of them is not a literal.
-
     >>> parse_arguments("nets.py:Net", "(5, act='relu')")
     LiteralArguments(positional=(5,), keywords=(('act', 'relu'),))
     """
@@ -97,9 +94,6 @@ def join_arguments(
     spec: str, written: LiteralArguments, model_args: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the keyword arguments of a spec and of ``--model-arg`` together.
-
-    Raises:
-        RequestError: both contain an argument of the same name.
 
     >>> join_arguments("Net(width=8)", LiteralArguments((), (("width", 8),)), {"depth": 2})
     {'width': 8, 'depth': 2}

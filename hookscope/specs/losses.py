@@ -18,18 +18,7 @@ REDUCTIONS = ("mean", "sum", "batchmean")
 
 
 class LossFormula(NamedTuple):
-    """A loss that can be given by name.
-
-    Attributes:
-        name: the value of ``--loss``.
-        formula: what is computed.
-        raw_formula: what is computed with ``--raw``; often the same.
-        reduction: the default reduction: ``batchmean`` divides the sum of the terms by the batch
-            size, ``mean`` by their count, ``sum`` by nothing. Empty if there is only one term.
-        raw_reduction: the same with ``--raw``: the default of PyTorch's loss class.
-        needs_target: whether the loss compares the output with a target.
-        summary: one line for the help.
-    """
+    """A loss that can be given by name."""
 
     name: str
     formula: str

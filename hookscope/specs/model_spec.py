@@ -59,20 +59,7 @@ class CommandLineText(str):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The parsed spec of a model.
-
-    Attributes:
-        source: ``torchvision``, ``file`` (Python source), ``module`` (one to import), ``timm``,
-            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported``, ``onnx`` or
-            ``pickled``.
-        text: the whole spec.
-        path: the file or the folder; the dotted name of a module; the prefix of a plugin; what
-            follows ``hf:``; empty for a model of torchvision or timm.
-        name: the model's name in its source; empty for the only model of a Python file; of a
-            scripted, exported, ONNX or pickled file its stem, with characters that a file name may
-            have.
-        arguments: those that follow the name, as in ``FILE.py:Net(5)``.
-    """
+    """The parsed spec of a model."""
 
     source: str
     text: str
@@ -225,13 +212,7 @@ _PREFIXES = {"timm": _of_timm, "hf": _of_transformers, "hub": _of_hub}
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """The parsed spec of a function.
-
-    Attributes:
-        text: the whole spec.
-        home: the Python file, or the dotted name of a module.
-        name: the name of the function.
-    """
+    """The parsed spec of a function."""
 
     text: str
     home: str
@@ -264,9 +245,6 @@ def is_function_spec(text: str) -> bool:
 
 def parse_function(text: str) -> FunctionSpec:
     """Parse ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``; the file must exist.
-
-    Raises:
-        RequestError: the text has another form, or the file is missing.
 
     Example:
         >>> parse_function("mine.losses:margin")
@@ -332,12 +310,7 @@ def is_weights_file(text: str) -> bool:
 
 
 def check_weights_file(path: str) -> WeightFiles:
-    """Return the weights files that ``path`` stands for; see ``find_weight_files``.
-
-    Raises:
-        RequestError: ``path`` is missing, or a folder without weights.
-        WeightsFileError: it is the index of a set that is damaged or incomplete.
-    """
+    """Return the weights files that ``path`` stands for; see ``find_weight_files``."""
     if not Path(path).exists():
         near = near_files(path, "Check the name and the folder.", _WEIGHTS_FILE)
         raise RequestError(f"There is no weights file {path!r}.", near)
@@ -358,9 +331,6 @@ def end_sentence(text: str) -> str:
 def parse_shape(text: str) -> tuple[int, ...]:
     """Parse a tensor shape such as ``1x3x224x224``; commas are accepted too.
 
-    Raises:
-        InputError: a length is not a positive integer.
-
     >>> parse_shape("1x3x224x224")
     (1, 3, 224, 224)
     """
@@ -374,9 +344,6 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 def parse_assignments(pairs: Iterable[str]) -> dict[str, CommandLineText]:
     """Parse ``KEY=VALUE`` pairs. A value stays a text until its parameter is known.
-
-    Raises:
-        RequestError: a pair has no ``=``, a key is not a Python name, or is given twice.
 
     >>> parse_assignments(["width=8", "act=relu"])
     {'width': '8', 'act': 'relu'}
@@ -394,9 +361,6 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, CommandLineText]:
 
 def parse_prefixes(pairs: Iterable[str]) -> dict[str, str]:
     """Parse ``OLD=NEW`` pairs of prefixes of dotted names; either may be empty.
-
-    Raises:
-        RequestError: a pair has no ``=``, or a prefix is given twice.
 
     >>> parse_prefixes(["backbone.=features", "head="])
     {'backbone': 'features', 'head': ''}

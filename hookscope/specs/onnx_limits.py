@@ -44,13 +44,7 @@ def check_onnx_optimize(source: str, level: str | None) -> None:
 
 
 def check_onnx_model(spec: str, **options: Any) -> None:
-    """Raise RequestError if an option is given that builds or fills a model.
-
-    Args:
-        spec: the file.
-        options: values of ``weights``, ``rename``, ``partial``, ``model_args`` and ``method``;
-            false values are not given.
-    """
+    """Raise RequestError if an option is given that builds or fills a model."""
     names = {"model_args": "model-arg"}
     for name, value in options.items():
         if value:
@@ -65,12 +59,6 @@ def check_onnx_run(
     command: str, run: RunOptions, interventions: Interventions, *, has_loss: bool = False
 ) -> None:
     """Raise RequestError if a command or an option cannot be used with an ONNX file.
-
-    Args:
-        command: the command.
-        run: how the model runs.
-        interventions: edits and user hooks.
-        has_loss: whether an option of a loss is chosen.
 
     Example:
         >>> check_onnx_run("capture", RunOptions(seed=3), Interventions())

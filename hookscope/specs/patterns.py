@@ -41,11 +41,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Compile one positive pattern into a function that tests a name.
-
-    Raises:
-        LayerError: a brace is unbalanced, or the braces expand to thousands of patterns.
-    """
+    """Compile one positive pattern into a function that tests a name."""
     texts = [root_named(text) for text in expand_braces(pattern)]
     names = {text for text in texts if not set("*?[") & set(text)}
     globs = [translate(text) for text in texts if text not in names]
@@ -95,9 +91,6 @@ def expand_braces(pattern: str) -> list[str]:
 
     >>> expand_braces("layer{1,2}.{conv,bn}1")
     ['layer1.conv1', 'layer1.bn1', 'layer2.conv1', 'layer2.bn1']
-
-    Raises:
-        LayerError: a brace is unbalanced, or there are too many choices.
     """
     done: list[str] = []
     waiting = [pattern]

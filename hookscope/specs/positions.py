@@ -59,12 +59,7 @@ Entry = IndexRange | TokenText | Patch | ClassToken
 
 @dataclass(frozen=True)
 class Positions:
-    """Parsed positions.
-
-    Attributes:
-        text: as typed, without the ``@``.
-        entries: in the order typed.
-    """
+    """Parsed positions."""
 
     text: str
     entries: tuple[Entry, ...]
@@ -76,9 +71,6 @@ class Positions:
 
 def split_positions(target: str) -> tuple[str, Positions | None]:
     """Split a layer from its positions, which follow the first ``@`` that is not in brackets.
-
-    Raises:
-        RequestError: the positions cannot be parsed.
 
     Example:
         >>> name, positions = split_positions("model.layers.12@2-5,-1")
@@ -107,9 +99,6 @@ def find_positions(target: str) -> int:
 
 def parse_positions(text: str) -> Positions:
     """Parse positions without a layer.
-
-    Raises:
-        RequestError: they cannot be parsed.
 
     Example:
         >>> parse_positions("0,2-3").entries

@@ -16,21 +16,7 @@ PROBES = (LOGISTIC, RIDGE)
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How layers are probed.
-
-    Attributes:
-        labels: a column of the folder, or a CSV file with a label for each row.
-        layers: layers, keys or globs of either; empty for all.
-        by: ``logistic`` or ``ridge``; None for ridge if labels are numbers that are not whole.
-        splits: number of random splits into training and test rows.
-        test: share of the rows that are held out.
-        l2: strength of the penalty: alpha of ridge, 1 / C of logistic regression.
-        seed: of the first split; the others have the numbers after it.
-        memory: bytes for the rows of one layer.
-
-    Raises:
-        RequestError: a value is not one of the choices, or out of range.
-    """
+    """How layers are probed."""
 
     labels: str = "label"
     layers: str | Iterable[str] = ()

@@ -41,13 +41,6 @@ def is_gradient(kind: str) -> bool:
 def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
     """Return the kinds of records that ``--what`` selects.
 
-    Args:
-        what: names, or a text of names with commas between.
-        known: the kind that each name stands for: ``VALUES`` or ``GRADIENTS``.
-
-    Raises:
-        RequestError: a name is not among ``known``, or there is none.
-
     Example:
         >>> sorted(resolve_kinds("output,param", GRADIENT_KINDS))
         ['output.grad', 'param.grad']

@@ -28,14 +28,7 @@ STORE_DTYPES = (FLOAT16, BFLOAT16, INT8)
 
 @dataclass(frozen=True)
 class Reduction:
-    """How each row of a layer's tensor becomes smaller.
-
-    Attributes:
-        text: the whole spec.
-        name: one of ``FORMS``, without the number.
-        count: the K of ``topk`` and ``pca``, else 0.
-        over: ``space``, ``tokens`` or ``all``; None for the default of the reduction and the layer.
-    """
+    """How each row of a layer's tensor becomes smaller."""
 
     text: str
     name: str
@@ -45,13 +38,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """What is stored of the rows.
-
-    Attributes:
-        reduction: None to store whole tensors.
-        dtype: ``float16``, ``bfloat16`` or ``int8`` for floating-point values; None as they are.
-        stats_only: store statistics of the whole dataset and no rows.
-    """
+    """What is stored of the rows."""
 
     reduction: Reduction | None = None
     dtype: str | None = None
@@ -59,11 +46,7 @@ class StorageOptions:
 
 
 def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool) -> StorageOptions:
-    """Parse the keywords of ``hookscope.extract`` that say what is stored.
-
-    Raises:
-        RequestError: a value is unknown, or two of them contradict each other.
-    """
+    """Parse the keywords of ``hookscope.extract`` that say what is stored."""
     if store_dtype is not None and store_dtype not in STORE_DTYPES:
         raise RequestError(
             f"{store_dtype!r} is not a valid dtype to store.",
@@ -80,9 +63,6 @@ def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool)
 
 def parse_reduction(spec: str) -> Reduction:
     """Parse a reduction: ``NAME[:K][:OVER]``.
-
-    Raises:
-        RequestError: there is no such reduction; the hint has near names.
 
     Example:
         >>> parse_reduction("topk:5")

@@ -85,23 +85,6 @@ def _plain(value: Any) -> Any:
 class ModelRequest:
     """A model, and how it is loaded if it is given by name.
 
-    Attributes:
-        model: its spec, such as ``resnet18`` or ``FILE.py:NAME``, or the module itself.
-        weights: ``random``, ``default``, a name of pretrained weights, or a file.
-        rename: prefixes of names in the file, each with its replacement in the model.
-        partial: load the weights that match and keep the initial values of the rest.
-        model_args: keyword arguments for the class or factory.
-        method: the method to run instead of ``forward``.
-        attn: how a model of transformers computes attention.
-        trust: open a pickled model, or an exported program with pickles, which runs their code.
-        onnx_optimize: how far onnxruntime may change the graph of an ONNX file; None for ``none``.
-        adapter: the folder of an adapter of peft; None or ``none`` without one.
-
-    Raises:
-        ModelError: the spec names no model, or a missing file.
-        RequestError: the model has no such weights or no choice of attention; or an option of a
-            named model is given for a module.
-
     Example:
         >>> ModelRequest("resnet18").named
         True
@@ -170,15 +153,6 @@ class ModelRequest:
 class LayerSelection:
     """The selected layers: all, or those that meet every condition.
 
-    Attributes:
-        layers: patterns of names, with positions after an ``@``; a leading ``!`` excludes.
-        types: class names or globs of them.
-        depth: at most this deep; 0 is the model itself.
-        leaves: modules without children only.
-
-    Raises:
-        LayerError: a pattern is empty or cannot be parsed.
-
     Example:
         >>> LayerSelection("fc").layers
         ('fc',)
@@ -199,16 +173,7 @@ class LayerSelection:
     def parsed_in(
         self, names: Container[str], *, positions: bool
     ) -> tuple[tuple[str, Positions | None], ...]:
-        """Return each pattern without its positions, and the positions if it has some.
-
-        Args:
-            names: of the model's layers. What is one of them is a name and has no positions.
-            positions: whether there may be any.
-
-        Raises:
-            RequestError: the positions cannot be parsed or follow an excluded layer; or there are
-                some, and ``positions`` is False.
-        """
+        """Return each pattern without its positions, and the positions if it has some."""
         parsed = tuple(
             (text, None) if text.removeprefix("!") in names else split_positions(text)
             for text in self.layers
@@ -232,23 +197,7 @@ class LayerSelection:
 
 @dataclass(frozen=True)
 class InputRequest:
-    """The input that the model is called with.
-
-    Attributes:
-        input: specs of files and of generated tensors, a call value, or None for the model's
-            example or noise.
-        shape: of that noise.
-        preprocess: ``imagenet`` or ``none``; None for the preset of the weights.
-        size: height and width that an image is resized to, in pixels.
-        mean: subtracted from each channel of an image scaled to 0 to 1.
-        std: each channel is then divided by it.
-        tokenizer: the file or folder of a tokenizer for texts; None for that of the model.
-        chat: whether texts are put in the chat template of the tokenizer.
-
-    Raises:
-        InputError: there are options for images, and no image; a chat, and no text; or there is no
-            such tokenizer.
-    """
+    """The input that the model is called with."""
 
     input: Any = None
     shape: Sequence[int] | None = None
@@ -289,21 +238,7 @@ class InputRequest:
 
 @dataclass(frozen=True)
 class LossRequest:
-    """The loss, or penalty, that is differentiated.
-
-    Attributes:
-        loss: its name, a function or the spec of one; None for ``ce``, and ``sum`` with a penalty.
-        target: a class, several for a batch, a label, ``argmax``, ``uniform`` or a tensor file.
-        reduction: ``mean``, ``sum`` or ``batchmean``; None for the default of the loss.
-        raw: apply the loss to the model's output without softmax or sigmoid.
-        penalty: ``gp`` for the gradient penalty of the loss instead of the loss.
-        forward_only: run no backward pass.
-
-    Raises:
-        LossError: there is no such loss or penalty, two options contradict each other, or the
-            file of the target is missing.
-        RequestError: the file of the function is missing.
-    """
+    """The loss, or penalty, that is differentiated."""
 
     loss: str | Callable[..., Any] | None = None
     target: Any = "argmax"
@@ -349,18 +284,6 @@ class LossRequest:
 class Request:
     """One run of one model.
 
-    Attributes:
-        command: the command, or the function of the API.
-        model: the model.
-        layers: the selected layers.
-        input: the input.
-        run: how the model runs.
-        interventions: edits and user hooks.
-        loss: the loss; None for a forward pass only.
-
-    Raises:
-        RequestError: two of the parts contradict each other.
-
     Example:
         >>> request = Request("capture", ModelRequest("resnet18"), LayerSelection(["layer3.*"]))
         >>> request.run.seed, request.layers.layers
@@ -397,11 +320,7 @@ class Request:
         check_second_order(penalty, interventions.gradient_edits, kinds)
 
     def chosen(self, options: Any = None) -> dict[str, Any]:
-        """Return the options that differ from the defaults, by keyword, for the metadata.
-
-        Args:
-            options: a dataclass of the options that only this command has.
-        """
+        """Return the options that differ from the defaults, by keyword, for the metadata."""
         parts = [self.model, self.layers, self.input, self.run, self.interventions]
         parts += [part for part in (self.loss, options) if part is not None]
         return {name: value for part in parts for name, value in chosen_options(part).items()}

@@ -70,50 +70,6 @@ class RunThresholds:
     """The values beyond which a curve of a training run is a finding.
 
     "Ours" marks a number that no source gives.
-
-    Attributes:
-        dead: share of dead units in a layer: half, from the rule ``DeadRelu`` of Amazon SageMaker
-            Debugger (docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html).
-        vanishing: 100 times the least ratio of a layer's gradient norm to that of the layer with
-            the largest. Ours; that of ``check`` on a model.
-        floor: norm of a layer's gradient under which it has vanished whatever the others are: 1e-7,
-            from the rule ``VanishingGradient`` of Amazon SageMaker Debugger
-            (docs.aws.amazon.com/sagemaker/latest/dg/vanishing-gradient.html). That rule takes the
-            mean of the magnitudes, which is at most the norm.
-        spike_deviations: standard deviations over the mean of the previous values: 6, from the
-            stability monitor of OLMo-core (github.com/allenai/OLMo-core).
-        spike_window: how many previous values: at most 128, from the same.
-        spike_history: fewer previous values than this are not judged. Ours.
-        spike_rise: least rise over the mean, relative to it: the standard deviation of a curve that
-            is nearly constant is rounding error. Ours.
-        loss_fall: least fall of the loss over the run, relative to its start: 0.1%, from the rule
-            ``LossNotDecreasing`` of Amazon SageMaker Debugger
-            (docs.aws.amazon.com/sagemaker/latest/dg/loss-not-decreasing.html).
-        loss_steps: least number of values at the start and at the end whose medians are compared:
-            10, from the same.
-        loss_rise: how many times the loss at the start a later loss is when it grows. Ours.
-        rate_update: norm of an update over that of its weight in more than half of the weights,
-            with which a growing loss is put down to the learning rate: 0.1. Ours, measured:
-            docs/check-a-training-run.md.
-        update_high: norm of an update over that of its weight: 1e-2, ten times the aim of A.
-            Karpathy (github.com/karpathy/nn-zero-to-hero, lecture 4), who gives 1e-3 for
-            the ratio of standard deviations. The factor is ours.
-        update_low: the same downwards, 1e-5. The factor is ours.
-        growth: of the RMS of outputs over the depth at the start: 10. Ours, after the coordinate
-            check of muP (github.com/microsoft/mup).
-        overflow: largest magnitude over the largest number of float16: 0.9. The module
-            ``debug_utils`` of transformers reports infinities of float16, with the magnitudes
-            before them; the share is ours.
-        unused: share of the last ``unused_window`` sampled steps in which a gradient is zero: 5 of
-            8, from torchlens (github.com/johnmarktaylor91/torchlens).
-        unused_window: the 8 of it.
-        skipped: share of skipped steps. Ours: PyTorch's ``GradScaler`` skips a step each time
-            that it has doubled its scale too far, by default once in 2,000 steps.
-        skipped_start: steps at the start that do not count: the scale begins at 65,536 and is
-            halved with each skip. Ours.
-        adam_rms: root of the mean of g^2 / max(v, eps^2): 2.3, at which arXiv 2304.13013
-            counts a spike of it; a loss spike follows 1 to 8 steps later. It is about 1 where
-            gradients are stationary.
     """
 
     dead: float = DEFAULT_THRESHOLDS.dead
@@ -155,12 +111,7 @@ DEFAULT_RUN_THRESHOLDS = RunThresholds()
 
 
 def check_run_options(path: object, chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option of ``check`` is chosen that a run has no use for.
-
-    Args:
-        path: the folder of the run.
-        chosen: the keywords that were chosen.
-    """
+    """Raise RequestError if an option of ``check`` is chosen that a run has no use for."""
     for name in chosen:
         if name not in RUN_OPTIONS:
             option = f"--{name.replace('model_args', 'model_arg').replace('_', '-')}"

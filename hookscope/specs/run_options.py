@@ -16,20 +16,7 @@ _DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How the model runs.
-
-    Attributes:
-        seed: of random weights, noise and dropout, from 0 to 2**63 - 1.
-        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``; None for the model's own.
-        device: ``cpu``, ``cuda``, ``mps`` or ``auto``; None for ``cpu``, or the device of a module.
-        device_map: how a model that is larger than one device is distributed over several.
-        max_memory: the maximum of bytes of weights on each device.
-        train: in train mode.
-        generate: how many tokens a language model generates.
-
-    Raises:
-        RequestError: the seed, the dtype or the device is wrong.
-    """
+    """How the model runs."""
 
     seed: int = 0
     dtype: str | None = None
@@ -57,17 +44,7 @@ class RunOptions:
 def check_device_map(
     device_map: str | None, max_memory: Mapping[str, int] | None, device: str | None, source: str
 ) -> None:
-    """Raise RequestError if an option contradicts a device map.
-
-    Args:
-        device_map: how the model is distributed; None for one device.
-        max_memory: bytes by device.
-        device: the single device to run on.
-        source: where the model comes from.
-
-    Raises:
-        RequestError: they contradict each other, or a value is unknown.
-    """
+    """Raise RequestError if an option contradicts a device map."""
     if device_map is None:
         if max_memory:
             raise RequestError(

@@ -20,14 +20,7 @@ MIN_ROWS = 4  # of every measure; the debiased CKA divides by N - 2 and the like
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of similarity.
-
-    Attributes:
-        name: its full name.
-        lowest: its lowest possible value; the highest is 1.
-        distance: the default of ``--distance``; None if it has no distance.
-        rows_squared: whether it needs memory for every pair of rows.
-    """
+    """A measure of similarity."""
 
     name: str
     lowest: float
@@ -48,20 +41,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class SimilarityOptions:
-    """How the layers of features folders are compared.
-
-    Attributes:
-        by: the measure, a key of ``MEASURES``.
-        layers: layers, keys or globs of either; empty for all.
-        distance: between rows, for ``rsa`` and ``knn``; None for the measure's default.
-        correlation: how ``rsa`` compares distances: ``pearson`` or ``spearman``.
-        neighbors: the number of neighbours of ``knn``.
-        every: use every N-th row.
-        memory: bytes for products of features and for distances.
-
-    Raises:
-        RequestError: a value is not one of the choices, too small, or not for this measure.
-    """
+    """How the layers of features folders are compared."""
 
     by: str = CKA
     layers: str | Iterable[str] = ()

@@ -13,9 +13,6 @@ AUTO_HEADS = "auto"
 def parse_sweep_edit(text: str) -> Edit:
     """Parse the edit of a sweep; its pattern is ``*``.
 
-    Raises:
-        EditError: it names a layer, or is no operation of ``--edit`` with its argument.
-
     Example:
         >>> parse_sweep_edit("noise:0.1").argument
         (0.1, False)
@@ -57,9 +54,6 @@ def check_sweep_places(
     edit: Edit, positions: str | None, heads: int | str | None, experts: bool
 ) -> None:
     """Check the positions, heads and experts of a sweep, and that they fit the edit.
-
-    Raises:
-        RequestError: they cannot be parsed or combined.
 
     Example:
         >>> check_sweep_places(parse_sweep_edit("zero"), "all", None, False)

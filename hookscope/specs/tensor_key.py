@@ -51,16 +51,6 @@ def choose_keys(
     Numbers in brackets at its end are a slice as in numpy. Keys come in the order of the selectors,
     those of one selector in the order of ``keys``.
 
-    Args:
-        selectors: what to select.
-        keys: the keys in the file, in order.
-        path: the file, for error messages.
-        listing: how to list the keys, for error messages; empty for the command that shows a file.
-        holders: returns what holds the tensor of a key; its name also selects the tensor.
-
-    Raises:
-        RequestError: a selector matches nothing, or its slice cannot be parsed.
-
     Example:
         >>> choose_keys(["conv?", "fc/output[0,...]"], ["conv1/output", "fc/output"], "a")
         [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
@@ -85,9 +75,6 @@ def choose_keys(
 
 def split_slice(selector: str) -> tuple[str, Index]:
     """Split a selector into the part before its slice, and the slice.
-
-    Raises:
-        RequestError: the brackets at its end hold no slice.
 
     Example:
         >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")

@@ -37,13 +37,6 @@ def engine_tolerances(
 ) -> tuple[float, float]:
     """Return ``(atol, rtol)`` for two engines; a None becomes the looser of their defaults.
 
-    Args:
-        a: dtype of A's tensor.
-        b: dtype of B's tensor.
-        largest: the largest absolute value of A's tensor.
-        atol: the absolute tolerance, if one was chosen.
-        rtol: the relative tolerance, if one was chosen.
-
     >>> engine_tolerances("float32", "float16", 200), engine_tolerances("float32", "float32", 2, 0)
     ((2.0, 0.01), (0, 0.0001))
     """

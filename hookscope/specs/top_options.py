@@ -17,20 +17,7 @@ MOST_COUNT = 1000
 
 @dataclass(frozen=True)
 class TopOptions:
-    """Which units are ranked, and how.
-
-    Attributes:
-        layer: a layer or a key; None if the folder has only one.
-        units: numbers of units or channels; None for the first 16.
-        direction: a ``.npy`` file or an array of directions, (channels,) or (n, channels), in place
-            of units.
-        by: how positions become one number: ``max`` or ``mean``.
-        count: inputs of each end.
-        dim: the dimension of the channels in one row; None to infer it.
-
-    Raises:
-        RequestError: a value is not one of the choices, or out of range.
-    """
+    """Which units are ranked, and how."""
 
     layer: str | None = None
     units: Sequence[int] | None = None

@@ -12,11 +12,7 @@ WEIGHT_OPTIONS = ("layers", "depth", "leaves", "trust", "hash")
 
 
 def check_hash_options(chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option is chosen together with ``hash`` that selects names.
-
-    Args:
-        chosen: the keywords that were chosen.
-    """
+    """Raise RequestError if an option is chosen together with ``hash`` that selects names."""
     for name in chosen:
         if name in ("layers", "types", "depth", "leaves", "shapes", "shape"):
             raise RequestError(

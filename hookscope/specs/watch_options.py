@@ -24,22 +24,6 @@ INTERVAL = 50  # steps between samples by default, after a denser start
 class WatchOptions:
     """How a training script is watched.
 
-    Attributes:
-        every: record each step that is a multiple of this number. None records step 0, the steps
-            that are a power of two below 50, and each 50th.
-        layers: patterns of layer names; None for all layers.
-        what: among ``activations``, ``gradients``, ``parameters`` and ``optimizer``; a text may
-            have several with commas between.
-        stop_on: end the script at the first ``nan``, ``inf``, ``spike``, ``dead`` or
-            ``vanishing``, in the same form.
-        live: show the numbers in the terminal while the script runs.
-        output: the folder of the run; None for a new one in ``runs``.
-
-    Raises:
-        RequestError: a name is unknown, ``every`` is no positive whole number, or ``output`` is a
-            file.
-        LayerError: a pattern cannot be parsed.
-
     Example:
         >>> options = WatchOptions(what="gradients,optimizer", stop_on="nan", layers="fc")
         >>> options.what, options.stop_on, options.layers

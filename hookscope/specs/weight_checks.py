@@ -55,20 +55,6 @@ class WeightThresholds:
     """The values beyond which a measure of a tensor is a finding.
 
     "Ours" marks a number that no source gives.
-
-    Attributes:
-        float16_max: the largest number of float16, 65504 (IEEE 754, binary16).
-        float16_least: the least positive number of float16, 2**-24 (the same).
-        underflow: share of the entries that are not zero and below ``float16_least``. Ours.
-        outlier: modified z-score of the norm of a channel: 0.6745 times its distance from the
-            median, over the median of these distances. 3.5 is the threshold of Iglewicz and
-            Hoaglin, "How to Detect and Handle Outliers" (1993), which the NIST/SEMATECH e-Handbook
-            of Statistical Methods repeats in section 1.3.5.17.
-        outlier_ratio: how many times larger or smaller than the median the norm must be as well:
-            of thousands of nearly equal norms some are beyond any z-score by chance. Ours.
-        least_channels: channels of a tensor from which on norms are compared. Ours.
-        least_entries: entries of a channel from which on equal ones are a finding: a few may be
-            equal by chance. Ours; a kernel of 3x3 has nine.
     """
 
     float16_max: float = 65504.0

@@ -31,9 +31,6 @@ class WeightDiffOptions(ExactDiffOptions):
 
     The patterns are of names of tensors, or of modules that contain them. With ``strict``, another
     dtype is a difference, even with the same values.
-
-    Attributes:
-        rename: prefixes of names and their replacements; two such mappings are for A and for B.
     """
 
     rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
@@ -41,21 +38,7 @@ class WeightDiffOptions(ExactDiffOptions):
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """A model whose values are compared with weights.
-
-    Attributes:
-        model: its spec, or the module.
-        side: 0 if it is A, 1 if it is B.
-        weights: the values it is loaded with, as for ``capture``; in a list of one, too.
-        partial: load the weights that fit.
-        model_args: keyword arguments for its class or factory.
-        seed: of random weights.
-        trust: open an exported program even if it carries pickles that run code.
-
-    Raises:
-        RequestError: an option is given for two models, or the seed is wrong.
-        ModelError: there is no such model.
-    """
+    """A model whose values are compared with weights."""
 
     model: Any
     side: int
@@ -94,12 +77,7 @@ class InitialWeights:
 
 
 def check_weight_diff_options(chosen: Iterable[str], with_model: bool) -> None:
-    """Raise RequestError if an option of ``diff`` is chosen that weights have no use for.
-
-    Args:
-        chosen: the keywords that were chosen.
-        with_model: whether one side is a model.
-    """
+    """Raise RequestError if an option of ``diff`` is chosen that weights have no use for."""
     for name in chosen:
         if name in (*WEIGHT_OPTIONS, TRUST) or (with_model and name in INITIAL_OPTIONS):
             continue

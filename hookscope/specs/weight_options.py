@@ -23,11 +23,6 @@ def spell_option(name: str) -> str:
 def check_model_options(chosen: Iterable[str], accepted: Collection[str], label: object) -> None:
     """Raise RequestError if an option is chosen that weights have no use for.
 
-    Args:
-        chosen: the keywords that were chosen.
-        accepted: those that apply to weights.
-        label: the weights as the user typed them.
-
     Example:
         >>> check_model_options(["depth"], ["depth"], "model.safetensors")
         >>> check_model_options(["shapes"], ["depth"], "model.safetensors")

@@ -57,13 +57,7 @@ def interpreter_state() -> list[Any]:
 def tree_key(
     spec: ModelSpec, arguments: Mapping[str, Any], interpreter: Sequence[Any]
 ) -> str | None:
-    """Return the key of a tree; None if it must not be stored.
-
-    Args:
-        spec: the model.
-        arguments: all keywords of ``hookscope.tree``.
-        interpreter: the result of ``interpreter_state``.
-    """
+    """Return the key of a tree; None if it must not be stored."""
     if spec.source not in _SOURCES or arguments["trust"] or arguments["model_args"]:
         return None
     try:
@@ -138,11 +132,7 @@ def _file(key: str) -> Path:
 
 
 def _sha256(path: str) -> str:
-    """The hash of the bytes of a file.
-
-    Raises:
-        ValueError: it is too large, or no file.
-    """
+    """The hash of the bytes of a file."""
     with open(path, "rb") as file:
         if not os.path.isfile(path) or os.fstat(file.fileno()).st_size > _LARGEST_MODEL:
             raise ValueError("the file is not hashed")

@@ -44,14 +44,6 @@ class GradientGate(torch.autograd.Function):
 def insert_gradient_gate(value: Any, function: GradHook) -> Any:
     """Return ``value`` with clones in it whose gradients go through ``function`` together.
 
-    Args:
-        value: a tensor, or a structure with tensors. Those without a gradient are not replaced.
-        function: takes one entry for each distinct tensor of ``value``, in order: the gradient, or
-            None if there is none. It returns as many, which replace them.
-
-    Raises:
-        HookscopeError: a tensor is nested and of the layout torch.strided.
-
     Example:
         >>> x = torch.ones(2, requires_grad=True)
         >>> insert_gradient_gate(x, lambda grads: (grads[0] * 10,)).sum().backward()
@@ -93,15 +85,7 @@ def carries_gradient(tensor: Tensor) -> bool:
 
 
 class BackwardHookPair:
-    """One call of a module between two gates: at its inputs, and at its outputs.
-
-    Args:
-        function: ``function(grad_input, grad_output)``, one entry for each distinct tensor, called
-            when the gradients at the inputs are known; its result replaces ``grad_input``. If no
-            input needs a gradient, it is called with None for each input, as soon as those at the
-            outputs are known.
-        on_grad: called with the gradients at the outputs when they arrive.
-    """
+    """One call of a module between two gates: at its inputs, and at its outputs."""
 
     def __init__(
         self,

@@ -13,14 +13,7 @@ from hookscope.results.token_grid import find_token_grid
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """A grid of positions in a tensor.
-
-    Attributes:
-        height: rows.
-        width: columns.
-        layout: ``NCHW``, ``NHWC`` or, for tokens, ``NLC``.
-        prefix: number of tokens before those of the grid.
-    """
+    """A grid of positions in a tensor."""
 
     height: int
     width: int
@@ -54,12 +47,6 @@ def find_image_grid(
     Maps are (N, C, H, W), or (N, H, W, C) if only those lengths have the image's aspect. Tokens
     (N, L, C) form the grid of an earlier layer's maps, else one of the image's aspect, with as few
     tokens before it as possible, up to 16.
-
-    Args:
-        shape: of the tensor.
-        batch: number of input images.
-        image: their height and width.
-        known: heights and widths of maps that came before.
 
     Example:
         >>> find_image_grid((1, 197, 768), 1, (224, 224))

@@ -149,9 +149,6 @@ def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> A
     was replaced is returned itself. A tensor that occurs twice is replaced by one tensor, so that
     it still occurs twice.
 
-    Raises:
-        HookscopeError: a container cannot be rebuilt as its type.
-
     Example:
         >>> import torch
         >>> map_tensors({"a": torch.ones(1), "n": 3}, lambda path, t: t * 2)

@@ -33,12 +33,7 @@ _ALIGNED = 8  # every tensor in the pages begins at a multiple of this, and has 
 
 
 class RecordingFile:
-    """The pages of a result file. Nothing is at its path before ``finish``.
-
-    Args:
-        path: the file.
-        held: bytes of tensors that are cloned in memory before others go to the file.
-    """
+    """The pages of a result file. Nothing is at its path before ``finish``."""
 
     def __init__(self, path: str | os.PathLike[str], held: int = HELD) -> None:
         self.path = Path(path)
@@ -59,11 +54,7 @@ class RecordingFile:
         return hasattr(os, "posix_fallocate") and hasattr(mmap, "MADV_DONTNEED")
 
     def clone(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor, in memory or in the file.
-
-        Raises:
-            StoreError: the disk is full, or the folder cannot be written.
-        """
+        """Return a copy of a tensor, in memory or in the file."""
         size = tensor.numel() * tensor.element_size()
         with self._lock:
             if size <= self._left or not _fits(tensor, size):
@@ -97,9 +88,6 @@ class RecordingFile:
         The returned tensors can be changed without a change of the file. None is returned, and
         nothing is written, if no tensor is in the file, if one of them is not among ``tensors``, if
         there is no room for the header, or if another tensor has a dtype such as uint16.
-
-        Raises:
-            StoreError: the file cannot be written.
         """
         places = {key: self._places.get(_address(tensor)) for key, tensor in tensors.items()}
         inside = {key: place for key, place in places.items() if place is not None}

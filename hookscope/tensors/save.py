@@ -55,10 +55,6 @@ def write_tensors(
     quantized ones dequantized to float32, bcomplex32 as complex64, complex32 and complex128 as
     pairs of reals in a last dimension of two. ``info["stored_as"]`` names these
     by key, and ``read_tensors`` restores the pairs.
-
-    Raises:
-        StoreError: the folder cannot be written, the disk is full, or the format does not have a
-            dtype. An earlier file at ``path`` is not changed.
     """
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
@@ -86,12 +82,7 @@ def metadata_of(info: dict[str, Any], notes: Mapping[str, str]) -> dict[str, str
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the ``info`` of a file that ``write_tensors`` wrote.
-
-    Raises:
-        ResultsFileError: there is no such file, it is not a safetensors file, or hookscope did not
-            write it.
-    """
+    """Return the tensors and the ``info`` of a file that ``write_tensors`` wrote."""
     header = read_header(path)
     try:
         tensors = load_file(path)
@@ -103,12 +94,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], ending: str) -> int:
-    """Write ``tensors`` to a ``.npy`` or ``.npz`` file; return its size in bytes.
-
-    Raises:
-        RequestError: it ends in ``.npy``, and there are several tensors or none.
-        StoreError: the file cannot be written, or numpy does not have a dtype.
-    """
+    """Write ``tensors`` to a ``.npy`` or ``.npz`` file; return its size in bytes."""
     check_single(tensors, ending, "tensors")
     widened = [key for key, tensor in tensors.items() if _wider(tensor.dtype)]
     with replacement_file(path, REPAIR) as scratch:
@@ -135,9 +121,6 @@ def to_array(key: str, tensor: Tensor) -> NDArray[Any]:
 
     Dtypes that numpy lacks are widened without a change of value: bfloat16 and the float8s become
     float32, complex32 complex64.
-
-    Raises:
-        StoreError: numpy has no dtype for it.
     """
     plain, _ = _plain(tensor)
     try:

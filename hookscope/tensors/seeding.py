@@ -42,10 +42,6 @@ def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python; restore their states.
 
     Another thread that seeds them waits until the block ends.
-
-    Args:
-        seed: for all of them.
-        gpus: indices of the CUDA devices whose generators are seeded too.
     """
     with seeded_torch(seed, gpus):
         python, numpy = random.getstate(), np.random.get_state()

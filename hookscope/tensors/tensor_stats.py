@@ -23,9 +23,6 @@ _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 def summarize(tensor: Tensor) -> Stats:
     """Return the statistics of ``tensor``: any shape, dtype or device.
 
-    Raises:
-        HookscopeError: its values cannot be read: see ``unreadable_reason``.
-
     Example:
         >>> s = summarize(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
         >>> s.mean, s.min, s.max, s.zeros, s.nan

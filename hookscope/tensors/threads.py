@@ -45,13 +45,7 @@ _CALLS = {  # what runs while a module is being called
 
 
 class ThreadScope:
-    """The recordings that the calls of a thread belong to.
-
-    Attributes:
-        recordings: the open ones.
-        parent: the scope of the thread whose call of a module started this thread.
-        uses: number of running blocks and functions that need it.
-    """
+    """The recordings that the calls of a thread belong to."""
 
     def __init__(self, parent: ThreadScope | None = None) -> None:
         self.parent = parent
@@ -126,9 +120,6 @@ class SharedSetting:
 
     If each thread restored what it found, the last one would restore the setting itself. Acquire
     and release it only where signals are deferred.
-
-    Args:
-        make: returns the context manager that makes the setting.
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -195,11 +186,7 @@ _marked_threads = SharedSetting(_marking_threads)
 
 
 class RecordingThreads:
-    """The threads whose calls belong to a recording, from ``open`` to ``close``.
-
-    Attributes:
-        opener: the identifier of the thread that opened it, which is one of them.
-    """
+    """The threads whose calls belong to a recording, from ``open`` to ``close``."""
 
     def __init__(self) -> None:
         self.opener: int | None = None
@@ -254,11 +241,7 @@ class _FairLock:
         self._queue: deque[tuple[ThreadScope, str, threading.Lock]] = deque()
 
     def acquire(self, scope: ThreadScope) -> None:
-        """Wait until no other thread holds it.
-
-        Raises:
-            RequestError: this thread was started by the one that holds it, and would block both.
-        """
+        """Wait until no other thread holds it."""
         name = threading.current_thread().name
         with self._mutex:
             if self._holder is None or self._holder is scope:

@@ -202,9 +202,6 @@ class ThreadObject:
 
     Remove it before the thread ends. PyTorch frees its thread-local state after Python has deleted
     the thread, and needs Python to free an object in it: a process that ends at that moment aborts.
-
-    Args:
-        key: its name in PyTorch's thread-local state.
     """
 
     def __init__(self, key: str) -> None:

@@ -35,11 +35,7 @@ Takers = list[tuple["weakref.ref[Call]", str]]  # calls that got a tensor, and i
 
 
 class TrainingStopped(SystemExit):
-    """Ends the script as ``sys.exit(1)`` does: what it must clean up is cleaned up.
-
-    Args:
-        event: what was found.
-    """
+    """Ends the script as ``sys.exit(1)`` does: what it must clean up is cleaned up."""
 
     def __init__(self, event: RunEvent) -> None:
         super().__init__(1)
@@ -71,14 +67,6 @@ class BadValueStop:
     """Looks at what each layer of a model returns, at gradients, and at updated weights.
 
     It reads every tensor as it comes, which costs time, and on a GPU waits for it.
-
-    Args:
-        name: of the model.
-        model: without wrappers.
-        layers: those to look at.
-        kinds: ``nan``, ``inf`` or both.
-        folder: the capture is written there.
-        guard: makes a function that raises nothing but ``TrainingStopped`` into the script.
     """
 
     def __init__(

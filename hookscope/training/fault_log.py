@@ -14,10 +14,6 @@ def report_fault(failed: str, error: BaseException) -> None:
     """Print one line on standard error about a fault; a second one of the same kind is silent.
 
     With ``HOOKSCOPE_DEBUG=1`` the traceback follows.
-
-    Args:
-        failed: what did not work, as a sentence without a full stop.
-        error: why.
     """
     if failed in _reported:
         return

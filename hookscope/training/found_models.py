@@ -25,12 +25,7 @@ _PACKAGES = ("torch.", "hookscope.")  # frames of these are not the script's
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model of the script.
-
-    Attributes:
-        name: the variable or attribute that refers to it, else its class.
-        module: without wrappers.
-    """
+    """A model of the script."""
 
     name: str
     module: nn.Module
@@ -47,11 +42,6 @@ def find_models(
     """Return the models that own parameters, with those of ``parameters`` first.
 
     A model is a module that is in no other one, without its wrappers.
-
-    Args:
-        parameters: those of an optimizer.
-        names: those of models that were found before.
-        taken: names of models that are gone, which no other one gets.
     """
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values()}

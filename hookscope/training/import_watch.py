@@ -22,10 +22,6 @@ def call_after_import(module_name: str, function: Callable[[], object]) -> None:
     before the import does not call it. An exception of ``function`` is reported on standard error
     and goes no further.
 
-    Args:
-        module_name: the full name, such as ``torch``.
-        function: called without arguments.
-
     Example:
         >>> import colorsys
         >>> call_after_import("colorsys", lambda: print("imported"))

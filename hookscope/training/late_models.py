@@ -18,14 +18,7 @@ from hookscope.training.watched_models import WatchedModels
 
 
 class LateModels:
-    """Notices modules that get parameters, and has the models searched for.
-
-    Args:
-        models: the known ones.
-        steps: the current step.
-        search: searches for all models; what was measured in the current step is lost.
-        guard: makes a function that never raises into the script.
-    """
+    """Notices modules that get parameters, and has the models searched for."""
 
     def __init__(
         self,

@@ -93,21 +93,7 @@ class TrainingHooks(HookSet):
 
 
 class LayerHooks:
-    """The hooks on the layers of a model, which measure in the steps that are sampled.
-
-    Args:
-        name: of the model.
-        model: the model, without wrappers.
-        layers: which of its modules are measured; those in compiled code must not be among them.
-        guard: makes a function that never raises into the script.
-        gradients: whether the gradients of outputs are measured.
-        is_trained: whether an optimizer has parameters of the model. Then it is not measured while
-            it is evaluated, without gradients, because that does not belong to a step.
-
-    Attributes:
-        name: of the model.
-        was_evaluated: whether calls were not measured for that reason.
-    """
+    """The hooks on the layers of a model, which measure in the steps that are sampled."""
 
     def __init__(
         self,
@@ -180,19 +166,6 @@ class LayerMeasures:
 
     Several calls of a layer in one step, as with gradient accumulation, count as one; see
     ``tensor_totals``.
-
-    Args:
-        name: of the model.
-        model: the model.
-        pending: passes the numbers on when they have arrived.
-        guard: makes a function that never raises into the script.
-        gradients: whether the gradients of outputs are measured.
-
-    Attributes:
-        name: of the model.
-        called: whether a layer was called.
-        is_in_backward: whether gradients that arrive are those of a backward pass of the training.
-        batch: the size of the batch, summed over the calls of the model.
     """
 
     def __init__(
@@ -287,12 +260,7 @@ class LayerMeasures:
                 self._totals[key] = totals
 
     def values(self, scale: float, *, activations: bool) -> dict[Series, float]:
-        """Return the numbers once they have arrived, in the order in which layers were called.
-
-        Args:
-            scale: what the loss was multiplied by, for the gradients.
-            activations: whether to return those of outputs beside those of their gradients.
-        """
+        """Return the numbers once they have arrived, in the order in which layers were called."""
         found: dict[Series, float] = {}
         for key, totals in self._totals.items() if activations else ():
             rms, largest, nonfinite, zeros, dead = _series(self.name, key)
@@ -330,9 +298,6 @@ def _output_key(layer: str) -> str:
 
 def batch_size(arguments: object) -> dict[Series, float]:
     """Return the size of a batch: its samples, and its tokens if it has two dimensions of integers.
-
-    Args:
-        arguments: those of the model; the first tensor in them is the batch.
 
     >>> batch_size((torch.zeros(8, 128, dtype=torch.long),)).values()
     dict_values([8.0, 1024.0])

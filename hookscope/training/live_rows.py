@@ -13,11 +13,7 @@ REFRESH_SECONDS = 0.25
 
 
 class LiveRows:
-    """The last rows of both tables.
-
-    Args:
-        view: shows them.
-    """
+    """The last rows of both tables."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view

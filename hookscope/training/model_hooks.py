@@ -25,16 +25,7 @@ from hookscope.training.watched_models import EVALUATED, WatchedModels
 
 
 class ModelHooks:
-    """Hooks on the layers of models, made anew when a model is found.
-
-    Args:
-        options: what is measured.
-        folder: of the run, for the call at which it is stopped.
-        guard: makes a function that raises nothing but ``TrainingStopped`` into the script.
-
-    Attributes:
-        stops: what looks for bad values in each model; empty unless the user asked for it.
-    """
+    """Hooks on the layers of models, made anew when a model is found."""
 
     def __init__(self, options: WatchOptions, folder: Path, guard: Guard) -> None:
         self._what = options.what

@@ -16,19 +16,7 @@ from hookscope.training.watched_models import WatchedModels
 
 
 class OpenSteps:
-    """Divides what is recorded into steps, and passes on those that have ended.
-
-    Args:
-        options: which steps are sampled.
-        models: the watched models.
-        hooks: measure the steps that are sampled.
-        recorder: gets the steps.
-
-    Attributes:
-        clock: tells when a step has ended.
-        count: the number of steps that have ended.
-        record: of the current step, or of its current part.
-    """
+    """Divides what is recorded into steps, and passes on those that have ended."""
 
     def __init__(
         self,

@@ -26,15 +26,7 @@ KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
 
 
 class NamedParameters:
-    """The distinct parameters of some layers, with their keys.
-
-    Args:
-        layers: the modules that own them.
-
-    Attributes:
-        parameters: in the order of definition.
-        keys: of each: ``conv1/weight``.
-    """
+    """The distinct parameters of some layers, with their keys."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         named: dict[int, tuple[nn.Parameter, str]] = {}
@@ -138,18 +130,7 @@ class ParameterMeasures:
 
     Gradients are measured after each backward pass, before the script can clip them. The last
     measure before the optimizer's step counts: a later backward pass, as that of the generator
-    through the discriminator, may add to them. If there is none, as with LBFGS, which runs backward
-    passes within its step, the last measure of all counts. A rank that has a part of a parameter
-    measures its part.
-
-    Args:
-        name: of the model.
-        named: its parameters.
-        pending: passes the numbers on when they have arrived.
-        optimizer: whether the state of optimizers is measured.
-
-    Attributes:
-        name: of the model.
+    through the discriminator, may add to them.
     """
 
     def __init__(
@@ -274,11 +255,7 @@ class ParameterMeasures:
         return numbers
 
     def values(self, scale: float) -> dict[Series, float]:
-        """Return the numbers once they have arrived.
-
-        Args:
-            scale: what the loss was multiplied by, for the gradients.
-        """
+        """Return the numbers once they have arrived."""
         numbers = self._read_all()
         weights, updates, adam = numbers["weights"], numbers["updates"], numbers["adam"]
         gradients, clipped = numbers["gradients"], numbers["clipped"]

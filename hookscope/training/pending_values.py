@@ -65,11 +65,7 @@ class _Copy:
 
 
 class PendingValues:
-    """The numbers of one step, on all devices. Several threads may add some.
-
-    Args:
-        queue_all: whether the numbers of the CPU wait like those of other devices.
-    """
+    """The numbers of one step, on all devices. Several threads may add some."""
 
     def __init__(self, *, queue_all: bool = False) -> None:
         self._queue_all = queue_all
@@ -81,10 +77,6 @@ class PendingValues:
 
         A tensor without dimensions becomes a number, one of one dimension a NumPy array. What is
         added while many others wait may have to wait for the device.
-
-        Args:
-            tensors: of one device, dtype and number of dimensions: none or one.
-            take: called with a list, which has an entry for each tensor.
         """
         first = tensors[0]
         if first.is_cpu and not self._queue_all:

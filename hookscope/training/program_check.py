@@ -16,10 +16,6 @@ def check_program(program: Program) -> None:
     """Raise RequestError if there is no such program.
 
     A module inside a package is not looked up, because that would import the package.
-
-    Raises:
-        RequestError: the script does not exist or cannot be read, the folder or archive has no
-            ``__main__.py``, or there is no such module.
     """
     if program.is_module:
         _check_module(program.name)

@@ -24,14 +24,7 @@ def recorded_gaps(
     series: Collection[Series],
     last: Mapping[Series, float],
 ) -> Iterator[Unwatched]:
-    """Yield what is missing in the record of some steps, with the likely reason.
-
-    Args:
-        models: the watched models.
-        info: what is known of the run.
-        series: all that was measured.
-        last: the last row of the table ``layers``.
-    """
+    """Yield what is missing in the record of some steps, with the likely reason."""
     if LOSS not in series:
         has_gradients = any(kind_of(one) == OUTPUT_GRAD for one in series)
         what = "the loss" if has_gradients else "the loss and gradients at outputs"

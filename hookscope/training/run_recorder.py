@@ -24,17 +24,7 @@ PROGRESS_SECONDS = 10  # between two writes of run.json
 
 
 class RunRecorder:
-    """Writes the rows of steps, and what is known of the run.
-
-    Args:
-        options: how the script is watched.
-        writer: writes the run folder.
-        models: the watched models.
-        live: shows the rows as they are written.
-
-    Attributes:
-        lost: the first step whose loss was NaN or infinite; None if there was none.
-    """
+    """Writes the rows of steps, and what is known of the run."""
 
     def __init__(
         self,
@@ -56,15 +46,7 @@ class RunRecorder:
         self._last_write = time.monotonic()
 
     def add(self, record: StepRecord, rule: LossRule) -> None:
-        """Write a step that has ended, and others before it, as soon as their numbers are there.
-
-        Args:
-            record: the step.
-            rule: how the losses of several backward passes are combined.
-
-        Raises:
-            TrainingStopped: a step has what the script is to be stopped at.
-        """
+        """Write a step that has ended, and others before it, as soon as their numbers are there."""
         self.writer.info["loss"] = rule
         self._ended.append(record)
         self._write_arrived()

@@ -29,16 +29,7 @@ NO_STEP = "The script called neither backward() nor an optimizer's step() in thi
 
 
 class RunSession:
-    """A program and how it is watched.
-
-    Args:
-        options: how it is watched.
-        program: the program.
-        quiet: whether to say nothing about where the record is.
-
-    Attributes:
-        program: the same, which reports its end to the session.
-    """
+    """A program and how it is watched."""
 
     def __init__(self, options: WatchOptions, program: Program, *, quiet: bool = False) -> None:
         self.program = Program(program.name, program.args, program.is_module, self._on_end)

@@ -47,16 +47,7 @@ _own_main: list[ModuleType] = []  # lives on, as do the functions that it define
 
 @dataclass(frozen=True)
 class Program:
-    """A Python program and its arguments.
-
-    Attributes:
-        name: a script, or a folder or archive with a ``__main__.py``, as it was typed; ``-`` for
-            the standard input; or the name of a module.
-        args: what follows it in ``sys.argv``.
-        is_module: whether ``name`` is that of a module, as after ``python -m``.
-        on_end: called with what ended the program, or None, before threads are joined and
-            ``atexit`` handlers are called.
-    """
+    """A Python program and its arguments."""
 
     name: str
     args: tuple[str, ...] = ()
@@ -89,12 +80,7 @@ class Program:
         return self.is_stdin or (not self.is_module and path_importer(self.name) is None)
 
     def run(self) -> None:
-        """Run the program. To be called once in a process, where no caller handles exceptions.
-
-        Raises:
-            BaseException: whatever ends the program. ``sys.excepthook`` is set so that the
-                interpreter prints its traceback without the callers of the program.
-        """
+        """Run the program. To be called once in a process, where no caller handles exceptions."""
         is_file = self.is_file
         main = _new_main()
         if is_file:
@@ -258,12 +244,7 @@ def _forget_file(main: ModuleType) -> None:
 
 
 def _cut_traceback(error: BaseException, main: ModuleType | None) -> None:
-    """Let the interpreter print ``error`` without the frames that follow on the way up.
-
-    Args:
-        error: just caught, so that its traceback begins with the caller of this function.
-        main: the module of a script, which loses its ``__file__`` afterwards.
-    """
+    """Let the interpreter print ``error`` without the frames that follow on the way up."""
     assert error.__traceback__ is not None
     theirs = error.__traceback__.tb_next
     hook = vars(sys).get("excepthook")

@@ -9,12 +9,7 @@ from torch.optim import Optimizer
 
 
 class EndedSteps(NamedTuple):
-    """The steps of the training that have ended now that an optimizer has stepped.
-
-    Attributes:
-        held: how many turns each step has that ended before the turn of this optimizer.
-        current: whether all turns that are left, with this one, are a step that ends now.
-    """
+    """The steps of the training that have ended now that an optimizer has stepped."""
 
     held: list[int]
     current: bool
@@ -26,11 +21,6 @@ class StepClock:
     A turn is a backward pass and the steps of the optimizers that follow it. One optimizer is the
     clock: a step ends with its turn. It is the one that was the last of all to make its first step,
     as the generator's in a GAN that trains the discriminator first.
-
-    The turns of others are held: whether the clock's turn follows, which belongs to the same step,
-    or the same optimizer steps again, is not known yet. If it does step again, the turns so far
-    were steps of their own, and it is the clock from then on. So two optimizers that are used one
-    after the other are counted as if the other did not exist.
     """
 
     def __init__(self) -> None:

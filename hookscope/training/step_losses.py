@@ -62,11 +62,7 @@ def _scaling_nodes(loss: Tensor) -> Iterator[Any]:
 
 
 class LossOfSteps:
-    """How the losses of the backward passes of a step are combined.
-
-    Attributes:
-        rule: ``sum`` or ``mean``; empty as long as each step had one backward pass.
-    """
+    """How the losses of the backward passes of a step are combined."""
 
     def __init__(self) -> None:
         self.rule: LossRule = ""
@@ -105,14 +101,7 @@ class LossOfSteps:
 
 
 class LossTotal:
-    """The losses of some backward passes; it waits for no device.
-
-    Args:
-        rule: how they are combined.
-
-    Attributes:
-        count: the number of backward passes.
-    """
+    """The losses of some backward passes; it waits for no device."""
 
     def __init__(self, rule: LossOfSteps) -> None:
         self.count = 0

@@ -21,22 +21,7 @@ SECONDS = Series("", "step", "seconds")
 
 
 class StepRecord:
-    """One step of a training, or a part of one that ends with a step of an optimizer.
-
-    Args:
-        is_sampled: whether layers and parameters are measured.
-        losses: how the losses of several backward passes are combined.
-
-    Attributes:
-        step: its number; known once it has ended.
-        is_sampled: whether layers and parameters are measured.
-        called: names of the models that were called; known once it has ended.
-        has_ended: whether ``end`` was called.
-        pending: the numbers on devices.
-        layers: measures of layers, if it is sampled.
-        parameters: measures of parameters, if it is sampled.
-        loss: of all backward passes.
-    """
+    """One step of a training, or a part of one that ends with a step of an optimizer."""
 
     def __init__(self, is_sampled: bool, losses: LossOfSteps) -> None:
         self.step = 0
@@ -92,9 +77,6 @@ class StepRecord:
         """Record the loss since the last step of an optimizer, another one has stepped now.
 
         If there was no backward pass since, both have the same loss.
-
-        Args:
-            series: that of the optimizer; None if it is the only one.
         """
         if not self._is_new_part:
             self._losses.end_part(self._part_loss.count)
@@ -178,12 +160,7 @@ class StepRecord:
             part.layers, part.parameters = [], []
 
     def end(self, step: int, *, is_sampled: bool) -> None:
-        """Begin to copy the numbers to the host.
-
-        Args:
-            step: the number of the step.
-            is_sampled: whether what was measured of layers is recorded.
-        """
+        """Begin to copy the numbers to the host."""
         self.step, self.has_ended = step, True
         self.is_sampled = self.is_sampled and is_sampled
         if not self.is_sampled:
@@ -230,9 +207,6 @@ class StepRecord:
         """Return the row of the table ``layers``; empty if the step was not sampled.
 
         To be called once: the numbers of later parts are added to those of the first.
-
-        Args:
-            activations: whether it has the measures of outputs.
         """
         scale = self._joined_numbers().get(LOSS_SCALE, 1.0)
         row: dict[Series, float] = {}

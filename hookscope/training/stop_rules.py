@@ -22,11 +22,7 @@ GRADIENT_NORM = ("gradients", "norm")  # key and measure
 
 
 class StopRules:
-    """The rules that the user chose.
-
-    Args:
-        kinds: among ``spike``, ``dead`` and ``vanishing``; others are ignored.
-    """
+    """The rules that the user chose."""
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._kinds = frozenset(kinds)
@@ -36,13 +32,7 @@ class StopRules:
     def judge(
         self, step: int, steps: Mapping[Series, float], layers: Mapping[Series, float]
     ) -> RunEvent | None:
-        """Return what is wrong with a step, or None.
-
-        Args:
-            step: its number.
-            steps: its row of the table ``steps``.
-            layers: its row of the table ``layers``; empty if it was not sampled.
-        """
+        """Return what is wrong with a step, or None."""
         judges_spikes = SPIKE in self._kinds and not steps.get(SKIPPED)
         if judges_spikes and (event := self._spike(step, steps, layers)):
             return event

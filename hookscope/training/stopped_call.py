@@ -21,13 +21,7 @@ CAPTURE_FILE = "stopped.capture.safetensors"
 
 
 class SeenTensor:
-    """A tensor that a layer got or returned, which can be saved until it is overwritten.
-
-    Args:
-        what: its name in the call.
-        kind: ``input`` or ``output``.
-        tensor: the tensor.
-    """
+    """A tensor that a layer got or returned, which can be saved until it is overwritten."""
 
     __slots__ = ("_values", "_version", "kind", "what")
 
@@ -47,13 +41,7 @@ class SeenTensor:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of a layer in the current step.
-
-    Attributes:
-        layer: the layer.
-        number: of the call within the step, from 1; 0 if the place is not a call.
-        values: what it got and returned.
-    """
+    """A call of a layer in the current step."""
 
     layer: Layer
     number: int
@@ -66,12 +54,7 @@ def seen_tensors(kind: str, value: object) -> list[tuple[SeenTensor, Tensor]]:
 
 
 class CallCapture:
-    """A capture of a call, which has copies of the tensors and may be written later.
-
-    Args:
-        model: name of the model.
-        step: the step.
-    """
+    """A capture of a call, which has copies of the tensors and may be written later."""
 
     def __init__(self, model: str, step: int) -> None:
         self._capture = Capture()

@@ -84,13 +84,7 @@ class Receiver(Protocol):
 
 
 def measure(pending: PendingValues, tensor: Tensor, receiver: Receiver) -> None:
-    """Measure the size of the entries of a tensor, which is detached and not empty.
-
-    Args:
-        pending: gets the numbers first.
-        tensor: with floating-point values.
-        receiver: gets them once they have arrived.
-    """
+    """Measure the size of the entries of a tensor, which is detached and not empty."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     norm = norm_of(values)
     # Ten times faster on a CPU than the maximum norm.
@@ -124,15 +118,7 @@ _masks = _Masks()
 
 
 def count_nonzero(tensor: Tensor, unit_dims: tuple[int, ...]) -> list[Tensor]:
-    """Count the entries that are not zero: of all, or by unit along each of some dimensions.
-
-    Args:
-        tensor: detached.
-        unit_dims: dimensions that may be that of units; not the first one.
-
-    Returns:
-        A tensor without dimensions; or for each dimension one with a count for each unit.
-    """
+    """Count the entries that are not zero: of all, or by unit along each of some dimensions."""
     parts = [tensor]
     if tensor.is_cpu and tensor.numel() > PART and tensor.ndim:
         parts = list(tensor.split(max(1, PART * tensor.shape[0] // tensor.numel())))

@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 
 class TensorTotals:
-    """Several tensors as one.
-
-    Attributes:
-        tensors: how many there are.
-        largest: the largest magnitude; NaN if an entry is.
-        nonfinite: number of entries that are NaN or infinite.
-    """
+    """Several tensors as one."""
 
     __slots__ = ("_norm", "_squares", "largest", "nonfinite", "tensors")
 
@@ -63,13 +57,7 @@ class TensorTotals:
 
 
 class OutputTotals(TensorTotals):
-    """What a layer returned in the calls of a step.
-
-    Attributes:
-        numel: number of entries.
-        nonzero: number of entries that are not zero.
-        gradients: the gradients that arrived at the tensors.
-    """
+    """What a layer returned in the calls of a step."""
 
     __slots__ = ("_alive", "gradients", "nonzero", "numel")
 
@@ -126,12 +114,6 @@ class CallMeasure:
     """The numbers of one tensor that was returned, for each layer that returned it.
 
     A module may return what its last child has returned: it is measured once, for both.
-
-    Args:
-        numel: number of its entries.
-
-    Attributes:
-        totals: of the layers that returned it.
     """
 
     __slots__ = ("_arrived", "_numel", "totals")
@@ -168,11 +150,7 @@ class CallMeasure:
 
 
 class GradientMeasure:
-    """Passes the numbers of a gradient on to the layers that returned the tensor.
-
-    Args:
-        call: the tensor.
-    """
+    """Passes the numbers of a gradient on to the layers that returned the tensor."""
 
     __slots__ = ("_call",)
 

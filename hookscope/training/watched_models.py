@@ -29,20 +29,7 @@ SCRIPTED = "TorchScript has no hooks"
 
 
 class WatchedModel:
-    """A model and its chosen layers.
-
-    Args:
-        found: the model.
-        patterns: of layers; all if empty.
-
-    Attributes:
-        name: of the model.
-        module: without wrappers.
-        found: as it was found.
-        layers: those chosen; empty if no pattern matches.
-        unmatched: the patterns that match none of its layers.
-        is_trained: whether an optimizer has some of its parameters.
-    """
+    """A model and its chosen layers."""
 
     def __init__(self, found: FoundModel, patterns: Iterable[str]) -> None:
         self.name = found.name
@@ -109,16 +96,7 @@ class WatchedModel:
 
 
 class WatchedModels:
-    """All models that were found.
-
-    Args:
-        patterns: of the layers to watch; all if empty.
-        given: the models by name, if they need not be found.
-
-    Attributes:
-        patterns: of the layers to watch.
-        unwatched: what is not watched, and why.
-    """
+    """All models that were found."""
 
     def __init__(
         self, patterns: Iterable[str], given: Mapping[str, nn.Module] | None = None

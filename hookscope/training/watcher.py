@@ -47,18 +47,7 @@ Callback = Callable[..., None]
 
 
 class Watcher:
-    """Watches the training in this process.
-
-    Args:
-        options: what is measured, and when.
-        writer: writes the run folder.
-        models: the models to watch, by name, if not all that are found.
-        optimizers: the optimizers to watch with them.
-        live: shows the rows as they are written.
-
-    Attributes:
-        active: False once watching has ended.
-    """
+    """Watches the training in this process."""
 
     def __init__(
         self,
@@ -168,10 +157,6 @@ class Watcher:
         A signal, such as Ctrl-C, is handled afterwards in the steps that are sampled, so that none
         is measured in part. It would cost too much in the others, in which only that is protected
         which changes the hooks or ends a step.
-
-        Args:
-            function: what to call.
-            one_thread: call it only in the first thread that calls such a function.
         """
         interruptible = self.guarded(function)
         whole = uninterrupted(interruptible)

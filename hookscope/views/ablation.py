@@ -32,12 +32,7 @@ METHOD_TEXT = {
 
 
 def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
-    """Return the whole summary: what was done, the ranking, what its figures mean, coverage.
-
-    Args:
-        result: the ablations.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: what was done, the ranking, what its figures mean, coverage."""
     figures = _figures(result)
     head = sentence(_title(result), options, "bold")
     table = ablation_table(result, options)

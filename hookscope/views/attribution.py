@@ -65,12 +65,7 @@ LEVELS = 10  # of colour on each side of zero, in attribution_page.css
 
 
 def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
-    """Return the whole summary: in a pipe one line for each token.
-
-    Args:
-        result: the attributions.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: in a pipe one line for each token."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     sums = [sum_sentence(result, number) for number in range(len(result.rows))]
     if options.lists_rows:
@@ -207,11 +202,7 @@ def _token_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
 
 
 def draw_attribution(result: Attribution) -> Drawing:
-    """Draw one panel for each text: its tokens from top to bottom, and their attributions.
-
-    Raises:
-        RequestError: there are more texts than fit on a picture.
-    """
+    """Draw one panel for each text: its tokens from top to bottom, and their attributions."""
     from hookscope.views.images.figures.canvas import finish_figure, new_figure, paper_style
     from hookscope.views.images.figures.drawing import Drawing
 
@@ -291,11 +282,7 @@ class AttributionPage:
 
 
 def write_attribution_page(result: Attribution, path: str | os.PathLike[str]) -> int:
-    """Write the page of attributions; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write the page of attributions; return its size in bytes."""
     page = AttributionPage(
         title=f"Attribution to the tokens of the input, by {result.method}",
         caption=recording_caption(result.metadata),

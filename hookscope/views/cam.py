@@ -46,10 +46,6 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
 
     ``peak`` is a position on the layer's grid, ``pixel`` one in the image. Rows and columns count
     from 0 at the upper left.
-
-    Args:
-        capture: what ``hookscope.cam`` returned.
-        options: where the lines are printed.
     """
     cam = capture.metadata["cam"]
     lines = sentence(f"{cam['method']}: {cam['formula']}.", options, "bold")

@@ -65,11 +65,8 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return the whole summary: table, changes, effect of edits, verification, coverage, classes.
-
-    Args:
-        capture: what was recorded. Statistics that are not known yet are computed.
-        options: where the lines are printed.
+    """Return the whole summary: table, changes, effect of edits, verification, coverage,
+    classes.
     """
     notes = [
         *padding_lines(capture, options),
@@ -298,10 +295,6 @@ def capture_document(capture: Recording, file: str | None = None) -> dict[str, A
 
     If there are gradients, each record also has ``ratio`` (gradient norm over weight norm, null
     except for parameters) and ``mark`` (``vanishing``, ``exploding`` or null).
-
-    Args:
-        capture: the recording.
-        file: where it was written; None if it was not.
     """
     command = str(capture.metadata.get("command", "capture"))
     records = [record.to_json() for record in capture.records]

@@ -57,12 +57,7 @@ FIRST_DIFFERENCE_NOTE = "first difference"
 
 
 def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
-    """Return the table and the verdict.
-
-    Args:
-        result: the comparison.
-        options: where the lines are printed.
-    """
+    """Return the table and the verdict."""
     rows = [_row(pair, pair is result.first) for pair in result.rows]
     rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
     rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]

@@ -60,25 +60,12 @@ def find_view(name: str) -> View[Any]:
 
 
 def text(result: Shown, options: TextOptions) -> list[Text]:
-    """Return a result as the lines that its command prints.
-
-    Args:
-        result: names its view.
-        options: where the lines are printed.
-    """
+    """Return a result as the lines that its command prints."""
     return find_view(result.view).text(result, options)
 
 
 def document(result: Shown, file: str | None = None) -> dict[str, Any]:
-    """Return a result as the document that its command prints with ``--json``.
-
-    Args:
-        result: names its view.
-        file: where the result was written, for documents that tell it.
-
-    Raises:
-        TypeError: the view has no document.
-    """
+    """Return a result as the document that its command prints with ``--json``."""
     make = find_view(result.view).document
     if make is None:
         raise TypeError(f"{type(result).__name__} has no view as a JSON document")
@@ -130,17 +117,7 @@ def result_columns(command: str) -> tuple[Column, ...]:
 
 
 def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
-    """Write a result in the format that the suffix names; return the size of the file in bytes.
-
-    Args:
-        result: with the view that has the page or the picture.
-        path: the file.
-        dpi: pixels per inch, for a picture.
-
-    Raises:
-        RequestError: the result is too large for a picture.
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write a result in the format that the suffix names; return the size of the file in bytes."""
     suffix = path.suffix.lower()
     if suffix in PICTURE_MARKS:
         return draw_analysis(result, dpi).save(path, dpi)

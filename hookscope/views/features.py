@@ -72,11 +72,8 @@ FEATURES_SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
-    """Return what a run over a dataset wrote: a row for each key, and a sentence with the totals.
-
-    Args:
-        manifest: the manifest of the folder.
-        options: where the lines are printed.
+    """Return what a run over a dataset wrote: a row for each key, and a sentence with the
+    totals.
     """
     entries = {entry["key"]: entry for entry in manifest["keys"]}
     keys = [entries[key] for key in entries if key not in places_of_maxima(entries)]
@@ -102,12 +99,7 @@ def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
 
 
 def statistics_lines(recording: Recording, options: TextOptions) -> list[Text]:
-    """Return statistics over a dataset: a row for each layer, and how many channels are dead.
-
-    Args:
-        recording: of a statistics file.
-        options: where the lines are printed.
-    """
+    """Return statistics over a dataset: a row for each layer, and how many channels are dead."""
     layers = recording.metadata["statistics"]
     rows = tuple(map(_statistics_row, layers))
     dead = sum(layer["dead"] for layer in layers)
@@ -140,12 +132,7 @@ def _statistics_row(layer: LayerStatistics) -> Row:
 
 
 def features_lines(features: Features, options: TextOptions) -> list[Text]:
-    """Return a row for each tensor of a folder, and its rows and bytes.
-
-    Args:
-        features: the folder, opened.
-        options: where the lines are printed.
-    """
+    """Return a row for each tensor of a folder, and its rows and bytes."""
     entries = {str(entry["key"]): entry for entry in features.manifest["keys"]}
     rows = [
         Row(

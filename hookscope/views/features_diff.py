@@ -33,12 +33,7 @@ _STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 
 
 def features_diff_lines(result: FeaturesDiff, options: TextOptions) -> list[Text]:
-    """Return the table of keys that are not equal, and the verdict.
-
-    Args:
-        result: the comparison.
-        options: where the lines are printed.
-    """
+    """Return the table of keys that are not equal, and the verdict."""
     rows = [_row(change) for change in result.changes if change.verdict != EQUAL]
     table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options) if rows else []
     counts, keys = result.counts, plural(len(result.changes), "tensor")

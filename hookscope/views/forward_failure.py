@@ -39,10 +39,6 @@ def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:
 
     In the tree the layer that failed is marked. The calls are in the order in which they returned,
     the one that failed last. Empty if neither is known.
-
-    Args:
-        error: of the pass, with a ``failure``.
-        options: where the lines are printed; a pipe and ``verbose`` get all calls.
     """
     if error.tree is not None:
         return tree_lines(error.tree, options, failed=error.layer)

@@ -31,10 +31,6 @@ def gradcheck_lines(result: GradCheck, options: TextOptions) -> list[Text]:
 
     A row is an entry of a Jacobian. Each pair of input and output has one row, for the largest
     difference; a pair with wrong entries has up to five, for the largest differences.
-
-    Args:
-        result: the check.
-        options: where the lines are printed.
     """
     rows = [
         _row(comparison, derivative, first=i == 0)

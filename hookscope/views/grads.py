@@ -50,12 +50,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return the whole summary: loss, table, drift, what edits did, verification, coverage.
-
-    Args:
-        capture: the recorded gradients.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: loss, table, drift, what edits did, verification, coverage."""
     marks = gradient_marks(capture.records)
     notes = [
         *(sentence(GRADIENT_LEGEND, options, "dim") if marks else []),

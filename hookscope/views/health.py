@@ -40,12 +40,7 @@ WHOLE_RUN = "run"  # what a finding is about that concerns no layer
 
 
 def check_lines(health: Health, options: TextOptions) -> list[Text]:
-    """Return the findings, the worst first, and what was checked.
-
-    Args:
-        health: the result of the checks.
-        options: where the lines are printed; in a pipe a finding is one line.
-    """
+    """Return the findings, the worst first, and what was checked."""
     findings = [_finding_lines(finding, options) for finding in health.findings]
     of_model = [
         name for name in health.checks if name in CHECKS and "weights" not in health.metadata

@@ -27,12 +27,7 @@ _LABELLED = 60  # layers up to which each has its name
 
 
 def probe_lines(result: LayerProbes, options: TextOptions) -> list[Text]:
-    """Return the table of layers, and the score without features.
-
-    Args:
-        result: the probes.
-        options: where the lines are printed.
-    """
+    """Return the table of layers, and the score without features."""
     columns = (
         *(Column("layer"), Column("shape of a row"), Column(result.score, right=True)),
         *(Column("std", right=True), Column("on training rows", "train", right=True)),

@@ -49,12 +49,7 @@ _LEVELS = 10  # of similarity, in layer_map_page.css
 
 
 def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
-    """Return the matrix; in a pipe a line for each pair of layers.
-
-    Args:
-        result: the similarities.
-        options: where the lines are printed.
-    """
+    """Return the matrix; in a pipe a line for each pair of layers."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     if options.lists_rows or options.html or options.width is None:
         return join_blocks(_pair_table(result, options), notes, options=options)
@@ -180,11 +175,7 @@ def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
 
 
 def draw_similarity(result: LayerSimilarity) -> Drawing:
-    """Draw the matrix: layers of A from top to bottom, those of B to the right.
-
-    Raises:
-        RequestError: there are more layers than fit on a picture.
-    """
+    """Draw the matrix: layers of A from top to bottom, those of B to the right."""
     from matplotlib.ticker import FixedLocator, FuncFormatter
 
     from hookscope.views.images.figures.canvas import (
@@ -264,11 +255,7 @@ class SimilarityPage:
 
 
 def write_similarity_page(result: LayerSimilarity, path: str | os.PathLike[str]) -> int:
-    """Write the page of a matrix; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write the page of a matrix; return its size in bytes."""
     names, others = short_names(result.a), short_names(result.columns)
     page = SimilarityPage(
         title=f"Similarity of layers: {result.title}",

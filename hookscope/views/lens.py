@@ -57,12 +57,7 @@ MOST_POSITIONS = 64  # that are drawn, the last ones
 
 
 def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
-    """Return the whole summary: in a pipe one line for each cell.
-
-    Args:
-        result: what the layers predict.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: in a pipe one line for each cell."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     if options.lists_rows:
         return join_blocks(_cell_table(result, options), notes, options=options)
@@ -80,13 +75,7 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
 
 
 def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text]:
-    """Return one line for each layer: the most probable token, the brighter the more probable.
-
-    Args:
-        result: what the layers predict.
-        number: of the text in the batch.
-        options: where the lines are printed; the last positions that fit are shown.
-    """
+    """Return one line for each layer: the most probable token, the brighter the more probable."""
     positions = result.real_positions(number)
     tokens = result.rows[number].tokens
     titles = [
@@ -175,9 +164,6 @@ def draw_lens(result: Lens) -> Drawing:
     """Draw one panel for each text: layers from bottom to top, positions to the right.
 
     The colour of a cell is the probability of its most probable token, which is written into it.
-
-    Raises:
-        RequestError: there are more cells than fit on a picture.
     """
     from hookscope.views.images.figures.layer_map_figure import LayerMapLabels, draw_layer_map
 
@@ -205,11 +191,7 @@ def _panel(result: Lens, number: int) -> LayerMapPanel:
 
 
 def write_lens_page(result: Lens, path: str | os.PathLike[str]) -> int:
-    """Write the page of a lens; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write the page of a lens; return its size in bytes."""
     page = LayerMapPage(
         title="Most probable next token at each layer",
         caption=recording_caption(result.metadata),

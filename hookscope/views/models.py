@@ -31,12 +31,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text]:
-    """Return one row for each model, and how many there are.
-
-    Args:
-        models: the models to list.
-        options: where the lines are printed.
-    """
+    """Return one row for each model, and how many there are."""
     rows = tuple(
         Row(
             (

@@ -55,14 +55,7 @@ _BRACKETS = {")": "(", "]": "[", "}": "{"}
 
 
 def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:
-    """Return the tree and a line of totals.
-
-    Args:
-        tree: all modules or some of them; a module is below its nearest ancestor in the tree.
-        options: where the lines are printed; with ``verbose`` there is a column for the file and
-            line of each module's code.
-        failed: the module in which the pass failed; None if it did not fail.
-    """
+    """Return the tree and a line of totals."""
     ran = any(node.run for node in tree.nodes)
     names = [node.name for node in tree.nodes]
     guides = name_guides(names, options)
@@ -207,12 +200,6 @@ def _absent_texts(tree: ModuleTree, every: bool) -> list[str]:
 
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:
     """Return type and arguments in short form.
-
-    Args:
-        kind: the type's name.
-        arguments: the module's ``extra_repr()``. Text that is not a list of arguments is kept, on
-            one line.
-        limit: cut the arguments to this many characters; they then end in ``...``.
 
     Example:
         >>> short_signature("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")

@@ -12,12 +12,7 @@ from hookscope.views.view import View
 
 
 def report_lines(page: Report, options: TextOptions) -> list[Text]:
-    """Return how many tensors and layers a page shows, what it leaves out, and its warnings.
-
-    Args:
-        page: the page.
-        options: where the lines are printed.
-    """
+    """Return how many tensors and layers a page shows, what it leaves out, and its warnings."""
     shown = f"{plural(page.tensors, 'tensor')} of {plural(page.layers, 'layer')}."
     lines = [line for text in (shown, *page.chosen) for line in sentence(text, options)]
     return lines + [

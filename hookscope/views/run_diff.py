@@ -59,12 +59,7 @@ FIRST_DIFFERENCE_NOTE = "first difference"
 
 
 def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
-    """Return the table and the verdict.
-
-    Args:
-        result: the comparison.
-        options: where the lines are printed.
-    """
+    """Return the table and the verdict."""
     # The names of layers are not cut: where they leave no room for the values, they come below.
     places = [len(_where(row.first)) for row in result.rows if row.first]
     is_narrow = options.width is not None and max(places, default=0) + _OTHER_CELLS > options.width

@@ -53,12 +53,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def step_lines(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage.
-
-    Args:
-        capture: gradients and updates.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage."""
     head = prompt_lines(capture.metadata, options) + loss_lines(capture.metadata, options)
     head += optimizer_lines(capture.metadata, options)
     notes = effect_lines(capture, options) + coverage_lines(capture.coverage, options)

@@ -54,12 +54,7 @@ STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
-    """Return what a tensor holds: statistics, histogram, largest and non-finite entries.
-
-    Args:
-        view: the tensor, or a part of it.
-        options: where the lines are printed.
-    """
+    """Return what a tensor holds: statistics, histogram, largest and non-finite entries."""
     return join_blocks(
         _stats_table(view, options),
         histogram_table(view.histogram, options) if view.histogram else [],
@@ -218,12 +213,7 @@ VIEW: View[TensorView] = View(tensor_lines)
 
 
 def statistics_lines(summaries: Sequence[TensorSummary], options: TextOptions) -> list[Text]:
-    """Return a row with the statistics of each tensor, or of a part of it.
-
-    Args:
-        summaries: of the tensors.
-        options: where the lines are printed.
-    """
+    """Return a row with the statistics of each tensor, or of a part of it."""
     rows = tuple(map(_statistics_row, summaries))
     return result_table(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
 

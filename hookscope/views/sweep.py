@@ -95,12 +95,7 @@ def sweep_scale(result: Sweep) -> ColorScale:
 
 
 def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
-    """Return the whole summary: in a pipe one line for each cell.
-
-    Args:
-        result: the effects.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: in a pipe one line for each cell."""
     head = sentence(title_text(result), options, "bold")
     is_map = bool(result.axis) and not options.lists_rows and not options.html
     block = _heat_map(result, options) if is_map else _table(result, options)
@@ -262,11 +257,7 @@ def _failures(result: Sweep, options: TextOptions) -> list[Text]:
 
 
 def draw_sweep(result: Sweep) -> Drawing:
-    """Draw the map: layers from bottom to top, positions, heads or experts to the right.
-
-    Raises:
-        RequestError: there are more cells than fit on a picture.
-    """
+    """Draw the map: layers from bottom to top, positions, heads or experts to the right."""
     from hookscope.views.images.figures.layer_map_figure import (
         LayerMapLabels,
         LayerMapPanel,
@@ -287,11 +278,7 @@ def draw_sweep(result: Sweep) -> Drawing:
 
 
 def write_sweep_page(result: Sweep, path: str | os.PathLike[str]) -> int:
-    """Write the page of a sweep; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write the page of a sweep; return its size in bytes."""
     scale = sweep_scale(result)
     ends = np.linspace(scale.low, scale.high, LEVELS + 1)
     page = LayerMapPage(

@@ -66,12 +66,7 @@ MOST_PIXELS = 65_500  # of a side of a JPEG file
 
 
 def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
-    """Return the ranked inputs of each unit; in a pipe one line for each.
-
-    Args:
-        result: the ranking.
-        options: where the lines are printed.
-    """
+    """Return the ranked inputs of each unit; in a pipe one line for each."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     cut = options.html or not options.lists_rows
     units = [*_unit_table(result, options)]
@@ -207,11 +202,7 @@ def _free_cells(table: Table, width: int, options: TextOptions) -> int:
 
 
 def draw_top_inputs(result: TopInputs, dpi: int) -> Drawing:
-    """Draw the sheet of pictures, or of texts.
-
-    Raises:
-        RequestError: the inputs are not files, or there are too many for one sheet.
-    """
+    """Draw the sheet of pictures, or of texts."""
     from hookscope.views.images.figures.cam_figure import draw_cam
     from hookscope.views.images.figures.canvas import escape_text
 
@@ -281,12 +272,6 @@ def cell_box(
 ) -> Box:
     """Return the edges of a grid cell on an image: left, top, right, bottom.
 
-    Args:
-        image: the edges of the whole image.
-        part: the part of the image that the grid covers.
-        grid: numbers of rows and columns of the grid.
-        position: row and column of the cell.
-
     Example:
         >>> part = {"of": "shorter side", "width": 1.0, "height": 1.0}
         >>> cell_box((0, 0, 200, 100), part, (2, 4), (1, 0))
@@ -329,9 +314,6 @@ def top_sheet(result: TopInputs, dpi: int) -> CamSheet:
 
     An image that was moved or changed, or cannot be decoded, is an empty square; a line at the end
     says so.
-
-    Raises:
-        RequestError: the inputs are not files, or there are too many pictures.
     """
     inputs = [one for unit in result.units for one in (*unit.most, *unit.least)]
     if not any(one.sha256 for one in inputs):
@@ -386,16 +368,7 @@ def _missing_lines(missing: dict[str, str]) -> Iterator[str]:
 
 
 def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> CamSheet:
-    """Return the sheet: for each unit its quantiles, and a line for each text of both ends.
-
-    Args:
-        result: the ranking of texts.
-        dpi: pixels per inch.
-        shown: escapes characters as the sheet will show them.
-
-    Raises:
-        RequestError: there are too many texts for one picture.
-    """
+    """Return the sheet: for each unit its quantiles, and a line for each text of both ends."""
     from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label
 
     gap, line, font, end, value, name = (

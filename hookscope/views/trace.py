@@ -35,12 +35,7 @@ INDENT = "  "
 
 
 def trace_lines(trace: Trace, options: TextOptions) -> list[Text]:
-    """Return the whole summary: the loss, the calls, how long they took, coverage.
-
-    Args:
-        trace: the calls.
-        options: where the lines are printed.
-    """
+    """Return the whole summary: the loss, the calls, how long they took, coverage."""
     table = Table(COLUMNS, tuple(map(_row, trace.events)), SQUEEZE, note="")
     notes = [
         *sentence(_totals(trace), options, "bold"),

@@ -62,12 +62,7 @@ MAX_STEPS = 20  # of a curve, on a terminal
 
 
 def run_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
-    """Return a run: a table of its layers, what is known of it as a whole, and its events.
-
-    Args:
-        summary: the run.
-        options: where the lines are printed.
-    """
+    """Return a run: a table of its layers, what is known of it as a whole, and its events."""
     return join_blocks(
         _head_lines(summary, options),
         _layer_lines(summary, options),
@@ -200,12 +195,7 @@ def _gap_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
 
 
 def curve_lines(view: KeyCurves, options: TextOptions) -> list[Text]:
-    """Return the values of a key step by step; on a terminal with a plot of each measure.
-
-    Args:
-        view: the key.
-        options: where the lines are printed.
-    """
+    """Return the values of a key step by step; on a terminal with a plot of each measure."""
     of_model = f" of {view.model}" if view.model else ""
     return join_blocks(
         sentence(f"{view.key}{of_model}", options, "bold"),

@@ -54,12 +54,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a name
 
 
 def weight_diff_lines(result: WeightDiff, options: TextOptions) -> list[Text]:
-    """Return the table of what changed, and the verdict.
-
-    Args:
-        result: the comparison.
-        options: where the lines are printed; in a pipe each tensor has a line.
-    """
+    """Return the table of what changed, and the verdict."""
     rows = [_row(row) for row in result.rows if row.verdict != EQUAL]
     for tensors, side in ((result.only_a, "A"), (result.only_b, "B")):
         groups = _grouped(tensors) if options.width is not None else [[one] for one in tensors]

@@ -30,12 +30,7 @@ SQUEEZE: tuple[Squeeze, ...] = tuple(("drop", title) for title in ("file", "para
 
 
 def weight_table_lines(weights: WeightSet, options: TextOptions) -> list[Text]:
-    """Return a row for each tensor, and what there is in all. No values are read.
-
-    Args:
-        weights: the set.
-        options: where the lines are printed.
-    """
+    """Return a row for each tensor, and what there is in all. No values are read."""
     several = len({tensor.file for tensor in weights.tensors.values()}) > 1
     rows = tuple(_row(tensor, several) for tensor in weights.tensors.values())
     columns = COLUMNS if several else COLUMNS[:-1]

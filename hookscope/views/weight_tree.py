@@ -38,12 +38,7 @@ MAX_VALUE = 60
 
 
 def weight_tree_lines(tree: WeightTree, options: TextOptions) -> list[Text]:
-    """Return the tree, a line of totals, and the metadata.
-
-    Args:
-        tree: all names or some of them; a name is below its nearest branch in the tree.
-        options: where the lines are printed; with ``verbose`` metadata are not cut.
-    """
+    """Return the tree, a line of totals, and the metadata."""
     guides = _guides(tree, options)
     rows = tuple(
         Row(_cells(node), _note(node), *guide)

@@ -30,11 +30,6 @@ def find_definition(model: nn.Module, name: str, file: str = "") -> Definition |
     The search looks for ``self.NAME = CLASS(...)`` in the class of the parent, and for entries of
     an ``nn.Sequential`` there. Then it takes the only call of the layer's class with the layer's
     arguments in the user's file.
-
-    Args:
-        model: the model.
-        name: dotted name of the layer.
-        file: the user's file that builds the model, if it is known.
     """
     layer = submodule(model, name)
     if layer is None:

@@ -25,14 +25,7 @@ _MATRICES = re.compile(r"(?:cannot be multiplied|reduction dim).*?\d+(?:x|, )(\d
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A difference between a call and what the layer expects.
-
-    Attributes:
-        text: what the layer expects and what it got, as a sentence.
-        setting: the layer's argument that does not fit the input, such as ``in_features``.
-        wanted: the value of the argument.
-        got: the value that would fit the input.
-    """
+    """A difference between a call and what the layer expects."""
 
     text: str
     setting: str = ""
@@ -44,13 +37,7 @@ Check = Callable[[nn.Module, Call, str], Iterator[Mismatch]]
 
 
 def mismatches(layer: nn.Module, call: Call | None, message: str = "") -> list[Mismatch]:
-    """Return the mismatches of a call of ``layer``, as far as they are known.
-
-    Args:
-        layer: the module that was called.
-        call: its positional and keyword arguments; None if they are not known.
-        message: the text of the exception.
-    """
+    """Return the mismatches of a call of ``layer``, as far as they are known."""
     check = _CHECKS.get(kind_of(layer))
     by_class = list(check(layer, call, message)) if check and call else []
     certain = by_class or list(_product(message))

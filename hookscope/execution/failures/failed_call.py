@@ -28,12 +28,7 @@ from hookscope.specs.record_kinds import OUTPUT
 
 
 class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):
-    """Records the calls of all layers of a model while the ``with`` block runs.
-
-    Attributes:
-        ran: the calls that returned, in that order.
-        failed: the innermost call that raised; None if none did.
-    """
+    """Records the calls of all layers of a model while the ``with`` block runs."""
 
     def __init__(self, model: nn.Module) -> None:
         self.ran: list[LayerCall] = []
@@ -73,14 +68,7 @@ def layer_call(layer: Layer, number: int, inputs: Any = (), outputs: Any = ()) -
 def describe_failure(
     layer: Layer, error: BaseException, capture: Capture | None, known: str
 ) -> ForwardFailure:
-    """Return a description of a failure, without another run.
-
-    Args:
-        layer: the innermost layer that was running.
-        error: the exception.
-        capture: what had been recorded; its calls are known to have run.
-        known: a known fault of the input; empty if there is none.
-    """
+    """Return a description of a failure, without another run."""
     call = arguments_at(layer.module, error.__traceback__)
     inputs = describe_tensors(layer.module, call) if call else ()
     faults = mismatches(layer.module, call, str(error))

@@ -162,14 +162,7 @@ class Trials:
 def fitting_shape(
     trials: Trials, shape: Shape, failed: Outcome, preferred: Shape | None
 ) -> Shape | None:
-    """Return a shape that the model runs on, close to ``shape``; None if none is found.
-
-    Args:
-        trials: tries a shape.
-        shape: the shape on which the model failed.
-        failed: how it failed.
-        preferred: the shape that the model declares; None if it declares none.
-    """
+    """Return a shape that the model runs on, close to ``shape``; None if none is found."""
     for candidate in _candidates(shape, failed, preferred):
         if trials.runs(candidate):
             return candidate

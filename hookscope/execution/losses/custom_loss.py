@@ -27,16 +27,7 @@ _SIGNATURES = (
 
 @dataclass(frozen=True)
 class CustomLoss:
-    """A loss that is a function.
-
-    Attributes:
-        function: the function.
-        name: ``FILE.py:FUNCTION``, or the name of the function.
-        path: the file that it was loaded from; empty for a function passed from Python.
-        where: file and line of its definition, if they are known.
-        takes: those of ``output``, ``target`` and ``input`` that it gets by position, in order.
-        by_name: the parameters that it gets by keyword, with the names of their values.
-    """
+    """A loss that is a function."""
 
     function: Callable[..., Any]
     name: str
@@ -46,18 +37,7 @@ class CustomLoss:
     by_name: tuple[tuple[str, str], ...] = ()
 
     def compute(self, output: Any, target: Any, input: Any, categories: Sequence[str] = ()) -> Loss:
-        """Call the function, and return its result as a loss.
-
-        Args:
-            output: what the model returned.
-            target: the target, see ``losses.target.target_for_function``.
-            input: the input of the model. The function gets a detached copy: gradients reach the
-                model's input only through the model's output.
-            categories: names of the classes by index.
-
-        Raises:
-            LossError: the function raised, or did not return one number that depends on the output.
-        """
+        """Call the function, and return its result as a loss."""
         resolved, text = target_for_function(target, categories)
         device = next((tensor.device for _, tensor in walk(output)), None)
         values = {
@@ -103,11 +83,6 @@ class CustomLoss:
 
 def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> CustomLoss | None:
     """Return the custom loss that ``loss`` names or is; None if it is the name of a formula.
-
-    Raises:
-        LossError: the function does not take an output, or ``reduction`` or ``raw`` is given.
-        ModelError: the file raised when it was run.
-        RequestError: there is no such file or function.
 
     Example:
         >>> import torch

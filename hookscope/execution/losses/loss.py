@@ -33,17 +33,7 @@ _ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, and how it was computed.
-
-    Attributes:
-        value: the loss, with its graph; float32 or wider.
-        name: name of the loss.
-        formula: the formula.
-        reduction: how the terms were reduced to one number; empty if there was only one.
-        target: the target in words; empty for ``sum`` and ``norm``.
-        raw: whether the loss was taken of the output without softmax or sigmoid.
-        classes: the class indices of the target, int64; None if the target was not classes.
-    """
+    """A loss, and how it was computed."""
 
     value: Tensor
     name: str
@@ -67,20 +57,7 @@ def compute_loss(
 
     The loss is taken of the output if it is a tensor, else of its ``logits`` or ``out``, else of
     its first floating-point tensor. A list has no class scores: detectors and optical flow return
-    lists. The classes are dimension 1, dimension 0 of a tensor with one dimension, and the last of
-    three-dimensional ``logits`` (batch, token, class). ``sum`` and ``norm`` take all floating-point
-    tensors of the output.
-
-    Args:
-        name: one of ``hookscope.specs.losses.FORMULAS``.
-        output: what the model returned.
-        target: see ``hookscope.execution.losses.target.resolve_target``.
-        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
-        raw: take the loss of the output without softmax (kl) or sigmoid (bce).
-        categories: names of the classes by index.
-
-    Raises:
-        LossError: the loss is unknown, or the loss or its target does not fit the output.
+    lists.
 
     Example:
         >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
@@ -179,11 +156,7 @@ def _check_distribution(dense: Tensor, name: str) -> None:
 
 
 def class_scores(output: Any) -> Tensor:
-    """Return the output's scores in float32 or wider: batch, class, and any more dimensions.
-
-    Raises:
-        LossError: the output has no tensor of class scores.
-    """
+    """Return the output's scores in float32 or wider: batch, class, and any more dimensions."""
     key, tensor = find_logits(output)
     if tensor is None:
         what = type(output).__name__
@@ -251,9 +224,6 @@ def projection_loss(output: Any, seed: int) -> Loss:
     The gradient at the output has about norm 1, and a random direction. Other losses may have no
     gradient: the sum and the norm of a softmax or of a normalised output are constant, and a
     cross-entropy with the predicted class has a small gradient if the prediction is certain.
-
-    Raises:
-        LossError: the output contains no floating-point tensor, or no entry.
 
     Example:
         >>> x = torch.zeros(8, requires_grad=True)

@@ -46,17 +46,6 @@ class Target:
 def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Target:
     """Return ``target`` for ``logits``, which have the classes as dimension 1.
 
-    Args:
-        target: a name, an index, a list of them for the rows of the batch, or a tensor. Integers
-            are class indices. Floating-point numbers are the target itself, in the shape of the
-            logits or of one row of them.
-        logits: of shape N, C, and any more. Only the shape, dtype and device matter, and for
-            ``argmax`` the values.
-        categories: names of the classes by index.
-
-    Raises:
-        LossError: the target cannot be read, or does not fit.
-
     Example:
         >>> resolve_target("3,0", torch.zeros(2, 10)).classes
         tensor([3, 0])
@@ -93,9 +82,6 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
     tensor in it. ``argmax``, the default, becomes None. Other objects are passed on as they are.
     So is other text if the model has no named classes.
 
-    Raises:
-        LossError: a file cannot be read, or no class of the model has the label.
-
     Example:
         >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
         ((3, '3'), (1, '1 (dog)'))
@@ -128,11 +114,7 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
 
 
 def read_target(path: str) -> Tensor:
-    """Read the one tensor in a ``.npy``, ``.safetensors``, ``.pt`` or ``.pth`` file.
-
-    Raises:
-        LossError: there is no such file, it cannot be read, or does not contain exactly one tensor.
-    """
+    """Read the one tensor in a ``.npy``, ``.safetensors``, ``.pt`` or ``.pth`` file."""
     check_target(path)
     kind, repair = describe_file(path)
     if kind in TOO_LARGE:

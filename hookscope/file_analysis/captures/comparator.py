@@ -39,14 +39,7 @@ Blocks = Iterable[NDArray[Any]]
 
 @dataclass(frozen=True)
 class Comparator:
-    """Compares pairs of tensors. A tolerance of None is the default for their dtypes.
-
-    Attributes:
-        atol: absolute tolerance.
-        rtol: relative tolerance.
-        equal_nan: whether NaN in both is equal.
-        engines: whether two engines computed the tensors, which have other defaults.
-    """
+    """Compares pairs of tensors. A tolerance of None is the default for their dtypes."""
 
     atol: float | None
     rtol: float | None
@@ -61,15 +54,7 @@ class Comparator:
         blocks_a: Callable[[], Blocks],
         blocks_b: Callable[[], Blocks],
     ) -> TensorComparison:
-        """Compare two tensors. The blocks are read only if the shapes are the same.
-
-        Args:
-            a: record of A's tensor.
-            b: record of B's tensor.
-            by: how they were matched.
-            blocks_a: returns the blocks of A's tensor.
-            blocks_b: returns the blocks of B's tensor.
-        """
+        """Compare two tensors. The blocks are read only if the shapes are the same."""
         if self.engines:
             largest = _largest(blocks_a())
             atol, rtol = engine_tolerances(a.dtype, b.dtype, largest, self.atol, self.rtol)
@@ -145,20 +130,7 @@ def compare_captures(
     kinds: Sequence[str],
     strict: bool,
 ) -> Diff:
-    """Compare two files. Of each tensor one block is in memory at a time.
-
-    Args:
-        paths: the two files.
-        prefixes: prefixes of names in A and their replacements in B.
-        comparator: compares a pair of tensors.
-        layers: selects the layers.
-        kinds: ``output`` and ``input``, each with its gradients; all kinds if empty.
-        strict: whether unmatched tensors count as differences.
-
-    Raises:
-        ResultsFileError: a file cannot be read.
-        RequestError: no tensor of A matches one of B, or a pattern or prefix matches nothing.
-    """
+    """Compare two files. Of each tensor one block is in memory at a time."""
     a, b = files = open_capture(paths[0]), open_capture(paths[1])
     layers.check_layers([record for file in files for record in file.records])
 

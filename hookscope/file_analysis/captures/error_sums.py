@@ -14,16 +14,7 @@ from hookscope.results.stats import ScaledSum, ldexp
 
 
 class ErrorSums:
-    """Running sums and maxima over blocks of A and B.
-
-    Attributes:
-        beyond, unequal, nan_a, nan_b, nan_both: counts, as in ``ErrorMetrics``.
-        largest: largest |a - b|.
-        relative: largest |a - b| / |a|.
-        aa, bb, ab, noise: sums of |a|^2, |b|^2, the real part of a conj(b), and |a - b|^2, over
-            entries that are finite on both sides.
-        comparable: whether there was a pair of entries without NaN.
-    """
+    """Running sums and maxima over blocks of A and B."""
 
     def __init__(self) -> None:
         self.beyond = self.unequal = self.nan_a = self.nan_b = self.nan_both = 0

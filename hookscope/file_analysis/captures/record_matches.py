@@ -45,13 +45,7 @@ class RecordMatches:
 
 @dataclass(frozen=True)
 class ExportRules:
-    """How the records of a model and those of an ONNX file of it differ.
-
-    Attributes:
-        folded: the name in B of each module of A that is folded into another one there.
-        absent: for A and for B, modules whose outputs the other side does not have, and why.
-        prints: the fingerprints of A's and of B's tensors by key.
-    """
+    """How the records of a model and those of an ONNX file of it differ."""
 
     folded: Mapping[str, str]
     absent: tuple[Mapping[str, str], Mapping[str, str]]
@@ -69,21 +63,6 @@ def match_records(
     Records are matched by the same key, then by the same key after a prefix of A's module name is
     replaced. Then unmatched records between the same two matched neighbours are matched if they
     follow in the same order with the same module type, kind and shape.
-
-    If one of the two is an ONNX file, a module that is folded into another one is matched with that
-    one first. Then records of modules whose calls or outputs may have other numbers are matched by
-    their values; see ``match_by_value``. The outputs of the model are matched by position if their
-    names differ. Unmatched records of one call, such as the parts of a tuple, are matched if they
-    follow in the same order with the same kind and shape.
-
-    Args:
-        a: A's records.
-        b: B's records.
-        prefixes: prefixes of names in A and their replacements in B.
-        rules: what an exporter changed, if one of the two is an ONNX file.
-
-    Raises:
-        RequestError: no name in A begins with one of ``prefixes``.
     """
     _check_prefixes(prefixes, a)
     unmatched = {record.key: record for record in b}
@@ -241,11 +220,7 @@ class LayerFilter:
         )
 
     def check_layers(self, records: Iterable[Record]) -> None:
-        """Check that each pattern and each type matches a record.
-
-        Raises:
-            LayerError: one does not.
-        """
+        """Check that each pattern and each type matches a record."""
         records = list(records)
         included, excluded = patterns.split_exclusions(self.layers)
         for pattern in (*included, *excluded):
@@ -267,11 +242,7 @@ class LayerFilter:
 def select_matches(
     matches: RecordMatches, selects_a: RecordTest, selects_b: RecordTest
 ) -> RecordMatches:
-    """Keep the pairs whose record in A is selected, and the selected unmatched records.
-
-    Raises:
-        RequestError: no pair is left.
-    """
+    """Keep the pairs whose record in A is selected, and the selected unmatched records."""
     selected = RecordMatches(
         tuple(pair for pair in matches.pairs if selects_a(pair[0])),
         tuple(filter(selects_a, matches.only_a)),

@@ -28,14 +28,7 @@ _RATIO = 0.6180339887498949  # of the golden section; its multiples are spread o
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Numbers that are close for tensors that are close.
-
-    Attributes:
-        norm: the Euclidean norm.
-        mean: the sum of the entries over the square root of their number, at most the norm.
-        projection: the sum of the entries times numbers between -0.5 and 0.5, which depends on
-            their order.
-    """
+    """Numbers that are close for tensors that are close."""
 
     norm: float
     mean: float
@@ -62,12 +55,7 @@ class Fingerprint:
         return cls(squares**0.5, total / max(start, 1) ** 0.5, projection)
 
     def deviation(self, other: Fingerprint, *, ordered: bool = True) -> float:
-        """Return how far two tensors are from each other at least, as a part of the larger norm.
-
-        Args:
-            other: the other tensor.
-            ordered: whether the order of the entries counts.
-        """
+        """Return how far two tensors are from each other at least, as a part of the larger norm."""
         gap = abs(self.norm - other.norm) + abs(self.mean - other.mean)
         if ordered:
             gap += abs(self.projection - other.projection)
@@ -80,13 +68,7 @@ Fingerprints = tuple[Mapping[str, Fingerprint], Mapping[str, Fingerprint]]
 
 @dataclass(frozen=True)
 class ValueMatches:
-    """What values tell of the records of modules.
-
-    Attributes:
-        pairs: of records of A and B.
-        left: keys of A and of B that have no partner: the other side has their values at another
-            place, in another order or not at all.
-    """
+    """What values tell of the records of modules."""
 
     pairs: tuple[tuple[Record, Record], ...]
     left: tuple[frozenset[str], frozenset[str]]
@@ -101,14 +83,6 @@ def match_by_value(
     """Match the records of modules whose calls or outputs may have other numbers in A and B.
 
     Where they have the same numbers, a tensor with its axes in another order has no partner.
-
-    The model itself is none of them: its outputs have an order in the file.
-
-    Args:
-        a: A's records that may be matched.
-        b: B's records that may be matched.
-        prints: the fingerprints of A's and of B's records by key.
-        rename: the name in B of a module of A.
     """
     groups: dict[tuple[str, str], tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
     for side, records in enumerate((a, b)):

@@ -26,18 +26,7 @@ from hookscope.stores.features.lazy_rows import BLOCK, LazyRows
 
 @dataclass(frozen=True)
 class FeatureChange:
-    """A key of both folders.
-
-    Attributes:
-        key: the name of its tensor.
-        shapes: of one row in A and in B.
-        dtypes: of the values that are compared.
-        rows: number of rows.
-        rows_beyond: number of rows with an entry beyond the tolerance; None if the shapes differ.
-        first_row: the number of the first of them; None if there is none.
-        measures: over all entries; None if the shapes differ.
-        verdict: ``equal`` (the same numbers), ``close`` (within tolerance) or ``differs``.
-    """
+    """A key of both folders."""
 
     key: str
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -117,10 +106,6 @@ def compare_features(
     """Compare two folders of the same inputs, key by key; memory holds a block of rows of each.
 
     NaN in both is equal. A row whose input was skipped in both is NaN in both.
-
-    Raises:
-        RequestError: the folders are of different inputs, or have no key in common.
-        ResultsFileError: a file of a folder is damaged.
     """
     first, second = Features(a), Features(b)
     chosen = first.choose(options.layers), second.choose(options.layers)

@@ -40,19 +40,7 @@ _COPIES = 4  # of a layer's rows in memory: as read, split, and standardized
 def probe_layers(
     features: Features, options: ProbeOptions, progress: Progress | None = None
 ) -> LayerProbes:
-    """Fit a probe to each layer, for each split.
-
-    Args:
-        features: the folder.
-        options: labels, layers, splits and penalty.
-        progress: called with the number of fits done and the total.
-
-    Raises:
-        RequestError: the labels do not fit, a class has too few rows, or a layer takes too much
-            memory.
-        EnvironmentFault: scikit-learn is not installed.
-        ResultsFileError: a file of the folder is damaged.
-    """
+    """Fit a probe to each layer, for each split."""
     with require_sklearn():
         import sklearn
     layers = [LayerRows(key, features[key]) for key in features.choose(options.layers)]

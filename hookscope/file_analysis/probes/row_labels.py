@@ -20,14 +20,7 @@ from hookscope.stores.features.features import Features
 
 @dataclass(frozen=True)
 class RowLabels:
-    """Rows with their labels.
-
-    Attributes:
-        rows: the numbers of the rows that have one, ascending.
-        values: a class of each, as text, for logistic regression; else a number, float64.
-        method: ``logistic`` or ``ridge``.
-        notes: what was left out, in sentences.
-    """
+    """Rows with their labels."""
 
     rows: NDArray[np.intp]
     values: NDArray[Any]
@@ -43,17 +36,7 @@ class RowLabels:
 
 
 def read_labels(features: Features, source: str, by: str | None) -> RowLabels:
-    """Return the labels of the rows of a folder.
-
-    Args:
-        features: the folder.
-        source: a column of the folder, or a CSV file with a label in each line, in order of rows.
-        by: the probe; None for ridge if labels are numbers that are not all whole.
-
-    Raises:
-        RequestError: there is no such column or file, its lines do not fit the rows, there is only
-            one class, or labels for ridge are not numbers.
-    """
+    """Return the labels of the rows of a folder."""
     in_file = source not in features.columns and (
         os.path.isfile(source) or source.lower().endswith(".csv")
     )

@@ -10,10 +10,8 @@ from hookscope.errors import EnvironmentFault
 
 @contextmanager
 def require_sklearn() -> Iterator[None]:
-    """Turn a failed import of scikit-learn in the block into an error that says how to install it.
-
-    Raises:
-        EnvironmentFault: it is not installed, or cannot be imported.
+    """Turn a failed import of scikit-learn in the block into an error that says how to install
+    it.
     """
     try:
         yield

@@ -71,8 +71,7 @@ def growth_findings(measured: MeasuredRun) -> Iterator[Finding]:
     The RMS of the last third of the layers of one type is compared with that of the first third:
     layers of different types differ in size by construction, such as an embedding and a
     normalization. Layers with a normalization between them are judged apart, since what the later
-    one gets is as large as at the start. A module with others in it, such as a residual block, may
-    add what it normalizes to its input, so it is judged over the whole depth.
+    one gets is as large as at the start.
     """
     outputs = measured.layers(OUTPUT, "rms")
     if not len(outputs.values):

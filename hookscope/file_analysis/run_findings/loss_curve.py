@@ -20,15 +20,7 @@ _ROWS = 8192  # rows of windows that are in memory at once
 
 
 class Spike(NamedTuple):
-    """The first value of a curve that is beyond its limit.
-
-    Attributes:
-        position: its index in the curve.
-        value: the value.
-        limit: mean of the previous values plus the allowed standard deviations.
-        mean: that mean.
-        spikes: how many values of the curve are beyond their limits.
-    """
+    """The first value of a curve that is beyond its limit."""
 
     position: int
     value: float
@@ -43,10 +35,6 @@ def find_spike(values: NDArray[np.float32], thresholds: RunThresholds) -> Spike 
     A value v is a spike if v > m + k s and v - m > r |m|, with the mean m and the standard
     deviation s of the finite ones among the previous ``spike_window`` values, k
     ``spike_deviations`` and r ``spike_rise``. The first ``spike_history`` values are not judged.
-
-    Args:
-        values: float32, shape (n,).
-        thresholds: the numbers above.
     """
     curve = values.astype(np.float64)
     curve[~np.isfinite(curve)] = np.nan
@@ -67,13 +55,7 @@ def find_spike(values: NDArray[np.float32], thresholds: RunThresholds) -> Spike 
 def judge_spikes(
     windows: NDArray[np.float64], values: NDArray[np.float64], thresholds: RunThresholds
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the mean of the values before each value, its limit, and whether it is a spike.
-
-    Args:
-        windows: shape (n, w): the values before each; those that are not finite do not count.
-        values: shape (n,).
-        thresholds: see ``find_spike``.
-    """
+    """Return the mean of the values before each value, its limit, and whether it is a spike."""
     known = np.isfinite(windows)
     counts = known.sum(axis=1)
     divisor = np.maximum(counts, 1)

@@ -18,13 +18,7 @@ from hookscope.stores.runs.training_run import Curve, TrainingRun
 
 
 class Measured(NamedTuple):
-    """Several series over the sampled steps.
-
-    Attributes:
-        series: C series, in execution order.
-        values: float32, shape (R, C); NaN where there is no value.
-        present: bool, shape (R, C): whether there is a value, which may be NaN.
-    """
+    """Several series over the sampled steps."""
 
     series: tuple[Series, ...]
     values: NDArray[np.float32]
@@ -32,17 +26,7 @@ class Measured(NamedTuple):
 
 
 class MeasuredRun:
-    """A run and the thresholds that its curves are compared with.
-
-    Args:
-        run: the run.
-        thresholds: the thresholds.
-
-    Attributes:
-        steps: int64, shape (R,): the sampled steps.
-        order: the place of each layer in a step.
-        loss: the loss at each step; None if none was found.
-    """
+    """A run and the thresholds that its curves are compared with."""
 
     def __init__(self, run: TrainingRun, thresholds: RunThresholds) -> None:
         self.run = run

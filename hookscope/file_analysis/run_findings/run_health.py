@@ -63,15 +63,7 @@ from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 
 
 def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
-    """Return what went wrong in a training run.
-
-    Args:
-        path: the folder of a run, or that of the ranks of one.
-        options: the checks to make, and thresholds.
-
-    Raises:
-        ResultsFileError: a file of the folder is damaged.
-    """
+    """Return what went wrong in a training run."""
     names, thresholds = options.names, options.thresholds
     runs = [TrainingRun(folder) for folder in rank_folders(path) or [Path(path)]]
     ranks = [run.info["rank"] for run in runs] if len(runs) > 1 else []
@@ -99,9 +91,6 @@ def check_runs(folders: Sequence[Path], options: RunCheckOptions) -> Health:
     """Return what went wrong in several training runs, each finding with the name of its run.
 
     A check was made if it could be made in one of them.
-
-    Raises:
-        ResultsFileError: a file of a run is damaged.
     """
     of_each = [(folder, check_run(folder, options)) for folder in folders]
     findings = [

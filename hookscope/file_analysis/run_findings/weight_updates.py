@@ -91,14 +91,7 @@ def unused_findings(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 class _Missing(NamedTuple):
-    """A parameter without a gradient at the end of a run.
-
-    Attributes:
-        series: that of its gradient.
-        row: the row from which on this holds.
-        missing: in how many of the last rows it has none.
-        window: the number of these rows.
-    """
+    """A parameter without a gradient at the end of a run."""
 
     series: Series
     row: int

@@ -39,15 +39,7 @@ class KeyCurves(Result):
 
 
 def read_key_curves(run: TrainingRun, selectors: Sequence[str]) -> list[KeyCurves]:
-    """Return the curves of the keys that ``selectors`` select, in the order of the selectors.
-
-    Args:
-        run: the run.
-        selectors: keys, layers, or globs of either.
-
-    Raises:
-        RequestError: one matches nothing, or has a slice.
-    """
+    """Return the curves of the keys that ``selectors`` select, in the order of the selectors."""
     tables = {series: table for table in (run.steps, run.layers) for series in table.series}
     keys = list(dict.fromkeys(series.key for series in tables))
     found: list[KeyCurves] = []

@@ -42,17 +42,6 @@ def compare_runs(
 
     If each run has one model, the names of the two models may differ; the same holds for
     optimizers. Runs of several processes are compared rank by rank.
-
-    Args:
-        a: the folder of a run.
-        b: the folder of the run to compare it with.
-        options: layers, tolerances, strictness.
-
-    Raises:
-        RequestError: one folder has the runs of several ranks and the other has not, or there is
-            no step in both.
-        LayerError: a pattern matches no layer.
-        ResultsFileError: a file is damaged.
     """
     runs_a, runs_b = _runs_by_rank(a), _runs_by_rank(b)
     if (None in runs_a) != (None in runs_b):
@@ -170,12 +159,7 @@ def _comparison_kind(series: Series) -> str | None:
 
 @dataclass(frozen=True)
 class _TablePair:
-    """The series and steps that a table of A and one of B have in common.
-
-    Attributes:
-        names: the common series as A names them, in A's order; ``of_b`` as B does.
-        steps: int64, shape (R,): the common steps; ``rows`` are their rows in A and in B.
-    """
+    """The series and steps that a table of A and one of B have in common."""
 
     tables: tuple[RunTable, RunTable]
     names: tuple[Series, ...]

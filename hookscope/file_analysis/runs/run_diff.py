@@ -27,19 +27,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class RunDifference:
-    """One number that differs between two runs.
-
-    Attributes:
-        kind: kind of the series, one of ``KINDS``.
-        step: the step.
-        model: name of the model or optimizer in A; empty for what belongs to the whole run.
-        layer: dotted name of the module; empty for what belongs to none.
-        key: key of the series: ``conv1/output``, ``loss``.
-        measure: its measure: ``rms``, ``norm``, ``value``.
-        a: the value in A.
-        b: the value in B.
-        rank: the process, in runs of several; else None.
-    """
+    """One number that differs between two runs."""
 
     kind: str
     step: int
@@ -54,14 +42,7 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class KindComparison:
-    """How the series of one kind differ.
-
-    Attributes:
-        kind: one of ``KINDS``.
-        series: number of series that were compared, those of each rank for themselves.
-        differing: number of those that differ at some step.
-        first: the first difference; None if there is none.
-    """
+    """How the series of one kind differ."""
 
     kind: str
     series: int

@@ -23,22 +23,6 @@ class LayerSummary:
 
     Where a layer has several outputs, these are the values of the first. Its parameter is
     ``weight`` if it has one of that name, else the first.
-
-    Attributes:
-        model: name of the model.
-        layer: dotted name of the module; ``.`` for the model itself.
-        type: its class; empty if it is not known.
-        rms: root of the mean of squares of the output.
-        max: its largest magnitude.
-        zeros: share of its entries that are zero.
-        dead: share of its units that are zero for the whole batch.
-        grad_norm: norm of the gradient at the output.
-        weight_norm: norm of the parameter.
-        weight_grad_norm: norm of its gradient.
-        update_ratio: norm of its update over the norm of the parameter.
-        nonfinite_from: the first sampled step with a NaN or an infinity in the layer, or None.
-        trend: the rms of the output over the sampled steps, at most 16 of them; without an output
-            the norm of the parameter's gradient.
     """
 
     model: str

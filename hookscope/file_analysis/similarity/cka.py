@@ -29,13 +29,7 @@ from hookscope.file_analysis.similarity.layer_rows import Matrix
 
 @dataclass(frozen=True)
 class Alignment:
-    """Sums over a pair of layers with centred features.
-
-    Attributes:
-        products: |Y'X|^2, the sum of the squared products of features.
-        row_products: the sum over rows of |x_i|^2 |y_i|^2.
-        squares: |X|^2 and |Y|^2, the sums of all squared entries.
-    """
+    """Sums over a pair of layers with centred features."""
 
     products: float
     row_products: float

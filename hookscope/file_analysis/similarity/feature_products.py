@@ -81,11 +81,7 @@ def squared_products(
 def whole_products(
     stream: RowStream, means: Sequence[Matrix], pairs: Sequence[tuple[int, int]], memory: int
 ) -> Iterator[tuple[tuple[int, int], Matrix]]:
-    """Yield each pair of layers with the whole X'Y, (width of X, width of Y).
-
-    Raises:
-        RequestError: one of them alone is larger than ``memory``.
-    """
+    """Yield each pair of layers with the whole X'Y, (width of X, width of Y)."""
     widths = [layer.width for layer in stream.layers]
     for x, y in pairs:
         if (size := 8 * widths[x] * widths[y]) > memory:

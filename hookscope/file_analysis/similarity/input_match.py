@@ -21,10 +21,6 @@ def usable_rows(a: Features, b: Features | None, every: int) -> tuple[NDArray[np
     """Return the rows to use, after checking that both folders are of the same inputs.
 
     Rows whose input was skipped in either folder are left out, with a note.
-
-    Raises:
-        RequestError: see ``check_same_inputs``.
-        ResultsFileError: a table of inputs is damaged.
     """
     notes = [] if b is None else check_same_inputs(a, b)
     skipped = {*a.inputs.skipped, *(() if b is None else b.inputs.skipped)}
@@ -41,10 +37,6 @@ def check_same_inputs(a: Features, b: Features) -> list[str]:
     Files are the same if their SHA-256 is; a file that was moved is the same file. Items of a
     Dataset are the same if their numbers are, which a note says. Inputs that were skipped in either
     folder are not compared.
-
-    Raises:
-        RequestError: the numbers of rows differ, or a row has another input.
-        ResultsFileError: a table of inputs is damaged.
     """
     if a.rows != b.rows:
         raise RequestError(

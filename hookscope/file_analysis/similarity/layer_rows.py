@@ -32,14 +32,7 @@ def row_count(number: int) -> str:
 
 @dataclass(frozen=True)
 class LayerRows:
-    """One layer of a features folder.
-
-    Attributes:
-        key: the name of its tensor.
-        rows: all rows, on disk.
-        dims: number of dimensions of a row before it is flattened.
-        width: number of values in a row.
-    """
+    """One layer of a features folder."""
 
     key: str
     rows: LazyRows
@@ -53,11 +46,7 @@ class LayerRows:
         return int(np.prod(self.rows.shape[1:], dtype=object))
 
     def matrix(self, numbers: NDArray[np.intp]) -> Matrix:
-        """Return some rows, in ascending order, as float64 (rows, width).
-
-        Raises:
-            ResultsFileError: a shard is missing or damaged.
-        """
+        """Return some rows, in ascending order, as float64 (rows, width)."""
         first, last = int(numbers[0]), int(numbers[-1]) + 1
         if last - first > _SPARSE * len(numbers):
             bits = self.rows.bits(numbers)
@@ -68,11 +57,7 @@ class LayerRows:
 
 
 def check_numbers(layer: LayerRows) -> None:
-    """Check that rows are real numbers, and have some.
-
-    Raises:
-        RequestError: they are complex, or empty.
-    """
+    """Check that rows are real numbers, and have some."""
     if layer.rows.dtype.kind == "c":
         raise RequestError(
             f"The rows of {layer.key} are complex numbers, which are not supported.",
@@ -86,13 +71,7 @@ def check_numbers(layer: LayerRows) -> None:
 
 @dataclass(frozen=True)
 class RowStream:
-    """The chosen rows of several layers, in blocks.
-
-    Attributes:
-        layers: the layers.
-        numbers: the chosen rows, in ascending order.
-        advance: called with the number of rows read, of each pass.
-    """
+    """The chosen rows of several layers, in blocks."""
 
     layers: Sequence[LayerRows]
     numbers: NDArray[np.intp]
@@ -116,15 +95,7 @@ class RowStream:
 
 @dataclass(frozen=True)
 class LayerScan:
-    """What one pass over a layer finds.
-
-    Attributes:
-        mean: of each feature over the rows, (width,).
-        bad_rows: how many rows have NaN or infinite entries.
-        first_bad: the number of the first of them; -1 if there is none.
-        constant: whether all rows are equal.
-        short_rows: how many rows have no direction, so no distance to others.
-    """
+    """What one pass over a layer finds."""
 
     mean: Matrix
     bad_rows: int
@@ -137,9 +108,6 @@ def scan_layers(stream: RowStream, distance: str | None = None) -> list[LayerSca
     """Read all rows once: means, rows that are not finite, and layers that are constant.
 
     With the ``distance`` of ``cosine`` or ``correlation``, rows without one are counted, too.
-
-    The mean is computed from differences to the first row, so a constant layer has exactly its
-    first row as mean, and centred values of exactly 0.
     """
     everything = range(len(stream.layers))
     first: list[Matrix] = []
@@ -184,14 +152,7 @@ RowMap = Callable[[Matrix], Matrix]
 
 
 def gram_matrix(stream: RowStream, layer: int, prepare: RowMap, memory: int) -> Matrix:
-    """Return the products of each row with each other row: float64 (rows, rows), symmetric.
-
-    Args:
-        stream: the rows.
-        layer: the number of the layer.
-        prepare: changes a block of rows, (rows, width), before the product.
-        memory: bytes that two blocks may take. If the layer fits, it is read once.
-    """
+    """Return the products of each row with each other row: float64 (rows, rows), symmetric."""
     gram = np.empty((len(stream), len(stream)))
     source = stream.layers[layer]
     parts = stream.parts(memory // (4 * 8 * source.width))

@@ -22,12 +22,7 @@ from hookscope.specs.similarity_options import EUCLIDEAN
 
 
 def pair_distances(gram: Matrix, distance: str) -> Matrix:
-    """Return the distances of all pairs of different rows, float64 (N (N - 1) / 2,).
-
-    Args:
-        gram: products of rows that ``row_preparation`` has prepared for this distance; changed.
-        distance: ``euclidean``; or ``cosine`` or ``correlation``, both 1 minus the product.
-    """
+    """Return the distances of all pairs of different rows, float64 (N (N - 1) / 2,)."""
     if distance == EUCLIDEAN:
         squares = np.diagonal(gram).copy()
         gram *= -2

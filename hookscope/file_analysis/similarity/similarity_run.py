@@ -92,19 +92,7 @@ def compare_layers(
     options: SimilarityOptions,
     progress: Progress | None = None,
 ) -> LayerSimilarity:
-    """Compare each layer of A with each of B, or with each other layer of A.
-
-    Args:
-        a: an open folder.
-        b: another one of the same inputs, or None.
-        options: the measure, the layers and the rows.
-        progress: called with the number of rows read, and the total of all passes.
-
-    Raises:
-        RequestError: the folders are of different inputs, a layer matches nothing, there are too
-            few rows, or what the measure needs is larger than the memory.
-        ResultsFileError: a file of a folder is damaged.
-    """
+    """Compare each layer of A with each of B, or with each other layer of A."""
     keys = _choose_layers(a, b, tuple(options.layers))
     numbers, notes = usable_rows(a, b, options.every)
     if len(numbers) < MIN_ROWS:
@@ -192,13 +180,7 @@ def _chosen_options(options: SimilarityOptions) -> dict[str, str | int]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One comparison.
-
-    Attributes:
-        stream: the layers of A, then those of B.
-        options: the measure.
-        shift: the number of the first layer of B; 0 if there is none.
-    """
+    """One comparison."""
 
     stream: RowStream
     options: SimilarityOptions

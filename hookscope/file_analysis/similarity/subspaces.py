@@ -27,12 +27,7 @@ _NONE = 1e-13  # of the largest eigenvalue: rounding errors of a matrix without 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of centred features and their vectors, the largest first.
-
-    Attributes:
-        values: (rank,).
-        vectors: (n, rank): those of features if made from X'X, those of rows if made from XX'.
-    """
+    """Singular values of centred features and their vectors, the largest first."""
 
     values: Matrix
     vectors: Matrix

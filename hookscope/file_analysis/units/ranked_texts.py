@@ -37,11 +37,6 @@ def token_at(
 ) -> tuple[str | None, Span | None]:
     """Return the characters of a token, or its name if it has none; and where they are in the text.
 
-    Args:
-        entry: of the row, in the table of inputs; it has spans.
-        position: the number of the token.
-        text: of the row; None if it is not known.
-
     Example:
         >>> token_at({"spans": "[CLS] 0-3 3-11"}, 2, "the capital")
         (' capital', (3, 11))

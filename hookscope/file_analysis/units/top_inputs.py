@@ -19,21 +19,7 @@ QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 
 @dataclass(frozen=True)
 class RankedInput:
-    """An input, and the activation of a unit for it.
-
-    Attributes:
-        row: its number in the folder.
-        value: the activation.
-        position: where in a map or sequence the largest value is; None for a mean, or if a row has
-            no positions.
-        name: its path, or ``item N`` of a Dataset.
-        sha256: of its file; None if it is not known.
-        label: its label; None if none is stored.
-        text: the text; None for other inputs, and if the text was moved or changed.
-        token: the characters of the token at ``position``, or its name if it has none, such as
-            ``[CLS]``; None if that is not known.
-        span: the first of these characters in the text, and the one after the last.
-    """
+    """An input, and the activation of a unit for it."""
 
     row: int
     value: float
@@ -48,17 +34,7 @@ class RankedInput:
 
 @dataclass(frozen=True)
 class RankedUnit:
-    """A unit, channel or direction.
-
-    Attributes:
-        unit: its number.
-        most: the inputs with the largest activation, the largest first; earlier rows first if
-            equal.
-        least: those with the smallest, the smallest first.
-        quantiles: of all activations, at the shares ``QUANTILES``.
-        mean: of all activations.
-        left_out: number of rows whose activation is NaN.
-    """
+    """A unit, channel or direction."""
 
     unit: int
     most: tuple[RankedInput, ...]

@@ -47,19 +47,7 @@ def rank_inputs(
     texts: TextReader,
     progress: Progress | None = None,
 ) -> TopInputs:
-    """Rank the inputs of a folder by the activation of each unit.
-
-    Args:
-        features: the folder.
-        options: the layer, the units, and how many inputs.
-        texts: reads the texts of ranked rows.
-        progress: called with the number of rows read, and the total.
-
-    Raises:
-        RequestError: there is no such layer or unit, several layers match, or a direction does not
-            fit.
-        ResultsFileError: a file of the folder is damaged.
-    """
+    """Rank the inputs of a folder by the activation of each unit."""
     layer = open_layer(features, options)
     numbers, notes = usable_rows(features, None, 1)
     if not len(numbers):

@@ -22,17 +22,7 @@ from hookscope.stores.features.manifest_schema import KeyEntry
 
 @dataclass(frozen=True)
 class UnitLayer:
-    """A layer and its units.
-
-    Attributes:
-        rows: its rows.
-        dim: the dimension of the channels in one row; None if a row is a single number.
-        units: numbers of channels; empty for directions.
-        directions: (n, channels); None for units.
-        by: ``max`` or ``mean`` over positions.
-        index: where the stored values are, if a row has the largest of each channel; else None.
-        of_tokens: whether positions count the tokens of a text.
-    """
+    """A layer and its units."""
 
     rows: LayerRows
     dim: int | None
@@ -99,13 +89,7 @@ class UnitLayer:
     def locate(
         self, unit: int, rows: NDArray[Any], places: NDArray[Any]
     ) -> Sequence[tuple[int, ...] | None]:
-        """Return the position of the largest value in some rows; None where it is not known.
-
-        Args:
-            unit: which of the units.
-            rows: numbers of rows.
-            places: what ``activations`` returned for them.
-        """
+        """Return the position of the largest value in some rows; None where it is not known."""
         if not self.places_known:
             return [None] * len(rows)
         if self.index is None:
@@ -116,12 +100,7 @@ class UnitLayer:
 
 
 def open_layer(features: Features, options: TopOptions) -> UnitLayer:
-    """Return the layer that is ranked.
-
-    Raises:
-        RequestError: there is no such layer or unit, several layers match, or a direction does not
-            fit.
-    """
+    """Return the layer that is ranked."""
     entries = {entry["key"]: entry for entry in features.manifest["keys"]}
     keys = features.choose([] if options.layer is None else [options.layer])
     if options.layer not in keys:  # the indices of the values of another key are no activations

@@ -18,10 +18,6 @@ class UnitRanking:
 
     NaN is never among them. Memory does not grow with the rows.
 
-    Args:
-        units: number of units.
-        count: activations to keep of each.
-
     Example:
         >>> ranking = UnitRanking(1, 2)
         >>> ranking.add(np.array([[3.0], [7.0], [7.0]]), np.array([0, 1, 2]), np.zeros((3, 1), int))
@@ -52,10 +48,6 @@ class QuantileHistogram:
     """Quantiles of the activations of units, from equal bins between the smallest and the largest.
 
     A quantile is at most the width of a bin, (largest - smallest) / 65536, from the exact one.
-
-    Args:
-        low: the smallest activation of each unit, (units,).
-        high: the largest.
     """
 
     def __init__(self, low: Matrix, high: Matrix) -> None:

@@ -58,16 +58,7 @@ CHECK_FUNCTIONS: dict[str, Callable[[Sequence[TensorMeasures]], Iterator[Finding
 def check_weights(
     weights: WeightSet, options: WeightCheckOptions, advance: NamedProgress | None = None
 ) -> Health:
-    """Return what is wrong with a set of weights. Each tensor is read once, block by block.
-
-    Args:
-        weights: the set.
-        options: the checks to make.
-        advance: called as values are read; see ``ReadProgress``.
-
-    Raises:
-        WeightsFileError: a file was removed or shortened.
-    """
+    """Return what is wrong with a set of weights. Each tensor is read once, block by block."""
     return Health(
         weight_findings(list(measure_weights(weights, advance=advance)), options.names),
         options.names,
@@ -90,12 +81,7 @@ def check_weights(
 def weight_findings(
     measures: Sequence[TensorMeasures], names: Iterable[str] = WEIGHT_CHECKS
 ) -> tuple[Finding, ...]:
-    """Return the findings of some checks: errors, then warnings, then notes.
-
-    Args:
-        measures: of all tensors of a set.
-        names: the checks to make.
-    """
+    """Return the findings of some checks: errors, then warnings, then notes."""
     findings = [finding for name in names for finding in CHECK_FUNCTIONS[name](measures)]
     order = list(WEIGHT_CHECKS)
     return tuple(sorted(findings, key=lambda f: (LEVELS.index(f.level), order.index(f.check))))

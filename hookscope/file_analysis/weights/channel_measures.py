@@ -30,14 +30,7 @@ MAX_CHANNELS = 1 << 20  # of a tensor that is measured by channel; their measure
 
 @dataclass(frozen=True)
 class Outliers:
-    """Channels whose norm is far from the median, the most unusual first.
-
-    Attributes:
-        channels: their indexes.
-        scores: the modified z-score of each.
-        norm: of the first.
-        median: of the norms of all channels.
-    """
+    """Channels whose norm is far from the median, the most unusual first."""
 
     channels: NDArray[np.intp]
     scores: NDArray[np.float64]
@@ -47,17 +40,7 @@ class Outliers:
 
 @dataclass(frozen=True)
 class ChannelMeasures:
-    """Measures of the channels of one tensor.
-
-    Attributes:
-        count: the number of channels.
-        length: entries of a channel.
-        dimension: of the channels: 0 or 1.
-        certain: whether a bias tells that it is the output dimension.
-        zero: the channels that are zero throughout.
-        constant: the channels whose entries are equal to each other, and not zero.
-        outliers: the channels of unusual norm; None without any.
-    """
+    """Measures of the channels of one tensor."""
 
     count: int
     length: int
@@ -72,10 +55,6 @@ def output_dimension(tensor: WeightTensor, tensors: Mapping[str, WeightTensor]) 
     """Return the dimension of the output channels, and whether a bias of the same module tells it.
 
     Without a bias, and of a square weight, it is taken to be the first one.
-
-    Args:
-        tensor: a tensor.
-        tensors: those of the set, by name.
 
     Example:
         >>> weight = WeightTensor("up.weight", "float32", (16, 8, 3, 3), 4608, "a.safetensors")
@@ -111,11 +90,6 @@ def has_channels(tensor: WeightTensor, dimension: int = 0) -> bool:
 
 class ChannelSums:
     """Measures the channels of a tensor while its blocks pass by.
-
-    Args:
-        shape: of the tensor.
-        dimension: of the channels: 0 or 1.
-        certain: as in ``ChannelMeasures``.
 
     Example:
         >>> sums = ChannelSums((2, 3))
@@ -193,9 +167,6 @@ def find_outliers(norms: NDArray[np.float64]) -> Outliers | None:
 
     The score is that of Iglewicz and Hoaglin, see ``WeightThresholds``. Channels that are zero or
     have an entry that is not finite are left out.
-
-    Args:
-        norms: float64 [C].
 
     Example:
         >>> found = find_outliers(np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 1.0, 9.0]))

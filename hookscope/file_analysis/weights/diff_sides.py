@@ -13,11 +13,7 @@ from hookscope.stores.weights.weight_set import WeightSet
 
 
 def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
-    """Return for A and B whether it is a file or folder of weights, or an opened one.
-
-    Raises:
-        RequestError: one is, and the other is a capture or a features folder.
-    """
+    """Return for A and B whether it is a file or folder of weights, or an opened one."""
     sides = _are_weights(a), _are_weights(b)
     if sides[0] != sides[1]:
         weights, other = (a, b) if sides[0] else (b, a)

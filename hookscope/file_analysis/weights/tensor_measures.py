@@ -29,17 +29,7 @@ _WIDER = ("float32", "float64", "bfloat16")  # than float16
 
 @dataclass(frozen=True)
 class TensorMeasures:
-    """What is known of the values of one tensor.
-
-    Attributes:
-        tensor: name, dtype and shape.
-        stats: statistics of all entries; None if the values cannot be read.
-        channels: measures of its output channels; None for a tensor without channels.
-        small: entries that are not zero and below the least number of float16; 0 unless the dtype
-            has such numbers.
-        unread: why the values cannot be read; empty if they can.
-        source: the set that has the tensor, as the user may type it.
-    """
+    """What is known of the values of one tensor."""
 
     tensor: WeightTensor
     stats: Stats | None
@@ -60,12 +50,7 @@ class TensorMeasures:
 
 
 class ReadProgress:
-    """Tells how many megabytes of a set have been read.
-
-    Args:
-        total: bytes of all tensors that are read.
-        advance: called with the megabytes done, those of all, and the name of the tensor.
-    """
+    """Tells how many megabytes of a set have been read."""
 
     def __init__(self, total: int, advance: NamedProgress | None) -> None:
         self._total, self._advance = total, advance
@@ -91,14 +76,6 @@ def measure_weights(
     """Yield the measures of each tensor; that takes the memory of a block and of some channels.
 
     A tensor that is tied to one before has its measures, and is not read again.
-
-    Args:
-        weights: the set.
-        names: of the tensors; None for all.
-        advance: called as values are read; see ``ReadProgress``.
-
-    Raises:
-        WeightsFileError: a file was removed or shortened.
     """
     chosen = [weights.tensors[name] for name in (weights.tensors if names is None else names)]
     progress = ReadProgress(sum(tensor.nbytes for tensor in chosen), advance)

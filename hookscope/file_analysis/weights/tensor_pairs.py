@@ -27,16 +27,7 @@ _FEW = 8  # names with the same ending; more of them say nothing about prefixes
 
 @dataclass(frozen=True)
 class TensorPairs:
-    """The tensors of A and B with the same name, and the others.
-
-    Attributes:
-        pairs: in A's order; of tied tensors the first.
-        only_a: tensors of A alone, in A's order.
-        only_b: tensors of B alone, in B's order.
-        tied: names of tensors that share the values of one in ``pairs``.
-        notes: what was removed from names, in sentences.
-        names: for A and for B, all names of each storage by the first of them.
-    """
+    """The tensors of A and B with the same name, and the others."""
 
     pairs: tuple[Pair, ...]
     only_a: tuple[WeightTensor, ...]
@@ -51,16 +42,6 @@ def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
 
     Prefixes of wrappers are removed if only one side has them. A tied tensor that one side does not
     have is not a difference if a tensor that shares its values has a partner.
-
-    Args:
-        a: the reference.
-        b: what it is compared with.
-        rename: prefixes of names in A, or in B if no name in A begins with it, and their
-            replacements; or two such mappings, for A and for B.
-
-    Raises:
-        RequestError: no tensor of A has a partner in B.
-        WeightsFileError: no name begins with a prefix, or two names become the same.
     """
     of_a, of_b = _split_renames(rename, a, b)
     names_a, stripped_a = resolve_names(a, set(b), of_a, a.label)
@@ -146,13 +127,7 @@ def _split_renames(
 def suggest_renaming(
     a: Mapping[str, WeightTensor], b: Mapping[str, WeightTensor], matched: int = 0
 ) -> str:
-    """Return the ``--rename OLD=NEW`` with which most of the tensors match; empty if few do.
-
-    Args:
-        a: tensors of A without a partner, by name.
-        b: those of B.
-        matched: number of tensors that have one; a suggestion must add as many.
-    """
+    """Return the ``--rename OLD=NEW`` with which most of the tensors match; empty if few do."""
     endings: dict[str, list[str]] = defaultdict(list)
     for name in islice(b, _MOST_NAMES):
         for start in _starts(name):
@@ -204,13 +179,6 @@ def select_pairs(pairs: TensorPairs, layers: Iterable[str]) -> TensorPairs:
     """Keep the tensors whose name, or that of a module that contains them, is selected.
 
     A tied tensor is compared once, and each of its names selects it.
-
-    Args:
-        pairs: all tensors.
-        layers: patterns; a leading ``!`` excludes. None means all.
-
-    Raises:
-        LayerError: a pattern matches no tensor.
     """
     included, excluded = patterns.split_exclusions(layers)
     alone = [tensor.name for tensor in (*pairs.only_a, *pairs.only_b)]

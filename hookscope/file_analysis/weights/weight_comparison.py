@@ -35,19 +35,7 @@ _MEGABYTE = 1_000_000
 def compare_weights(
     a: WeightSet, b: WeightSet, options: WeightDiffOptions, progress: Progress | None = None
 ) -> WeightDiff:
-    """Compare two sets of weights by name.
-
-    Args:
-        a: the reference.
-        b: what it is compared with.
-        options: layers, tolerances, renamed prefixes and strictness.
-        progress: called with the megabytes of A and B that were compared, and the total.
-
-    Raises:
-        RequestError: no tensor of A has the name of one in B.
-        LayerError: a pattern matches no tensor.
-        WeightsFileError: a file cannot be read, or a prefix to rename is not there.
-    """
+    """Compare two sets of weights by name."""
     pairs = select_pairs(match_tensors(a, b, options.rename), options.layers)
     total = ChangeSums(options.atol or 0.0, options.rtol or 0.0)
     rows = []

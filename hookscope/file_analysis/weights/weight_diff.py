@@ -17,16 +17,6 @@ class ChangeMeasures:
 
     Sums are computed in float64, over the entries that are finite in both. A measure that is not
     defined is None.
-
-    Attributes:
-        distance: relative L2 distance, |b - a| / |a|; infinite if only A is zero, 0 if both are.
-        norm_change: relative change of the Euclidean norm, (|b| - |a|) / |a|; None if A is zero.
-        cosine: cosine of the angle between A and B; None if either is zero.
-        largest: largest absolute change of an entry, without NaN; None without such entries.
-        norms: Euclidean norms of A and of B.
-        changed: number of entries that are not the same number; NaN in both are the same.
-        beyond: number of entries that are beyond the tolerance.
-        nan_a, nan_b, nan_both: number of entries that are NaN in A alone, in B alone, and in both.
     """
 
     distance: float | None
@@ -48,17 +38,7 @@ class ChangeMeasures:
 
 @dataclass(frozen=True)
 class WeightChange:
-    """A tensor of A and the tensor of B with the same name.
-
-    Attributes:
-        name: its name in A.
-        other: its name in B, which differs if a prefix was removed or renamed.
-        shapes: of the two tensors.
-        dtypes: of the two tensors, by torch's names.
-        numel: number of entries of A's tensor.
-        measures: how they differ; None if the shapes do.
-        verdict: ``equal`` (the same numbers), ``close`` (within tolerance) or ``differs``.
-    """
+    """A tensor of A and the tensor of B with the same name."""
 
     name: str
     other: str
@@ -84,15 +64,7 @@ class WeightChange:
 
 @dataclass(frozen=True)
 class WeightSide:
-    """One of the two sets of weights.
-
-    Attributes:
-        path: the file, the folder or the model, as it was given.
-        kind: its format, such as ``safetensors``, or where the values of a model come from.
-        tensors: number of tensors.
-        parameters: number of entries, tied tensors counted once.
-        nbytes: size of the tensors in bytes, tied tensors counted once.
-    """
+    """One of the two sets of weights."""
 
     path: str
     kind: str

@@ -48,11 +48,6 @@ def bind_edits(
     """Find the layers of ``model`` that edits match, and read the files that they name.
 
     ``place`` has the arguments and tokens of the run, as in its metadata.
-
-    Raises:
-        LayerError: a pattern matches nothing.
-        ResultsFileError: a file cannot be read.
-        EditError: a file does not contain the key of an ``add``.
     """
     files: dict[str, Mapping[str, Tensor]] = {}
     names = names_in(model) if edits else ()
@@ -75,17 +70,6 @@ def apply_edit(
 
     Selected positions and channels are edited as a tensor of their own. The others do not affect
     them and do not change.
-
-    Args:
-        bound: the edit and its layer.
-        tensor: what is edited, any shape.
-        key: the tensor's name in a capture.
-        seed: the run's.
-        activation: for a gradient, the value that it belongs to, of the same shape.
-        located: where the positions of the edit are in the tensor; None for all.
-
-    Raises:
-        EditError: the operation cannot be applied to the tensor; names the layer.
     """
     if located is not None:
         try:
@@ -143,9 +127,6 @@ def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
     """Whether the edit applies to a tensor of this dtype.
 
     Only ``patch`` changes integers and bools: indices and masks cannot be scaled or made noisy.
-
-    Raises:
-        EditError: the tensor is nested, sparse or quantized.
     """
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         reason = "its tensor is nested, sparse or quantized"

@@ -22,16 +22,7 @@ _ROWS = 1024  # of a features folder that are read at once
 
 
 def read_source(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-    """Return the tensors that an edit may need, by key; that of an array has the empty key.
-
-    Args:
-        edit: the edit.
-        files: the files that were read before, by path; new ones are added.
-
-    Raises:
-        ResultsFileError: the file cannot be read.
-        EditError: it does not contain the key.
-    """
+    """Return the tensors that an edit may need, by key; that of an array has the empty key."""
     source = edit.argument
     if not isinstance(source, TensorSource):
         return {}
@@ -115,13 +106,6 @@ def fit_operand(
 
     A vector of the length of the channels is broadcast against all other dimensions. Any other
     tensor is broadcast as in PyTorch. A tensor of the whole sequence gives its positions.
-
-    Args:
-        other: from the file.
-        tensor: what is edited, or its chosen positions.
-        dim: the dimension of the channels.
-        located: the positions of ``tensor`` in the sequence.
-        whole: the shape of the tensor with all positions.
     """
     if other.ndim == 1 and tensor.ndim > 1 and len(other) == tensor.shape[dim]:
         other = other.reshape([-1 if n == dim else 1 for n in range(tensor.ndim)])

@@ -27,14 +27,6 @@ def round_weight(weight: Tensor, bits: int, channel_dim: int = 0) -> Tensor:
     is symmetric uniform quantization (Nagel et al. 2021, "A White Paper on Neural Network
     Quantization", section 2.2), without clipping.
 
-    Args:
-        weight: two or more dimensions, floating point, finite.
-        bits: 2 or more.
-        channel_dim: the dimension of the output channels.
-
-    Raises:
-        ValueError: an entry is NaN or infinite.
-
     Example:
         >>> import torch
         >>> round_weight(torch.tensor([[1.0, -0.4, 0.2], [0.0, 0.0, 0.0]]), 2)
@@ -70,17 +62,6 @@ class EditedWeights:
 
     Edited parameters take the places of the original ones, which are not changed. So a weight that
     is tied to another layer's is edited in the chosen layer only.
-
-    Args:
-        bounds: edits of weights, in the order of their application. An edit changes a parameter
-            once, even if several of its layers contain it.
-
-    Attributes:
-        changed: by the position of an edit, the keys of the parameters that it changed, such as
-            ``conv1/weight``.
-
-    Raises:
-        EditError: an edit finds no weight, or one with entries that are not finite.
     """
 
     def __init__(self, bounds: Iterable[BoundEdit]) -> None:

@@ -30,18 +30,7 @@ from hookscope.tensors.nested import TensorPath, map_tensors
 
 
 class Editor(CallSubscriber, SignalSafeContext["Editor"]):
-    """Applies edits while the ``with`` block runs; afterwards no hook is left.
-
-    Args:
-        model: the model whose layers are edited.
-        bounds: the edits, all of values or all of gradients, in the order of their application.
-        seed: the run's, for edits that draw random numbers.
-        calls: numbers the calls; that of the recorder if there is one.
-        recorder: stores edited tensors, before and after the edit; None stores nothing.
-
-    Attributes:
-        changed: by the position of an edit, the keys of the tensors that it changed.
-    """
+    """Applies edits while the ``with`` block runs; afterwards no hook is left."""
 
     def __init__(
         self,
@@ -80,11 +69,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
             self._weights.restore()
 
     def check_effect(self) -> None:
-        """Check that every edit changed a tensor.
-
-        Raises:
-            EditError: names the first edit that did not, and why.
-        """
+        """Check that every edit changed a tensor."""
         for position, keys in self.changed.items():
             if keys:
                 continue

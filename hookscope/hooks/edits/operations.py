@@ -21,16 +21,7 @@ from hookscope.tensors.tensor_stats import deviation, euclidean_norm
 
 @dataclass(frozen=True)
 class EditSite:
-    """The tensor that an operation is applied to, as far as operations need it.
-
-    Attributes:
-        key: the edited tensor's key.
-        seed: for the random draws of this edit at this key.
-        channel_dim: the dimension of the channels.
-        stored: the tensor from a file, of the shape of the value; for ``add``, ``patch`` and
-            ``project``.
-        activation: the value that the gradient belongs to; for ``l1`` and ``l2``.
-    """
+    """The tensor that an operation is applied to, as far as operations need it."""
 
     key: str
     seed: int

@@ -88,19 +88,6 @@ def scaled_dot_product_weights(
     The formula is that in the documentation of ``F.scaled_dot_product_attention``, whose arguments
     these are. A query that attends to nothing has weights of zero, as there. Computed in float32 or
     wider.
-
-    Args:
-        query: (..., heads, L, E).
-        key: (..., heads, S, E), with ``enable_gqa`` of fewer heads.
-        value: (..., heads, S, Ev), as many heads as ``key``.
-        attn_mask: bool (true where a query attends) or added to the scores.
-        dropout_p: ignored.
-        is_causal: let query i attend only to keys 0 to i.
-        scale: 1/sqrt(E) if None.
-        enable_gqa: let each head of ``key`` serve several of ``query``, in their order.
-
-    Returns:
-        Weights (..., heads, L, S), and outputs (..., heads, L, Ev).
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)

@@ -33,16 +33,6 @@ def emit(name: str, value: Tensor | float) -> None:
     It is stored in the capture as ``<module>[:call]/<name>``, with the kind ``emitted``. A run that
     only verifies the recording stores nothing.
 
-    Args:
-        name: the value's name. Names of recorded values (``output``, ``input.0``, ``weight.grad``)
-            are reserved.
-        value: a tensor of any shape and dtype, which is copied, or a number, which becomes float64,
-            int64 or bool.
-
-    Raises:
-        RequestError: the caller is not a hook of a running recording, or the name or the value is
-            invalid.
-
     Example:
         >>> import torch, hookscope
         >>> def largest(module, input, output):

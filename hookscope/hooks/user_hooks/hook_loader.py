@@ -61,17 +61,7 @@ class UserHook:
 def load_user_hooks(
     hooks: Hooks, kinds: Sequence[str], arguments: Mapping[str, Any], *, verb: str
 ) -> tuple[UserHook, ...]:
-    """Load the functions that ``hooks`` names, without a model. Their files are run.
-
-    Args:
-        hooks: specs (``[GLOB=]FILE.py:FUNCTION``), functions, or a dict from globs to either.
-        kinds: one kind for all, or one for each.
-        arguments: further arguments, for each function that has a parameter of the name.
-        verb: the command that runs them: ``capture``, ``grads`` or ``step``.
-
-    Raises:
-        RequestError, ModelError, LayerError: a spec, file, function, argument or glob is wrong.
-    """
+    """Load the functions that ``hooks`` names, without a model. Their files are run."""
     parsed = [_parsed(glob, hook) for glob, hook in _pairs(hooks)]
     has_kinds = bool(kinds)
     kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
@@ -124,11 +114,7 @@ def _check_is_forward_hook(function: Function, arguments: Mapping[str, Any], ver
 def bind_user_hooks(
     hooks: Iterable[UserHook], model: nn.Module, layers: tuple[Layer, ...], model_spec: str
 ) -> tuple[UserHook, ...]:
-    """Bind each hook to its layers in ``model``: those of its glob, else ``layers``.
-
-    Raises:
-        LayerError: a glob matches nothing.
-    """
+    """Bind each hook to its layers in ``model``: those of its glob, else ``layers``."""
 
     def layers_of_hook(hook: UserHook) -> tuple[Layer, ...]:
         if hook.kind in STEP_HOOKS:

@@ -97,22 +97,7 @@ def prepare_ablation(
     *,
     resumable: bool,
 ) -> tuple[AblationJob, Ablation]:
-    """Run the model twice without ablation; return the job and an empty result.
-
-    Args:
-        prepared: the model and the layers to choose from.
-        by: one of ``ABLATION_EDITS``.
-        channels: ablate channels instead of whole layers.
-        rank: the metric to sort by; None for the score if there is one, else the output.
-        measure: makes the baseline of the output of the clean run.
-        metadata: the metadata of the result.
-        resumable: whether a later run may resume from the file of the result.
-
-    Raises:
-        ForwardError: the model raised.
-        LossError: the loss or the target does not fit the output.
-        RequestError: nothing can be ablated.
-    """
+    """Run the model twice without ablation; return the job and an empty result."""
     with explain_forward_errors(prepared):
         clean = run_without_hooks(prepared)
     scan = EditScan(prepared, lambda layer: [ablation_edit(layer, by, 0 if channels else None)])
@@ -151,16 +136,6 @@ def run_ablation(
     """Make all ablations that ``file`` does not contain yet, and write them to it.
 
     After an error or Ctrl-C too, the file contains all that were made.
-
-    Args:
-        job: the parts to ablate, and the baseline.
-        result: the result without ablations.
-        file: written every few seconds and at the end; None to write no file.
-        progress: called with the number of ablations done and the total, at the start too.
-
-    Raises:
-        CheckFailed: every ablation failed.
-        StoreError: the file cannot be written.
     """
     stored = () if file is None else result.unfinished(file)
     earlier = {ablation.place: ablation for ablation in stored if ablation.place in job.layers}

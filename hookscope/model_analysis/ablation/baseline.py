@@ -25,15 +25,7 @@ from hookscope.tensors.nested import walk
 
 @dataclass(frozen=True)
 class Baseline:
-    """The clean run, with which the outputs of other runs are compared.
-
-    Attributes:
-        output: the clean output.
-        clean: its metrics.
-        classes: the target class of each row of class scores; None if there is no such target.
-        top: the predicted class of each row; None if there are no class scores.
-        loss: computes the loss of an output; None if there is no loss.
-    """
+    """The clean run, with which the outputs of other runs are compared."""
 
     output: Any
     clean: BaselineMetrics
@@ -42,21 +34,15 @@ class Baseline:
     loss: Callable[[Any], float] | None = None
 
     def metrics_of(self, output: Any) -> dict[str, Any]:
-        """Return ``score``, ``loss``, ``output`` and ``flipped`` of an output, as far as defined.
-
-        Raises:
-            LossError: the output has no loss or no class scores.
+        """Return ``score``, ``loss``, ``output`` and ``flipped`` of an output, as far as
+        defined.
         """
         scores = self.score_metrics(output)
         change = None if scores is None else relative_change(self.output, output)
         return {"output": change, **(scores or {})}
 
     def score_metrics(self, output: Any) -> dict[str, Any] | None:
-        """Return the metrics but for ``output``; None if there are other class scores.
-
-        Raises:
-            LossError: the output has no loss or no class scores.
-        """
+        """Return the metrics but for ``output``; None if there are other class scores."""
         metrics: dict[str, Any] = {}
         if self.top is not None:
             scores = class_scores(output)
@@ -72,10 +58,6 @@ class Baseline:
 
 def mean_score(scores: Tensor, classes: Tensor) -> float:
     """Return the mean logit of the classes, in float64.
-
-    Args:
-        scores: batch, class, and any more dimensions.
-        classes: one class for each row and position, int64.
 
     Example:
         >>> import torch
@@ -97,17 +79,6 @@ def resolve_baseline(
 
     ``score`` and ``flipped`` are defined if the output has class scores, or ``rank`` is the score.
     A loss is defined if the user chose one, or the default loss fits the output.
-
-    Args:
-        prepared: the model and its input.
-        clean: the output of the clean run.
-        request: the loss that the user chose.
-        rank: the metric to sort by; None if the user chose none.
-        objective: the loss of ``request``.
-
-    Raises:
-        LossError: the loss or the target does not fit the output, or the metric to sort by is not
-            defined.
     """
     has_scores = rank == "score" or has_classes(clean, prepared.loaded.task)
     loss_required = request.loss is not None or rank == "loss"

@@ -41,16 +41,7 @@ from hookscope.specs.attribution_options import (
 
 @dataclass(frozen=True)
 class AttributionInput:
-    """What a method computes the attributions from.
-
-    Attributes:
-        tokens: the model with its token embeddings.
-        score: the score that is explained.
-        baseline: the embeddings that stand for no information, (N, L, width); those of padding are
-            unchanged.
-        steps: points of the quadrature.
-        progress: called with the number of runs made and that of all.
-    """
+    """What a method computes the attributions from."""
 
     tokens: TokenEmbeddings
     score: TokenScore
@@ -63,11 +54,7 @@ class AttributionInput:
         return self.score.of(self.tokens.run(values))
 
     def gradient_at(self, values: Tensor, after: Layer | None = None) -> Tensor:
-        """Return the gradient of the scores at the embeddings, or at the output of a layer.
-
-        Raises:
-            RequestError: there is none.
-        """
+        """Return the gradient of the scores at the embeddings, or at the output of a layer."""
         gradient = self.tokens.gradient(self.score.of, values, after)
         if gradient is None:
             where = (after or self.tokens.layer).title
@@ -103,11 +90,7 @@ def token_occlusion(inputs: AttributionInput) -> Tensor:
 
 
 def token_rollout(inputs: AttributionInput) -> Tensor:
-    """Return the mean rollout row of the tokens that the score depends on, (N, L).
-
-    Raises:
-        RequestError: the model has an encoder and a decoder, or its attention is not known.
-    """
+    """Return the mean rollout row of the tokens that the score depends on, (N, L)."""
     tokens, prepared = inputs.tokens, inputs.tokens.prepared
     hint = f"Use --by {INTEGRATED}, which needs no attention weights."
     if getattr(getattr(prepared.module, "config", None), "is_encoder_decoder", False):
@@ -145,19 +128,7 @@ def run_attribution(
     metadata: dict[str, Any],
     progress: Progress | None = None,
 ) -> Attribution:
-    """Run the model as often as the method needs, and return the attributions.
-
-    Args:
-        prepared: the model and its input.
-        options: the method, the target and the baseline.
-        metadata: of the result.
-        progress: called with the number of runs made and that of all.
-
-    Raises:
-        InputError: the input has no tokens, or the target is not one token.
-        RequestError: the model has no embedding, logits, gradient or attention that is needed.
-        ForwardError: the model raised.
-    """
+    """Run the model as often as the method needs, and return the attributions."""
     tokens = TokenEmbeddings(prepared)
     score = TokenScore(prepared, tokens.prompt, tokens.output, options)
     result = _attribute(tokens, score, options, metadata, progress)

@@ -30,13 +30,7 @@ from hookscope.tensors.nested import as_call, walk
 
 @dataclass(frozen=True)
 class EmbeddingCall:
-    """The call of the module that embeds the tokens.
-
-    Attributes:
-        layer: the module.
-        number: of the call, from 1.
-        output: what it returned: batch, position, width.
-    """
+    """The call of the module that embeds the tokens."""
 
     layer: Layer
     number: int
@@ -44,14 +38,7 @@ class EmbeddingCall:
 
 
 class EmbeddingFinder(CallSubscriber):
-    """Finds the calls with the token ids that return a vector for each of them.
-
-    Args:
-        ids: the token ids, (N, L).
-
-    Attributes:
-        calls: in the order in which they returned, so an inner module comes before an outer one.
-    """
+    """Finds the calls with the token ids that return a vector for each of them."""
 
     def __init__(self, ids: Tensor) -> None:
         self._ids = ids
@@ -74,12 +61,7 @@ def _is_same(tensor: Tensor, ids: Tensor) -> bool:
 
 
 class EmbeddingReplacement(CallSubscriber):
-    """Replaces the output of the embedding.
-
-    Args:
-        number: of the call.
-        values: the new output.
-    """
+    """Replaces the output of the embedding."""
 
     def __init__(self, number: int, values: Tensor) -> None:
         self._number, self._values = number, values
@@ -91,11 +73,7 @@ class EmbeddingReplacement(CallSubscriber):
 
 
 class OutputKeeper(CallSubscriber):
-    """Keeps the first tensor that a layer returned last, with its graph.
-
-    Attributes:
-        tensor: batch, position, width; None if the layer returned none.
-    """
+    """Keeps the first tensor that a layer returned last, with its graph."""
 
     def __init__(self) -> None:
         self.tensor: Tensor | None = None
@@ -107,23 +85,7 @@ class OutputKeeper(CallSubscriber):
 
 
 class TokenEmbeddings:
-    """A model whose token embeddings can be replaced.
-
-    Args:
-        prepared: the model and its input.
-
-    Attributes:
-        prompt: the tokens.
-        layer: the embedding.
-        values: what it returned: (N, L, width).
-        real: which positions are not padding, bool (N, L).
-        output: the model's output.
-
-    Raises:
-        InputError: the input has no token ids, or a text is only padding.
-        RequestError: no module of the model embeds them.
-        ForwardError: the model raised.
-    """
+    """A model whose token embeddings can be replaced."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -156,17 +118,7 @@ class TokenEmbeddings:
     def gradient(
         self, score: Callable[[Any], Tensor], values: Tensor, after: Layer | None = None
     ) -> Tensor | None:
-        """Return the gradient of a score summed over the batch.
-
-        Args:
-            score: a function of the model's output, to (N,).
-            values: the embeddings.
-            after: the layer at whose output the gradient is taken; None for the embeddings.
-
-        Returns:
-            In the shape of the embeddings or of the layer's output; None if the score does not
-            depend on it.
-        """
+        """Return the gradient of a score summed over the batch."""
         leaf = values.detach().clone().requires_grad_()
         module = self.prepared.module
         with differentiable(self.prepared):
@@ -185,11 +137,7 @@ class TokenEmbeddings:
         return gradient
 
     def embedding_of(self, token: int) -> Tensor:
-        """Return the embedding of a token at every position: (N, L, width).
-
-        Raises:
-            RequestError: the model has no embedding of it.
-        """
+        """Return the embedding of a token at every position: (N, L, width)."""
         ids = torch.full(self.values.shape[:2], token, device=self.values.device)
         with _run_guard(self.prepared):
             try:
@@ -202,11 +150,7 @@ class TokenEmbeddings:
         return detach_clone(value)  # type: ignore[no-any-return]
 
     def mean_embedding(self) -> Tensor:
-        """Return the mean of the embeddings of all tokens at every position: (N, L, width).
-
-        Raises:
-            RequestError: it is not known how many tokens there are.
-        """
+        """Return the mean of the embeddings of all tokens at every position: (N, L, width)."""
         count = getattr(self.layer.module, "num_embeddings", None)
         if not isinstance(count, int):
             raise RequestError(

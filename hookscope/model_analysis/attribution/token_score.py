@@ -18,23 +18,7 @@ from hookscope.specs.attribution_options import AttributeOptions
 
 
 class TokenScore:
-    """The logit of the target for each text; less that of another token, if one is named.
-
-    Args:
-        prepared: the model.
-        prompt: the tokens that are explained.
-        output: the model's output for them, which ``argmax`` refers to.
-        options: the target, the token that it is compared with, and the position.
-
-    Attributes:
-        positions: for each row, the position of the logits; None for one that has no positions.
-        targets: the target of each row.
-        against: the token that it is compared with; None without one.
-
-    Raises:
-        RequestError: the output has no logits, or there is no such target or position.
-        InputError: the target is not one token.
-    """
+    """The logit of the target for each text; less that of another token, if one is named."""
 
     def __init__(
         self, prepared: Prepared, prompt: PromptTokens, output: Any, options: AttributeOptions

@@ -25,16 +25,7 @@ def baseline_name(baseline: Any) -> str:
 
 
 def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
-    """Return the baseline in the shape of the images.
-
-    Args:
-        inputs: the model with its images.
-        baseline: ``zero``, ``black`` or ``white``, or a tensor that broadcasts to the images; None
-            for ``zero``.
-
-    Raises:
-        RequestError: the tensor does not broadcast, or black and white are not known.
-    """
+    """Return the baseline in the shape of the images."""
     image = inputs.image
     if baseline is None or (isinstance(baseline, str) and baseline == "zero"):
         return torch.zeros_like(image)

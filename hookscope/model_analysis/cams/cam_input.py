@@ -21,22 +21,7 @@ STRETCHED = "the values scaled to their range"
 
 
 class CamInput:
-    """A model with its images, and the score of a class that is explained.
-
-    Args:
-        prepared: the model; its first layer is the one asked for where ``layer_given``.
-        score: the score that is explained.
-        layer_given: whether the user named a layer.
-        progress: called with the number of runs made and that of all, where there are many.
-
-    Attributes:
-        layer: the layer that the user named; None to look for one.
-        path: position of the images in the model's input.
-        image: the images, (N, C, H, W).
-
-    Raises:
-        RequestError: the model takes no images.
-    """
+    """A model with its images, and the score of a class that is explained."""
 
     def __init__(
         self,
@@ -67,11 +52,7 @@ class CamInput:
         return run_on_image(self.prepared, self.path, image)
 
     def gradient_at(self, image: Tensor) -> tuple[Any, Tensor]:
-        """Return the model's output for other images, and the score's gradient at them.
-
-        Raises:
-            RequestError: the score does not depend on the images in a way that has a gradient.
-        """
+        """Return the model's output for other images, and the score's gradient at them."""
         output, gradient = gradient_at_image(self.prepared, self.score, self.path, image)
         return output, widen(gradient)
 
@@ -85,9 +66,6 @@ def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
     """Return the position of the images in the model's arguments, and the images, (N, C, H, W).
 
     The path begins with 0 for positional and 1 for keyword arguments.
-
-    Raises:
-        RequestError: the model takes no images.
     """
     task = prepared.loaded.task
     if task in ("detection", "optical flow"):
@@ -113,10 +91,6 @@ def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str
     Preprocessing that scales and shifts each channel is inverted, from its results for black and
     for white. Otherwise the values are scaled to their range. Images of other than 1 or 3 channels
     become grey: the mean of the channels.
-
-    Args:
-        image: the model's input, float (N, C, H, W).
-        recipe: the preprocessing that made it from a file; None if there was none.
     """
     image = image.detach().cpu().float()
     bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe is not None else None

@@ -15,16 +15,7 @@ from hookscope.results.records import Coverage
 
 @dataclass
 class CamResult:
-    """The maps of a method, and the run that they come from.
-
-    Attributes:
-        maps: (N, h, w), never negative: on the layer's grid, or at the image's size.
-        output: the model's output for the images as given.
-        coverage: how often the layer ran.
-        candidate: the layer's output that was used; None for methods at the image.
-        attribution: the values that a map at the image is made from, (N, C, H, W).
-        metadata: further entries of the metadata.
-    """
+    """The maps of a method, and the run that they come from."""
 
     maps: Tensor
     output: Any

@@ -48,16 +48,7 @@ CLASSES: dict[str, type[CamMethod]] = {
 
 
 def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata]:
-    """Run a method; return its maps, and the entries of the metadata under ``cam``.
-
-    Args:
-        inputs: the model with its images and the score.
-        options: the method, and how it computes the map.
-
-    Raises:
-        RequestError: the model has no layer or score that the method could use.
-        LossError, ForwardError, CheckFailed: as for ``grads``.
-    """
+    """Run a method; return its maps, and the entries of the metadata under ``cam``."""
     method, upsample = options.by, options.upsample
     if method == "integrated":
         explainer: CamMethod = IntegratedGradients(options.steps, options.baseline)

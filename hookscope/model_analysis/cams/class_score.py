@@ -14,15 +14,7 @@ _ONE = "cam needs a classifier or a segmentation model."
 
 
 class ClassScore:
-    """The score of the target. The first output that it is computed of fixes the classes.
-
-    Args:
-        target: a class index, several for a batch, a label, ``argmax``, or a tensor of indices.
-
-    Attributes:
-        text: the target in words.
-        classes: class indices of shape (N,), or (N, H, W) for a segmentation.
-    """
+    """The score of the target. The first output that it is computed of fixes the classes."""
 
     def __init__(self, target: Any) -> None:
         self.text = ""
@@ -30,11 +22,8 @@ class ClassScore:
         self._target = target
 
     def loss(self, prepared: Prepared, output: Any) -> Loss:
-        """Return the score summed over the batch. The score of one image does not depend on others.
-
-        Raises:
-            RequestError: the output holds no class scores.
-            LossError: the target does not fit.
+        """Return the score summed over the batch. The score of one image does not depend on
+        others.
         """
         self._check_classes(output)
         categories = prepared.loaded.categories

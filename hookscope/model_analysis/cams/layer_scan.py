@@ -31,24 +31,7 @@ RECENT = 32  # outputs on a grid whose tensors a run that looks for a layer keep
 
 @dataclass(eq=False)
 class LayerCandidate:
-    """One tensor that a call of a layer returned.
-
-    Attributes:
-        layer: the layer.
-        call: the number of the call.
-        path: position of the tensor in the layer's output.
-        shape: shape of the tensor.
-        grid: how the tensor lies over the image; None if it does not.
-        needed: whether the score has a gradient that is not zero at some position of the grid. The
-            score of a vision transformer does not depend on its last layers' patches, for example.
-        value: a copy of the tensor, for the layer whose values are stored.
-        gradient: the score's gradient at the tensor, for the same layer.
-        tensor: the tensor itself, where hooks only observe.
-        version: version of ``tensor`` when it was returned.
-        edge: node of ``tensor`` in autograd's graph.
-        attention: the attention module that the layer is a part of, such as its projection to the
-            keys; None if it is in none.
-    """
+    """One tensor that a call of a layer returned."""
 
     layer: Layer
     call: int
@@ -85,23 +68,7 @@ class LayerCandidate:
 
 
 class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
-    """Lists the tensors that the layers of a model return while the ``with`` block runs.
-
-    Args:
-        model: the model that is going to run.
-        batch: number of images in its input.
-        image: height and width of the images.
-        keep: the one layer whose values and gradients are stored; None to find out for all layers
-            whether the score needs them.
-        clones: replace outputs by clones and hook their gradients. This works wherever autograd
-            does, also where no gradient reaches the image. Otherwise the model's own tensors stay,
-            and their edges in the graph are stored for ``torch.autograd.grad``.
-
-    Attributes:
-        candidates: the returned tensors, in the order in which the calls ended; those of ``keep``
-            alone if it is given.
-        calls: how often each module ran; with ``keep`` only that one.
-    """
+    """Lists the tensors that the layers of a model return while the ``with`` block runs."""
 
     def __init__(
         self,
@@ -234,10 +201,6 @@ def grid_candidates(candidates: Sequence[LayerCandidate], scores: Tensor) -> lis
     The scores of a segmentation lie on a grid too, and do not explain themselves. Attention weights
     have sides as long as the sequence of tokens, and do not lie over the image. Tokens inside an
     attention module that returns tokens are its queries, keys and values, and not used either.
-
-    Args:
-        candidates: in the order in which the calls ended.
-        scores: the class scores, (N, C) and any more dimensions.
     """
     suitable = [
         (candidate, grid)
@@ -272,16 +235,7 @@ def _is_score_map(shape: tuple[int, ...], scores: Tensor) -> bool:
 def choose_candidate(
     candidates: Sequence[LayerCandidate], scores: Tensor, *, needed: bool
 ) -> LayerCandidate:
-    """Return the last candidate on a grid that the score needs.
-
-    Args:
-        candidates: in the order in which the calls ended.
-        scores: the class scores, (N, C) and any more dimensions.
-        needed: whether a candidate that the score does not need is refused.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """Return the last candidate on a grid that the score needs."""
     on_grid = grid_candidates(candidates, scores)
     chosen = next((candidate for candidate in reversed(on_grid) if candidate.needed), None)
     if chosen is not None:
@@ -305,11 +259,7 @@ def choose_candidate(
 
 
 def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCandidate:
-    """Return the last candidate on a grid of one layer.
-
-    Raises:
-        RequestError: the layer never ran, or what it returned lies on no grid.
-    """
+    """Return the last candidate on a grid of one layer."""
     of_layer = [candidate for candidate in candidates if candidate.layer.module is layer.module]
     on_grid = _without_attention_weights(of_layer)
     if on_grid:

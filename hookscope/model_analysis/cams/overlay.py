@@ -34,21 +34,7 @@ def draw_overlay(
 
     Each of the first 16 images of the batch has a row: the model's input, the map in colours over
     the image in grey, and a scale. It begins at 0, and ends at the map's largest value or, for
-    gradients at the image, at its 99th percentile, which the heading says. The contrast of the grey
-    is halved, so that brightness shows the map and not the image. An image is enlarged by an
-    integer factor without interpolation. NaN is magenta and an infinity cyan, whatever ``alpha``
-    is; the heading has their number.
-
-    Args:
-        capture: what ``hookscope.cam`` returned; it is not changed.
-        alpha: opacity of the map over the image, 0 to 1.
-        colormap: name of a colour map of matplotlib; None for hookscope's own.
-        dpi: pixels per inch, 20 to 1200. An image has at least 2.7 inches.
-
-    Raises:
-        RequestError: ``capture`` is not a result of ``cam``, ``alpha`` or ``dpi`` is out of its
-            range, or there is no such colour map.
-        EnvironmentFault: a colour map is named, and matplotlib is not installed.
+    gradients at the image, at its 99th percentile, which the heading says.
 
     Example:
         >>> import hookscope
@@ -67,19 +53,7 @@ def save_overlay(
     colormap: str | None = None,
     dpi: int = DPI,
 ) -> int:
-    """Write the picture of ``draw_overlay`` to a file; return the file's size in bytes.
-
-    Args:
-        capture: what ``hookscope.cam`` returned.
-        path: ending in the format: ``.png``, ``.jpg``, ``.jpeg``, ``.svg`` or ``.pdf``. The last
-            two need matplotlib.
-        alpha, colormap, dpi: see ``draw_overlay``.
-
-    Raises:
-        RequestError: ``path`` has another ending, or as for ``draw_overlay``.
-        EnvironmentFault: matplotlib is needed, and not installed.
-        StoreError: the file cannot be written. An existing file is then unchanged.
-    """
+    """Write the picture of ``draw_overlay`` to a file; return the file's size in bytes."""
     return write_overlay(capture, path, overlay_style(alpha, colormap, dpi))
 
 

@@ -57,13 +57,7 @@ def differentiable(prepared: Prepared) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LayerPass:
-    """A layer's output that a map is made from, and the run that returned it.
-
-    Attributes:
-        candidate: the layer's output with its value and, if it was asked for, its gradient.
-        calls: how often the layer ran.
-        output: the model's output.
-    """
+    """A layer's output that a map is made from, and the run that returned it."""
 
     candidate: LayerCandidate
     calls: int
@@ -83,21 +77,6 @@ def observe_layer(
 
     The hooks return the model's own tensors, so no second run has to verify the output. The graph
     begins at the image, and the gradient is computed only from the score back to the layer.
-
-    Args:
-        prepared: the model and its input.
-        score: the score to differentiate; this run fixes its classes if none did before.
-        path: position of the images in the input.
-        image: the images in the input.
-        layer: the layer to use; None for the last one on a grid that the score needs.
-        gradient: whether to compute the gradient at a named layer.
-
-    Returns:
-        None where no gradient connects the score with the layer and the image, or a view was
-        changed in place. ``clone_at_layer`` works in these cases.
-
-    Raises:
-        RequestError: the named layer never ran, or returned nothing on a grid.
     """
     run = partial(_observe_once, prepared, score, path, image)
     if layer is not None:
@@ -164,10 +143,6 @@ def clone_at_layer(
 
     This works wherever autograd does, because graphs may begin at any layer. A further run without
     hooks verifies that the clones do not change the output.
-
-    Raises:
-        RequestError: there is no such layer, or nothing on a grid that the score needs.
-        CheckFailed: the hooks change the model's output.
     """
     chosen = None
     if layer is None:  # the run that looks for the layer stores no values: it would store all
@@ -188,18 +163,7 @@ def scan_layers(
     keep: Layer | None = None,
     differentiate: bool = True,
 ) -> tuple[LayerScan, Any]:
-    """Run the model forward and the score backward with clones; return what the layers returned.
-
-    Args:
-        prepared: the model and its input.
-        score: the score to differentiate; this run fixes its classes if none did before.
-        image: the images in the input.
-        keep: the layer whose values and gradients are stored.
-        differentiate: whether to run the score backward.
-
-    Returns:
-        The scan, and the model's output.
-    """
+    """Run the model forward and the score backward with clones; return what the layers returned."""
     size = (image.shape[2], image.shape[3])
     # onnxruntime computes no gradients, and its values cannot be replaced.
     clones = prepared.loaded.source != ONNX
@@ -217,9 +181,6 @@ def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
 
     The weights are frozen in both runs. Other kernels may multiply weights that require grad, and
     give other last bits.
-
-    Raises:
-        CheckFailed: the outputs differ.
     """
     with differentiable(prepared):
         verify_output_unchanged(prepared, output, excuse_noise=True)
@@ -228,11 +189,7 @@ def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
 def gradient_at_image(
     prepared: Prepared, score: ClassScore, path: TensorPath, image: Tensor
 ) -> tuple[Any, Tensor]:
-    """Run the model on ``image``; return its output and the gradient of the score at the image.
-
-    Raises:
-        RequestError: the score does not depend on the image in a way that has a gradient.
-    """
+    """Run the model on ``image``; return its output and the gradient of the score at the image."""
     with differentiable(prepared):
         leaf = image.detach().clone().requires_grad_()
         output = forward(prepared, call=_with_image(prepared, path, leaf))

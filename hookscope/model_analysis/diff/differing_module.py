@@ -30,12 +30,7 @@ class _Pair:
 def describe_difference(
     models: tuple[nn.Module, nn.Module], names: tuple[str, str]
 ) -> DifferingModule:
-    """Return what a module is in both models, and which of its parameters are equal.
-
-    Args:
-        models: A and B.
-        names: the module's name in each; ``.`` for the model itself.
-    """
+    """Return what a module is in both models, and which of its parameters are equal."""
     pairs = list(_pairs(*models))
     prefix = "" if names[0] == ROOT else names[0]
     own = [pair for pair in pairs if pair.owner == prefix and names[0] == names[1]]

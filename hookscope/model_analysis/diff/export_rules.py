@@ -33,16 +33,7 @@ def export_rules(
     records: tuple[Sequence[Record], Sequence[Record]],
     prints: Fingerprints,
 ) -> ExportRules | None:
-    """Return how the records of two models differ by what an exporter did.
-
-    Args:
-        models: A and B.
-        records: of one run of each, in execution order.
-        prints: the fingerprints of the tensors of these runs.
-
-    Returns:
-        None if neither is an ONNX file.
-    """
+    """Return how the records of two models differ by what an exporter did."""
     if not any(isinstance(model, GraphModel) for model in models):
         return None
     folded: dict[str, str] = {}

@@ -31,19 +31,7 @@ def compare_with_model(
     options: WeightDiffOptions,
     progress: Progress | None = None,
 ) -> WeightDiff:
-    """Compare the parameters and saved buffers of a model with weights, by name.
-
-    Args:
-        a: weights, or the model of ``initial``.
-        b: the other one of them.
-        initial: the model, and the values it is loaded with.
-        options: how they are compared.
-        progress: as for ``compare_weights``.
-
-    Raises:
-        ModelError, WeightsError, RequestError: the model or the weights cannot be loaded, or have
-            no name in common.
-    """
+    """Compare the parameters and saved buffers of a model with weights, by name."""
     weights = a if initial.side else b
     loaded = find_model(initial.request, initial.seed)
     check_not_lazy(loaded.module)

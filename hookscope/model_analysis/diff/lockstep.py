@@ -20,9 +20,6 @@ class Lockstep:
 
     Grad mode and the hooks that run belong to a thread already. The random generators belong to
     the process: their states are stored and restored at each switch.
-
-    Args:
-        gpus: indices of the CUDA devices whose generators are switched too.
     """
 
     def __init__(self, gpus: Sequence[int]) -> None:

@@ -95,9 +95,6 @@ def list_records(
     """Run a model once, and return the records of all its layers without their tensors.
 
     ``look`` is called with each record and its tensor.
-
-    Raises:
-        ForwardError: the model raised.
     """
     layers = layers_of(prepared.module)
     sink = StreamingSink(look)
@@ -118,9 +115,6 @@ def compare_in_lockstep(
     """Run both models in lockstep and compare each pair of ``matches``, in its order.
 
     A pair is left out if a model is not deterministic and does not make one of the two again.
-
-    Raises:
-        ForwardError: a model raised.
     """
     devices = (p.device for side in prepared for p in side.module.parameters())
     gpus = sorted({device.index for device in devices if device.type == "cuda"})

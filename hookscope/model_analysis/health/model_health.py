@@ -47,15 +47,7 @@ UNTRAINED = ("random", "as built", "as given")
 
 
 def check_model(request: Request, options: CheckOptions) -> Health:
-    """Run a model forward and a loss backward once, and diagnose it; see ``hookscope.check``.
-
-    Args:
-        request: the model, its input, and the loss.
-        options: the checks to make, and their thresholds.
-
-    Raises:
-        HookscopeError: see ``hookscope.check``.
-    """
+    """Run a model forward and a loss backward once, and diagnose it; see ``hookscope.check``."""
     names, thresholds = options.names, options.thresholds
     loss_request = request.loss
     assert loss_request is not None

@@ -21,14 +21,7 @@ MASKING |= {"setitem", "index_fill", "masked_scatter", "zeros_like", "scatter"}
 
 @dataclass(frozen=True)
 class NonFiniteOrigin:
-    """A place where a NaN or an infinity arose.
-
-    Attributes:
-        module: the innermost module that was called with finite inputs; empty for the model's
-            input.
-        function: the function that the module called, if it is known.
-        first: the first tensor with a NaN or an infinity.
-    """
+    """A place where a NaN or an infinity arose."""
 
     module: str
     function: str
@@ -37,19 +30,7 @@ class NonFiniteOrigin:
 
 @dataclass
 class _Call:
-    """A call in progress.
-
-    Attributes:
-        module: name of the module.
-        number: number of the call.
-        input_finite: whether its inputs were finite so far.
-        origin_known: whether an origin within it is known.
-        mask_seen: whether -inf of a mask is present.
-        suspect: the first result of a function that was not finite although its arguments were.
-        guarded: whether another function, such as ``where``, made a finite result of it.
-        source: the module and the function that passed it such a tensor, if not reported yet.
-        done: whether it has returned.
-    """
+    """A call in progress."""
 
     module: str
     number: int

@@ -33,19 +33,7 @@ from hookscope.tensors.tensor_stats import dense_real, real_blocks
 
 @dataclass(frozen=True)
 class StateTensor:
-    """A parameter or buffer.
-
-    Attributes:
-        name: dotted name.
-        parameter: whether it is a parameter.
-        trainable: whether it requires grad.
-        dtype: name of its dtype.
-        floating: whether its dtype is a floating-point type.
-        nan: number of NaN entries.
-        inf: number of entries that are inf; for a parameter also of those that are -inf.
-        all_zero: whether it is a parameter of two dimensions or more whose entries are all zero.
-        unread: why its values cannot be read; empty if they can, and on the meta device.
-    """
+    """A parameter or buffer."""
 
     name: str
     parameter: bool
@@ -60,17 +48,7 @@ class StateTensor:
 
 @dataclass(frozen=True)
 class ParameterReport:
-    """The parameters and buffers of a model.
-
-    Attributes:
-        tensors: the parameters, then the buffers.
-        tied: the names of each tensor that has several.
-        duplicated: the names of each set of parameters of equal values.
-        never_updated: layers whose running mean is all 0 and whose running variance is all 1.
-        updated: layers with other running statistics.
-        devices: the name of each parameter and buffer with the device of the user's model.
-        dispatched: whether accelerate has put parts of the model on several devices.
-    """
+    """The parameters and buffers of a model."""
 
     tensors: tuple[StateTensor, ...]
     tied: tuple[tuple[str, ...], ...]
@@ -83,12 +61,7 @@ class ParameterReport:
 
 @without_grad
 def inspect_parameters(model: nn.Module, original: nn.Module | None = None) -> ParameterReport:
-    """Inspect all parameters and buffers of ``model``, one at a time.
-
-    Args:
-        model: the model that runs.
-        original: the user's model, of which ``model`` may be a copy on one device.
-    """
+    """Inspect all parameters and buffers of ``model``, one at a time."""
     original = original or model
     names: dict[tuple[object, ...], list[str]] = {}
     tensors: dict[tuple[object, ...], nn.Parameter] = {}

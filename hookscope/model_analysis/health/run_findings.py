@@ -41,17 +41,7 @@ UNNORMALISED = "Batch normalisation has no statistics yet (see batchnorm): try -
 
 @dataclass(frozen=True)
 class CheckContext:
-    """The data that findings are made from.
-
-    Attributes:
-        run: the observed run.
-        report: the parameters and buffers.
-        thresholds: the limits beyond which there is a finding.
-        training: whether the model ran in training mode.
-        in_training: modules that did not run, and run in training mode.
-        traced_gradients: gradients of a second run, also at inputs; empty unless one is not finite.
-        checks: names of the checks to make.
-    """
+    """The data that findings are made from."""
 
     run: RunObservation
     report: ParameterReport

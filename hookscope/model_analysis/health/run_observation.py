@@ -37,17 +37,7 @@ GRADIENTS = {OUTPUT_GRAD, PARAM_GRAD}
 
 @dataclass(frozen=True)
 class RunObservation:
-    """The observations of a run.
-
-    Attributes:
-        observations: one for every tensor, in the order of the forward pass.
-        gradients: records of gradients, without tensors, in the order of the backward pass.
-        absent: gradients that do not exist, with the reason.
-        coverage: which modules ran.
-        metadata: the entries of the metadata about the loss.
-        failure: the error that ended the run; None if the run was complete.
-        no_backward: why there was no backward pass; empty if there was one.
-    """
+    """The observations of a run."""
 
     observations: tuple[TensorObservation, ...]
     gradients: tuple[Record, ...] = ()
@@ -64,18 +54,6 @@ def run_and_observe(
     """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor.
 
     If the model raises, the observation has the error as ``failure``.
-
-    Args:
-        prepared: the model and its input.
-        objective: the loss.
-        chosen_loss: whether the user chose the loss. It is then an error if it does not fit.
-        margin: the distance from a bound within which an activation is saturated, as a share of
-            the width between the bounds.
-
-    Raises:
-        LossError: the loss that the user chose does not fit the output.
-        CheckFailed: hooks change the model's output.
-        ForwardError: the model raised SystemExit.
     """
     kinds = VALUES | (GRADIENTS if objective else set())
     recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)

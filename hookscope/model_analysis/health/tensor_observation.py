@@ -36,14 +36,7 @@ NAN, INF, MINUS_INF = "nan", "inf", "minus_inf"  # the fields that count them, t
 
 @dataclass(frozen=True)
 class Ratio:
-    """A number of units, entries or rows out of all.
-
-    Attributes:
-        count: the number.
-        of: the number of all.
-        values: number of entries that each of them has.
-        indices: of dead units, the index of each.
-    """
+    """A number of units, entries or rows out of all."""
 
     count: int
     of: int
@@ -58,24 +51,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class TensorObservation:
-    """The counts of one tensor.
-
-    Attributes:
-        kind: ``input``, ``op`` or ``output``.
-        module: dotted name of the module whose call it belongs to.
-        type: class name of the module.
-        call: number of the call.
-        what: ``input.0``, ``relu:2``, ``output``.
-        dtype: name of its dtype.
-        numel: number of entries.
-        nan: number of NaN entries.
-        inf: number of entries that are inf.
-        minus_inf: number of entries that are -inf.
-        dead: units that are zero everywhere; None if it is not the output of a ReLU.
-        saturated: entries at a bound; None if the function has no bounds.
-        arguments: which of NAN, INF and MINUS_INF the tensors contained that the function of an
-            ``op`` got.
-    """
+    """The counts of one tensor."""
 
     kind: str
     module: str
@@ -103,11 +79,7 @@ class TensorObservation:
 
 
 class ObservationSink:
-    """Observes values and keeps the statistics of gradients; stores no tensor.
-
-    Args:
-        margin: how near a bound is at it, as a share of the width between the bounds.
-    """
+    """Observes values and keeps the statistics of gradients; stores no tensor."""
 
     adds_gradients = False
 

@@ -32,20 +32,7 @@ _NARROW_TOLERANCE = 2e-2  # the same in 16 bits
 def run_lens(
     prepared: Prepared, layers: Iterable[Layer], options: LensOptions, metadata: dict[str, Any]
 ) -> Lens:
-    """Run the model once, and return what each layer predicts.
-
-    Args:
-        prepared: the model and its input.
-        layers: the layers; none for the blocks of the model.
-        options: the norm, the head and the target.
-        metadata: of the result.
-
-    Raises:
-        LayerError: a layer is not as wide as what the last block returns.
-        RequestError: the blocks or the head cannot be found or applied, or there is no such target.
-        InputError: the target is not one token, or the input is only padding.
-        ForwardError: the model raised.
-    """
+    """Run the model once, and return what each layer predicts."""
     with preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed):
         stream = record_stream(prepared, layers, options.norm, options.head)
         rows, length = _common_shape(prepared, stream)

@@ -33,16 +33,7 @@ _RECENT = 24  # calls that may lie between the last block and the output
 
 @dataclass(frozen=True)
 class ResidualStream:
-    """What a run gave.
-
-    Attributes:
-        values: the residual stream by layer, in execution order: batch, position, width.
-        end: what the last block returned.
-        norm: the final norm; None if there is none.
-        head: the unembedding.
-        logits: the logits of the model's output: batch, position, token, or batch, class.
-        is_chain: whether norm and head are known to lead from ``end`` to ``logits``.
-    """
+    """What a run gave."""
 
     values: dict[str, Tensor]
     end: Tensor
@@ -71,19 +62,7 @@ class _Way:
 
 
 class StreamRecorder(CallSubscriber):
-    """Stores the outputs of layers, and the last calls before the end of the run.
-
-    Args:
-        stored: layers whose outputs are stored.
-        stacks: the stacks of blocks; what goes into each first block is stored too.
-        outer: modules outside the blocks, among them the norm and the head.
-
-    Attributes:
-        values: the stored tensors by layer.
-        ends: what the last block of each stack and each stored layer returned, not copied, in
-            execution order.
-        recent: the last calls of ``outer``, the latest last.
-    """
+    """Stores the outputs of layers, and the last calls before the end of the run."""
 
     def __init__(
         self, stored: Iterable[Layer], stacks: Sequence[Sequence[Layer]], outer: Iterable[Layer]
@@ -122,20 +101,7 @@ class StreamRecorder(CallSubscriber):
 def record_stream(
     prepared: Prepared, layers: Iterable[Layer], norm: str | None, head: str | None
 ) -> ResidualStream:
-    """Run the model once, and return its residual stream.
-
-    Args:
-        prepared: the model and its input.
-        layers: whose outputs are taken; none for the blocks of the model, and what goes into the
-            first one.
-        norm: name of the final norm; ``none`` if there is none; None to find it.
-        head: name of the unembedding; None to find it.
-
-    Raises:
-        LayerError: there is no such module.
-        RequestError: the blocks or the head cannot be found.
-        ForwardError: the model raised.
-    """
+    """Run the model once, and return its residual stream."""
     module, chosen = prepared.module, tuple(layers)
     stacks = block_stacks(module)
     blocks = [layer for stack in stacks for layer in stack]

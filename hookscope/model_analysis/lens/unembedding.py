@@ -23,15 +23,7 @@ _BLOCK = 64  # logits whose maximum is taken in search of the largest
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a layer predicts at several positions.
-
-    Attributes:
-        top: ids of the most probable tokens, int64 (positions, at most 5).
-        probabilities: theirs, float32.
-        rank: of the target, from 1, int64 (positions,).
-        probability: of the target, float32 (positions,).
-        kl: divergence of the model's prediction from this one, in nats, float32 (positions,).
-    """
+    """What a layer predicts at several positions."""
 
     top: Tensor
     probabilities: Tensor
@@ -41,13 +33,7 @@ class Prediction:
 
 
 class Unembedding:
-    """The last part of a model, from the residual stream to the logits.
-
-    Args:
-        model: the model.
-        stream: a run of it.
-        count: number of tokens that the model's own logits have.
-    """
+    """The last part of a model, from the residual stream to the logits."""
 
     def __init__(self, model: nn.Module, stream: ResidualStream, count: int) -> None:
         self._norm, self._head = stream.norm, stream.head
@@ -56,16 +42,7 @@ class Unembedding:
         self._config = getattr(model, "config", None)
 
     def logits(self, layer: str, residual: Tensor) -> Tensor:
-        """Return the logits of a residual stream, in float32 or wider.
-
-        Args:
-            layer: the name of what returned it; the norm's output goes to the head alone.
-            residual: (..., width).
-
-        Raises:
-            LayerError: it is not as wide as what the last block returns.
-            RequestError: the norm or the head cannot be applied to it.
-        """
+        """Return the logits of a residual stream, in float32 or wider."""
         if residual.shape[-1] != self._width:
             raise LayerError(
                 f"The output of {layer} is {residual.shape[-1]} wide, and that of the last block"
@@ -114,19 +91,7 @@ def read_layers(
     targets: Tensor,
     positions: Tensor,
 ) -> Iterator[tuple[str, Prediction]]:
-    """Yield each layer with what it predicts at the positions.
-
-    Args:
-        unembedding: the norm and the head.
-        stream: the values by layer: batch, position, width.
-        final_logits: of the whole model, (positions, token), float32 or wider.
-        targets: an id for each position, int64 (positions,).
-        positions: indices into batch times position, int64 (positions,).
-
-    Raises:
-        LayerError: a layer is not as wide as what the last block returns.
-        RequestError: the norm or the head cannot be applied.
-    """
+    """Yield each layer with what it predicts at the positions."""
     parts: dict[str, list[Sequence[Tensor]]] = {layer: [] for layer in stream.values}
     step = max(1, _CHUNK // final_logits.shape[-1])
     for at in (slice(first, first + step) for first in range(0, len(positions), step)):
@@ -139,12 +104,7 @@ def read_layers(
 
 
 class _ModelPrediction:
-    """The prediction of the whole model, with which those of its layers are compared.
-
-    Args:
-        logits: (positions, token).
-        targets: an id for each position, int64 (positions,).
-    """
+    """The prediction of the whole model, with which those of its layers are compared."""
 
     def __init__(self, logits: Tensor, targets: Tensor) -> None:
         self._targets = targets.unsqueeze(-1)

@@ -48,13 +48,7 @@ from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWA
 
 @dataclass(frozen=True)
 class BlockReuse:
-    """The blocks whose stored outputs are used again.
-
-    Attributes:
-        text: a sentence for the user: what is reused, or why nothing is.
-        before: for each layer, the blocks that returned before its input or output is changed.
-        outputs: the stored output of each block.
-    """
+    """The blocks whose stored outputs are used again."""
 
     text: str
     before: Mapping[nn.Module, tuple[nn.Module, ...]] = field(default_factory=dict)
@@ -96,18 +90,7 @@ def _above(name: str) -> list[str]:
 
 
 class BlockObserver(CallSubscriber):
-    """Notes in a run without changes what each block gets, returns and changes.
-
-    Args:
-        prepared: the model; it runs in the block of ``preserve_model_state``.
-        blocks: the blocks.
-
-    Attributes:
-        events: the calls of blocks and layers that began (True) and returned, in order.
-        inputs: copies of the arguments of each block.
-        outputs: copies of what each block returned.
-        faults: the reason why a block cannot be reused.
-    """
+    """Notes in a run without changes what each block gets, returns and changes."""
 
     def __init__(self, prepared: Prepared, blocks: Sequence[Layer]) -> None:
         self.prepared = prepared
@@ -164,15 +147,7 @@ class BlockObserver(CallSubscriber):
 
 
 class ArgumentComparison(CallSubscriber):
-    """Compares the arguments of blocks with those of an earlier run.
-
-    Args:
-        inputs: the arguments of each block in the earlier run.
-
-    Attributes:
-        called: the blocks that were called.
-        different: the name of the first block that got other arguments, or was called again.
-    """
+    """Compares the arguments of blocks with those of an earlier run."""
 
     def __init__(self, inputs: Mapping[nn.Module, Any]) -> None:
         self.inputs = inputs
@@ -208,15 +183,7 @@ def resolve_reuse(
     *,
     changes_input: bool,
 ) -> BlockReuse:
-    """Check that the blocks can be reused together; return which ones come before each change.
-
-    Args:
-        prepared: the model, without interventions.
-        clean: its output.
-        observer: of a run.
-        layers: the layers that will be changed.
-        changes_input: whether their inputs will be changed, and not their outputs.
-    """
+    """Check that the blocks can be reused together; return which ones come before each change."""
     if prepared.train:
         return BlockReuse(_nothing("in train mode, runs may change buffers or be random"))
     if hooks_of_process():

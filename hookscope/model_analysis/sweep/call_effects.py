@@ -67,12 +67,7 @@ def memory_of(value: Any) -> set[int]:
 
 
 class ModuleState:
-    """What a call of a module may change: its modules, its arguments and the random generators.
-
-    Args:
-        module: the module that is called.
-        given: its arguments.
-    """
+    """What a call of a module may change: its modules, its arguments and the random generators."""
 
     def __init__(self, module: nn.Module, given: Any) -> None:
         self.module = module

@@ -27,19 +27,7 @@ from hookscope.tensors.nested import TensorPath, map_tensors
 
 
 class EditScan(CallSubscriber):
-    """A run without changes that tries the edits of each layer on what the layer returns.
-
-    Args:
-        prepared: the model and the layers to choose from.
-        edits_of: returns the edits of a layer. The first one is applied to a copy; of the others,
-            which differ in their positions or channels, the positions are located.
-
-    Attributes:
-        calls: how often each layer's module ran, in the order in which they first returned.
-        coverage: which of the layers ran.
-        faults: the reason why a layer cannot be edited.
-        channels: the numbers of channels of the tensors of each layer.
-    """
+    """A run without changes that tries the edits of each layer on what the layer returns."""
 
     def __init__(
         self, prepared: Prepared, edits_of: Callable[[Layer], Sequence[BoundEdit]]
@@ -52,12 +40,7 @@ class EditScan(CallSubscriber):
         self.channels: dict[Layer, set[int]] = {}
 
     def run(self, other: CallSubscriber | None = None, layers: Sequence[Layer] = ()) -> Any:
-        """Run the model and return its output.
-
-        Args:
-            other: one more subscriber, whose methods are called first.
-            layers: the layers that it subscribes to.
-        """
+        """Run the model and return its output."""
         module = self.prepared.module
         guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
         registry = CallRegistry(module)

@@ -25,15 +25,7 @@ _LAST = "after the last token"
 
 @dataclass(frozen=True)
 class EffectMeasure:
-    """The run without a change, with which others are compared.
-
-    Attributes:
-        prepared: the model and its input.
-        output: the output without a change.
-        baseline: computes the score and the loss of what ``_read`` returns.
-        clean: the metrics without a change.
-        against: the class that is subtracted in the difference, for each row; None without one.
-    """
+    """The run without a change, with which others are compared."""
 
     prepared: Prepared
     output: Any
@@ -42,11 +34,7 @@ class EffectMeasure:
     against: Tensor | None = None
 
     def metrics_of(self, output: Any) -> dict[str, Any]:
-        """Return the metrics of a ``SweepCell`` of an output, as far as they are defined.
-
-        Raises:
-            LossError: the output has no loss or no class scores.
-        """
+        """Return the metrics of a ``SweepCell`` of an output, as far as they are defined."""
         read = _read(self.prepared, output)
         scores = self.baseline.score_metrics(read)
         metrics = {"output": relative_change(self.output, output), **(scores or {})}
@@ -69,10 +57,6 @@ def divergence(before: Tensor, after: Tensor) -> float:
     It is the sum over the classes of p log(p / q) with p the softmax of ``before`` and q that of
     ``after``, averaged over the rows and positions.
 
-    Args:
-        before: logits: batch, class, and any more dimensions.
-        after: logits of the same shape.
-
     Example:
         >>> import torch
         >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
@@ -87,19 +71,7 @@ def divergence(before: Tensor, after: Tensor) -> float:
 def resolve_measure(
     prepared: Prepared, clean: Any, request: LossRequest, against: str | int | None
 ) -> EffectMeasure:
-    """Resolve the targets by the run without a change.
-
-    Args:
-        prepared: the model and its input.
-        clean: its output without a change.
-        request: the loss and its target; a token as text for a language model.
-        against: the class or token that is subtracted in the logit difference.
-
-    Raises:
-        LossError: the loss or a target does not fit the output.
-        InputError: a target is not one token of the vocabulary.
-        RequestError: a target is out of range.
-    """
+    """Resolve the targets by the run without a change."""
     read = _read(prepared, clean)
     last = last_logits(prepared, clean)
     names = None if last is None else OutputNames(prepared, last.shape[-1])

@@ -46,11 +46,7 @@ class LayerShapes(CallSubscriber):
         return {layer: shape[-1] for layer, shape in self.inputs.items() if shape}
 
     def position_counts(self, place: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the number of positions of each row, by the first layer that has some.
-
-        Args:
-            place: the arguments and tokens of the run.
-        """
+        """Return the number of positions of each row, by the first layer that has some."""
         for layer, shape in self.outputs.items():
             record = Record("", layer.name, layer.type, 1, OUTPUT, OUTPUT, shape, "float32", "")
             if counts := position_counts(record, place):

@@ -41,17 +41,6 @@ def make_runs(
     """Make the runs that were not made earlier; return the effects in the order of the places.
 
     After an error or Ctrl-C too, all that were made are saved.
-
-    Args:
-        places: what to change, one at a time.
-        earlier: the effects that are known.
-        run: runs the model once with a change.
-        save: writes the effects, every few seconds and at the end; None to write nothing.
-        progress: called with the number of runs done and the total, at the start too.
-
-    Raises:
-        CheckFailed: every run failed.
-        StoreError: the file cannot be written.
     """
     if earlier:
         log.info("resuming: %d of %d already done", len(earlier), len(places))

@@ -25,11 +25,7 @@ _ROUTING = (("top_k_index", "top_k_weights"), ("router_indices", "routing_weight
 
 
 def expert_layers(prepared: Prepared) -> tuple[Layer, ...]:
-    """Return the selected layers whose experts can be edited one at a time.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """Return the selected layers whose experts can be edited one at a time."""
     layers = tuple(layer for layer in prepared.layers if count_experts(layer.module))
     if not layers:
         raise RequestError(
@@ -42,11 +38,7 @@ def expert_layers(prepared: Prepared) -> tuple[Layer, ...]:
 
 
 def common_expert_count(layers: tuple[Layer, ...]) -> int:
-    """Return the number of experts of each layer.
-
-    Raises:
-        RequestError: the layers have different numbers.
-    """
+    """Return the number of experts of each layer."""
     counts = [count_experts(layer.module) for layer in layers]
     if len(set(counts)) > 1:
         raise RequestError(
@@ -71,22 +63,13 @@ def count_experts(module: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class ExpertEdit(CallSubscriber):
-    """Multiplies the weight of one expert, for all tokens that are routed to it.
-
-    Attributes:
-        expert: its number, from 0.
-        factor: what its weights, and so its output, are multiplied by.
-    """
+    """Multiplies the weight of one expert, for all tokens that are routed to it."""
 
     expert: int
     factor: float
 
     def before_call(self, call: ModuleCall) -> None:
-        """Replace the weights among the arguments.
-
-        Raises:
-            EditError: the routing has another form.
-        """
+        """Replace the weights among the arguments."""
         signature = inspect.signature(call.module.forward)
         index, weights = _routing_names(signature) or ("", "")
         given = signature.bind(*call.args, **call.kwargs)

@@ -26,14 +26,7 @@ from hookscope.specs.sweep_edit import ALL_POSITIONS, AUTO_HEADS
 
 @dataclass(frozen=True)
 class EditPlace:
-    """A column, and the part of a layer's output or input that it edits.
-
-    Attributes:
-        column: its name and label.
-        positions: the positions; None for all.
-        head: the number of the head, from 0; None for all.
-        expert: the number of the expert, from 0; None for all.
-    """
+    """A column, and the part of a layer's output or input that it edits."""
 
     column: SweepColumn
     positions: Positions | None = None
@@ -42,17 +35,7 @@ class EditPlace:
 
 
 def position_places(prepared: Prepared, chosen: str, counts: tuple[int, ...]) -> list[EditPlace]:
-    """Return a place for each position.
-
-    Args:
-        prepared: the model and its input.
-        chosen: ``all``, or positions.
-        counts: the number of positions of each row, without padding.
-
-    Raises:
-        RequestError: ``all`` or a range is chosen, and the rows have different numbers of
-            positions, or a position is out of range.
-    """
+    """Return a place for each position."""
     prompts = prompt_tokens(prepared.loaded, prepared.value)
     prompt = prompts[-1] if prompts else None
     if chosen == ALL_POSITIONS:
@@ -122,11 +105,7 @@ def expert_places(count: int) -> list[EditPlace]:
 
 
 def resolve_head_count(module: nn.Module, heads: int | str) -> int:
-    """Return the number of attention heads; that of the model's configuration for ``auto``.
-
-    Raises:
-        RequestError: the configuration does not say it.
-    """
+    """Return the number of attention heads; that of the model's configuration for ``auto``."""
     if heads != AUTO_HEADS:
         return int(heads)
     config: Any = getattr(module, "config", None)

@@ -60,16 +60,7 @@ _PROJECTIONS = ("o_proj", "c_proj", "out_proj", "out_lin", "dense", "proj", "wo"
 
 @dataclass(frozen=True)
 class SweepEdit:
-    """The edit of a sweep, for any of its layers.
-
-    Attributes:
-        edit: the operation; its pattern is ``*``.
-        stored: the tensors of its file.
-        place: the arguments and tokens of the run, by which positions are located.
-        widths: for a sweep over heads, the width of the input of each layer.
-        heads: the number of heads; 0 for a sweep over something else.
-        factor: for a sweep over experts, what the output of an expert is multiplied by.
-    """
+    """The edit of a sweep, for any of its layers."""
 
     edit: Edit
     stored: Mapping[str, Tensor]
@@ -145,20 +136,7 @@ def prepare_sweep(
     *,
     resumable: bool,
 ) -> tuple[SweepJob, Sweep]:
-    """Run the model without the edit; return the job and an empty result.
-
-    Args:
-        prepared: the model and the layers to choose from.
-        options: the edit and where it is applied.
-        measure: makes the measure of the output of the clean run.
-        metadata: the metadata of the result.
-        resumable: whether a later run may resume from the file of the result.
-
-    Raises:
-        ForwardError: the model raised.
-        LossError: the loss or a target does not fit the output.
-        RequestError: the edit fits no layer, or a position or the number of heads does not fit.
-    """
+    """Run the model without the edit; return the job and an empty result."""
     edit = parse_sweep_edit(options.edit)
     with explain_forward_errors(prepared):
         clean = run_without_hooks(prepared)
@@ -208,18 +186,7 @@ def run_sweep(
     file: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Sweep:
-    """Compute all cells that ``file`` does not contain yet, and write them to it.
-
-    Args:
-        job: the cells to compute.
-        result: the result without cells.
-        file: a JSON file, written every few seconds and at the end; None to write no file.
-        progress: called with the number of cells done and the total, at the start too.
-
-    Raises:
-        CheckFailed: every run failed.
-        StoreError: the file cannot be written.
-    """
+    """Compute all cells that ``file`` does not contain yet, and write them to it."""
     order = [(name, column) for name in job.layers for column in range(len(job.places))]
     stored = () if file is None else result.unfinished(file)
     earlier = {cell.place: cell for cell in stored if cell.place in set(order)}

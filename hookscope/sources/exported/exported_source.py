@@ -54,10 +54,6 @@ def load(
 
     ``seed`` and ``meta`` are ignored: the file has its weights. Pickles that run code, and compiled
     code, are refused unless ``trust`` is true.
-
-    Raises:
-        ModelError: the file is damaged, would run code, or needs operators that do not exist.
-        RequestError: weights or arguments are given, but the file has its own.
     """
     if weights.spec != "random" or model_args:
         option = "--model-arg" if model_args else "--weights"
@@ -90,9 +86,6 @@ def to_module(program: torch.export.ExportedProgram) -> nn.Module:
     The layers have the names and the class names of the exported model. The weights are copies. The
     module raises InputError for inputs of another shape than it was exported for, and RequestError
     for training mode.
-
-    Raises:
-        ModelError: the program cannot be divided into its layers.
 
     Example:
         >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))

@@ -16,12 +16,7 @@ _REPAIR = "Give it that shape{0}, or export the model again with dynamic_shapes.
 
 
 class InputContract:
-    """The inputs that a program was exported for. It is immutable: copies of a model share it.
-
-    Args:
-        program: the program.
-        placeholders: its inputs in the order of its flattened arguments.
-    """
+    """The inputs that a program was exported for. It is immutable: copies of a model share it."""
 
     def __init__(
         self, program: torch.export.ExportedProgram, placeholders: Sequence[fx.Node]
@@ -43,11 +38,7 @@ class InputContract:
         return self
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the program's inputs in order.
-
-        Raises:
-            InputError: their structure, a shape or a plain value differs from the export.
-        """
+        """Return the program's inputs in order."""
         args_names, kwargs_names = pytree.tree_unflatten(self._names, self._in_spec)
         if kwargs.keys() == kwargs_names.keys():  # in the order of the export
             kwargs = {name: kwargs[name] for name in kwargs_names}

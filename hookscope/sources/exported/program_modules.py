@@ -30,14 +30,7 @@ _CALL = re.compile(r"@\d+")
 
 
 class CallGraph:
-    """The operators of one call of a module, in order. Copies of a module share it.
-
-    Args:
-        path: the path of the call in the unflattened program: ``layer3.0.relu@1``.
-        graph: its operators.
-        constants: values that the graph gets from its module, other than parameters and buffers.
-        home: the device that the program was exported on; None if there were several.
-    """
+    """The operators of one call of a module, in order. Copies of a module share it."""
 
     def __init__(
         self, path: str, graph: fx.Graph, constants: dict[str, Any], home: torch.device | None

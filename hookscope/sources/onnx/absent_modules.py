@@ -28,11 +28,6 @@ def absent_modules(
     """Return what became of each module with parameters or buffers that is not in the file.
 
     Modules without parameters, such as dropout, leave no trace in a file.
-
-    Args:
-        graph: the graph.
-        metadata: the metadata of the file's graph.
-        present: the names of the modules in the file.
     """
     users: dict[str, GraphNode] = {}
     for node in graph.nodes:

@@ -24,17 +24,7 @@ _SINGLE_OPERATION = re.compile(
 
 @dataclass(eq=False)
 class GraphCall:
-    """One call of a module.
-
-    Attributes:
-        module: the module's name in the tree; empty for the model itself.
-        children: the calls within it, in order.
-        nodes: indices of its nodes in execution order, those of its children included.
-        inputs: names of the values that enter it, other than those in the file, in the order of
-            their first use.
-        outputs: names of the values that are used after it, in the order in which they are
-            computed; the last value if none is.
-    """
+    """One call of a module."""
 
     module: str
     children: list[GraphCall] = field(default_factory=list)
@@ -57,14 +47,7 @@ class _OpenCall:
 
 
 def find_calls(graph: Graph, *, in_order: bool = True) -> GraphCall:
-    """Return the call of the model, which has all others within it.
-
-    Args:
-        graph: the graph.
-        in_order: whether the nodes are in the order in which the model ran. Other tools than the
-            exporter may sort them anew; then all nodes of a module with the same line of code that
-            called it are one call.
-    """
+    """Return the call of the model, which has all others within it."""
     root = GraphCall("")
     opened = [_OpenCall(ModuleLevel(""), root)]
     groups = _Groups(root, graph)

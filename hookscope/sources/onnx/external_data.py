@@ -25,13 +25,7 @@ _COMPLETE = "Keep the ONNX file and its data files in one folder, or export the 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the values of a tensor are.
-
-    Attributes:
-        path: the file.
-        offset: the position of the first byte.
-        length: the number of bytes.
-    """
+    """Where the values of a tensor are."""
 
     path: str
     offset: int
@@ -39,27 +33,14 @@ class StoredTensor:
 
 
 class ExternalData:
-    """Finds tensors in the files beside an ONNX file.
-
-    Args:
-        path: the ONNX file.
-    """
+    """Finds tensors in the files beside an ONNX file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._sizes: dict[str, int] = {}  # of the files that were checked
 
     def locate(self, tensor: Any, size: int) -> StoredTensor:
-        """Return where the values of an external tensor are.
-
-        Args:
-            tensor: the ``TensorProto``.
-            size: the number of bytes of its shape and dtype.
-
-        Raises:
-            ModelError: the location is outside the folder, the file is missing or too short, or the
-                length is not that of the tensor.
-        """
+        """Return where the values of an external tensor are."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         target = os.path.join(os.path.dirname(self._path), location)

@@ -86,11 +86,7 @@ def _is_data(tensor: Any) -> bool:
 
 
 def move_sparse(path: str, proto: Any) -> dict[str, Array]:
-    """Replace the sparse initializers of the graph by dense ones, whose flat bytes are returned.
-
-    Raises:
-        ModelError: a shape or an index does not fit.
-    """
+    """Replace the sparse initializers of the graph by dense ones, whose flat bytes are returned."""
     graph = proto.graph
     taken = {tensor.name for tensor in graph.initializer}
     arrays: dict[str, Array] = {}

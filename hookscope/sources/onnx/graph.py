@@ -25,21 +25,7 @@ _INTEGERS = frozenset({6, 7, 9})  # INT32, INT64 and BOOL in TensorProto.DataTyp
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One node of the graph.
-
-    Attributes:
-        index: its position in execution order.
-        name: its name; empty if it has none.
-        op: its operator.
-        inputs: names of its inputs and of the values that its subgraphs use; without empty ones.
-        outputs: names of its outputs, without empty ones.
-        scope: the modules it belongs to; None if the file does not say.
-        rules: the rewriting rules of the exporter that made it.
-        is_plain: whether it is a constant, or computes sizes and indices of integers known
-            beforehand, and so is not counted as a part of a module's computation.
-        has_subgraph: whether it runs nodes of its own (If, Loop, Scan).
-        inner: the scopes of these nodes.
-    """
+    """One node of the graph."""
 
     index: int
     name: str
@@ -55,13 +41,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Initializer:
-    """A tensor that the file contains.
-
-    Attributes:
-        name: its name.
-        shape: its shape.
-        dtype: its type, as a number of ``TensorProto.DataType``.
-    """
+    """A tensor that the file contains."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,14 +50,7 @@ class Initializer:
 
 @dataclass(frozen=True)
 class Graph:
-    """The main graph of a file.
-
-    Attributes:
-        nodes: in execution order.
-        inputs: names of the inputs that are not initializers.
-        outputs: names of the outputs.
-        initializers: the tensors of the file by name.
-    """
+    """The main graph of a file."""
 
     nodes: tuple[GraphNode, ...]
     inputs: tuple[str, ...]
@@ -117,25 +90,14 @@ class Graph:
 
 
 class PlainValues:
-    """Finds, node by node in execution order, which values are sizes, indices or constants.
-
-    Args:
-        initializers: the tensors of the file.
-    """
+    """Finds, node by node in execution order, which values are sizes, indices or constants."""
 
     def __init__(self, initializers: Mapping[str, Initializer]) -> None:
         self._integers = {i.name for i in initializers.values() if i.dtype in _INTEGERS}
         self._static = set(initializers)
 
     def is_plain(self, node: Any, inputs: tuple[str, ...], *, is_helper: bool) -> bool:
-        """Return whether the next node, a ``NodeProto``, is plain; see ``GraphNode.is_plain``.
-
-        Args:
-            node: the node.
-            inputs: what it uses.
-            is_helper: whether it belongs to no module, in a file that names modules. Then it is
-                plain if it computes something of constants alone, such as a dequantized weight.
-        """
+        """Return whether the next node, a ``NodeProto``, is plain; see ``GraphNode.is_plain``."""
         is_static = self._static.issuperset(inputs)
         if is_static:
             self._static.update(node.output)

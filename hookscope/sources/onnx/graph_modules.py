@@ -34,14 +34,7 @@ _GIVE_SOURCE = "Give the model that was exported: FILE.py:NAME."
 
 
 class GraphPart(nn.Module):
-    """A part of the graph. Its own attributes have names that no model uses.
-
-    Attributes:
-        _onnx_operators: the operators of its own nodes.
-        _hookscope_unavailable: why it is never called; empty if it is.
-        _onnx_cut: why its last operation is not in it; empty if it is.
-        _hookscope_note: what the tree says about it.
-    """
+    """A part of the graph. Its own attributes have names that no model uses."""
 
     _hookscope_source = ""
 
@@ -74,16 +67,7 @@ class GraphPart(nn.Module):
 
 @dataclass(frozen=True)
 class GraphProgram:
-    """What a model needs to run. Copies of the model share it.
-
-    Attributes:
-        graph: the nodes.
-        call: the call of the model, with all others within it.
-        contract: the inputs and outputs.
-        session: runs the graph.
-        shapes: infers shapes.
-        absent: modules that the exporter removed, and what became of each.
-    """
+    """What a model needs to run. Copies of the model share it."""
 
     graph: Graph
     call: GraphCall
@@ -127,13 +111,7 @@ class GraphModel(GraphPart):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the graph; the output is its only output, or a dict of its outputs by name.
-
-        Raises:
-            InputError: an input does not fit the file.
-            ModelError: onnxruntime cannot run the graph.
-            EditError: a hook changed a value.
-        """
+        """Run the graph; the output is its only output, or a dict of its outputs by name."""
         program = self._onnx_program
         feeds = program.contract.feeds(args, kwargs)
         parts = {name: part for name, part in self.named_modules() if isinstance(part, GraphPart)}
@@ -232,15 +210,7 @@ def _has_hooks(part: nn.Module) -> bool:
 
 
 class _GraphRun:
-    """One run of the model: the calls of its parts, those with hooks and what is above them.
-
-    Args:
-        parts: the parts by name.
-        hooked: names of those that have hooks.
-
-    Attributes:
-        take: returns a value of the graph; they are asked for in the order of ``names_within``.
-    """
+    """One run of the model: the calls of its parts, those with hooks and what is above them."""
 
     take: Callable[[str], Any]
 

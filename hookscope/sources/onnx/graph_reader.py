@@ -26,14 +26,7 @@ _AGAIN = "Export the model again."
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """The graph of a file.
-
-    Attributes:
-        graph: its nodes and values.
-        has_modules: whether the nodes say which modules they belong to; otherwise each node is a
-            module of its own.
-        in_order: whether the nodes are in the order in which the exporter wrote them.
-    """
+    """The graph of a file."""
 
     graph: Graph
     has_modules: bool
@@ -41,11 +34,7 @@ class ReadGraph:
 
 
 def read_graph(file: OnnxFile) -> ReadGraph:
-    """Return the graph of a file.
-
-    Raises:
-        ModelError: a node uses a value that nothing computes, or the graph has a cycle.
-    """
+    """Return the graph of a file."""
     source = file.proto.graph
     initializers = {
         t.name: Initializer(t.name, tuple(t.dims), t.data_type) for t in source.initializer

@@ -23,13 +23,7 @@ _IMAGE_SIDE = 224  # height and width of an image if the file leaves them open
 
 
 class InputContract:
-    """The inputs that a file takes. It is immutable: copies of a model share it.
-
-    Args:
-        inputs: the inputs of the graph.
-        rows: for an input that holds the indices of rows of a table, the number of rows.
-        spec: the spec of the model, for errors.
-    """
+    """The inputs that a file takes. It is immutable: copies of a model share it."""
 
     def __init__(self, inputs: Sequence[FileInput], rows: Mapping[str, int], spec: str) -> None:
         self._inputs = tuple(inputs)
@@ -53,9 +47,6 @@ class InputContract:
 
         Floating-point numbers become those of another precision, and integers those of another
         width, if the file takes them.
-
-        Raises:
-            InputError: an input is missing or unknown, or its type or shape does not fit.
         """
         names = [value.name for value in self._inputs]
         if len(args) > len(names):
@@ -131,11 +122,7 @@ class InputContract:
         )
 
     def example(self, seed: int) -> Any:
-        """Return inputs as a call value: noise for numbers, indices of rows, and otherwise ones.
-
-        Raises:
-            InputError: an input is too large to make one up.
-        """
+        """Return inputs as a call value: noise for numbers, indices of rows, and otherwise ones."""
         generator = torch.Generator().manual_seed(seed)
         tensors = []
         for value in self._inputs:

@@ -41,13 +41,7 @@ _AGAIN = "Write or download it again."
 
 @dataclass(frozen=True)
 class FileInput:
-    """An input or an output of the graph.
-
-    Attributes:
-        name: its name.
-        dtype: its type, as a number of ``TensorProto.DataType``; 0 if it is not a tensor.
-        shape: its lengths; a dynamic length is its name, or empty; None if the rank is not known.
-    """
+    """An input or an output of the graph."""
 
     name: str
     dtype: int
@@ -56,17 +50,7 @@ class FileInput:
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file.
-
-    Attributes:
-        path: the file.
-        proto: the ``ModelProto``, in which large tensors have a place but no values.
-        stored: where the values of external tensors are.
-        arrays: the values of large tensors that were in the file itself, as flat bytes.
-        inputs: the inputs of the graph that have no value in the file.
-        outputs: the outputs of the graph.
-        metadata: the metadata of the graph.
-    """
+    """An ONNX file."""
 
     path: str
     proto: Any
@@ -109,12 +93,7 @@ class OnnxFile:
 
 
 def read_file(path: str) -> OnnxFile:
-    """Read and check an ONNX file.
-
-    Raises:
-        ModelError: it is damaged, or refers to data that is not beside it.
-        EnvironmentFault: the package onnx is missing.
-    """
+    """Read and check an ONNX file."""
     onnx = import_onnx()
     proto = _parse(onnx, path)
     if not proto.graph.node and not proto.graph.output:

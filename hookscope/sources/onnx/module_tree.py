@@ -18,13 +18,7 @@ _INSIDE = "it is inside a subgraph of {op}, whose values are no outputs of the g
 
 
 def build_modules(file: OnnxFile, graph: Graph, device: str) -> GraphModel:
-    """Return the model of a file, without its program.
-
-    Args:
-        file: the file.
-        graph: its graph.
-        device: ``cpu``, or ``meta`` for parameters without values.
-    """
+    """Return the model of a file, without its program."""
     scopes = list(_scopes(graph))
     types = {level.name: level.type for scope, _ in scopes for level in scope.levels if level.type}
     model_type = next((scope.model_type for scope, _ in scopes if scope.model_type), _MODEL)

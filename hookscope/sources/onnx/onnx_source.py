@@ -37,20 +37,6 @@ def load(
     """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
 
     ``seed`` is ignored: the file has its weights.
-
-    Args:
-        spec: the file.
-        weights: must be the default.
-        model_args: must be empty.
-        seed: ignored.
-        meta: whether the parameters have no values.
-        optimize: how far onnxruntime may change the graph: ``none``, ``basic``, ``extended`` or
-            ``all``.
-
-    Raises:
-        ModelError: the file is damaged, or its data files are missing.
-        RequestError: weights or arguments are given, but the file has its own.
-        EnvironmentFault: the package onnx or onnxruntime is missing.
     """
     if weights.spec != "random" or model_args:
         option = "--model-arg" if model_args else "--weights"

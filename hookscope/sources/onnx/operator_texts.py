@@ -16,10 +16,6 @@ def describe_operators(model: GraphModel, name: str) -> str:
 
     Nodes of its children, constants and computations of sizes are left out. Example:
     ``BatchNormalization(epsilon=0.001)``.
-
-    Args:
-        model: the model of the file.
-        name: the module's name; empty for the model itself.
     """
     program = model._onnx_program
     protos = {

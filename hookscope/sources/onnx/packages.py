@@ -12,20 +12,12 @@ SILENT = 4  # the severity of onnxruntime's log above which nothing is printed: 
 
 
 def import_onnx() -> ModuleType:
-    """Return the package ``onnx``.
-
-    Raises:
-        EnvironmentFault: it is missing or cannot be imported.
-    """
+    """Return the package ``onnx``."""
     return _import("onnx")
 
 
 def import_onnxruntime() -> ModuleType:
-    """Return the package ``onnxruntime``, which prints nothing from then on.
-
-    Raises:
-        EnvironmentFault: it is missing or cannot be imported.
-    """
+    """Return the package ``onnxruntime``, which prints nothing from then on."""
     runtime = _import("onnxruntime")
     runtime.set_default_logger_severity(SILENT)
     return runtime

@@ -22,14 +22,6 @@ class RecordedValues:
 
     Every window is a run of the part of the graph that computes it. A value is let go once it was
     returned as often as ``order`` contains it.
-
-    Args:
-        session: runs the graph.
-        shapes: infers the sizes of values.
-        feeds: the inputs.
-        order: the names in the order in which they are asked for.
-        depths: values of different depths are computed in different runs. Those that are not listed
-            have one depth.
     """
 
     def __init__(

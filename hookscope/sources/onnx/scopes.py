@@ -25,14 +25,7 @@ _PREFIX = "pkg.torch.onnx."
 
 @dataclass(frozen=True)
 class ModuleLevel:
-    """One of the modules that a node belongs to.
-
-    Attributes:
-        name: the module's name in the model.
-        type: the dotted name of its class; empty if the file does not say.
-        site: a text that is equal for two nodes of one call of the module, and usually differs for
-            two calls; empty if the file does not say.
-    """
+    """One of the modules that a node belongs to."""
 
     name: str
     type: str = ""
@@ -46,14 +39,7 @@ class ModuleLevel:
 
 @dataclass(frozen=True)
 class NodeScope:
-    """The modules that a node belongs to, outermost first, without the model itself.
-
-    Attributes:
-        levels: the modules.
-        model_type: the dotted name of the model's class; empty if the file does not say.
-        operation: the name of the operation in torch's graph that the node was made from.
-        target: the function of torch that this operation calls.
-    """
+    """The modules that a node belongs to, outermost first, without the model itself."""
 
     levels: tuple[ModuleLevel, ...]
     model_type: str = ""
@@ -154,10 +140,6 @@ def scopes_from_names(names: Sequence[str], owners: Collection[str] = ()) -> lis
 
     A later call of a module has a number after its name: ``/relu_1/Relu``. A name that belongs to
     a parameter is a name and no number.
-
-    Args:
-        names: the names of the nodes.
-        owners: names of the modules that have parameters in the file.
 
     Example:
         >>> scopes = scopes_from_names(["/a/a.0/Conv", "/relu/Relu", "/relu_1/Relu", "Cast_3"])

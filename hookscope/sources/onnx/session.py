@@ -50,12 +50,7 @@ _RUNNING = re.compile(r"while running \w+ node\. Name:'(?P<name>[^']*)' Status M
 
 
 class NodeFailed(Exception):
-    """onnxruntime could not compute a node.
-
-    Args:
-        message: its message.
-        node: the name of the node; empty if the message does not say.
-    """
+    """onnxruntime could not compute a node."""
 
     def __init__(self, message: str, node: str) -> None:
         super().__init__(message)
@@ -63,14 +58,7 @@ class NodeFailed(Exception):
 
 
 class GraphSession:
-    """The graph of a file, run with onnxruntime. Copies of a model share it.
-
-    Args:
-        file: the file.
-        graph: its nodes.
-        optimize: ``none``, ``basic``, ``extended`` or ``all``: how far onnxruntime may change the
-            graph before it runs it. It is an attribute too.
-    """
+    """The graph of a file, run with onnxruntime. Copies of a model share it."""
 
     def __init__(self, file: OnnxFile, graph: Graph, optimize: str) -> None:
         self._file, self._graph = file, graph
@@ -89,10 +77,6 @@ class GraphSession:
         """Return the values ``names`` of the graph for these inputs, without those of the inputs.
 
         A value that is not a tensor of numbers is an object of a class that says what it is.
-
-        Raises:
-            ModelError: onnxruntime cannot run the graph.
-            NodeFailed: it cannot compute a node.
         """
         names = tuple(dict.fromkeys(name for name in names if name not in feeds))
         if not names:
@@ -110,11 +94,7 @@ class GraphSession:
         return {name: _to_torch(value) for name, value in zip(names, results, strict=True)}
 
     def measure(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, int]:
-        """Return the numbers of entries of values, from a run that returns nothing else of them.
-
-        Raises:
-            ModelError, NodeFailed: as for ``run``.
-        """
+        """Return the numbers of entries of values, from a run that returns nothing else of them."""
         counts = self.run(feeds, [COUNT.format(name) for name in names])
         return {name: int(counts[COUNT.format(name)]) for name in names}
 

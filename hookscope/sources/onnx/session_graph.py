@@ -26,12 +26,6 @@ def graph_with_outputs(
     to float16 where another kind of node, or an output of the graph, needs it. So an output between
     two such nodes would change the values after it. A sum of one value is a node of that kind that
     changes nothing. It becomes the output instead, with all other nodes and outputs as in the file.
-
-    Args:
-        file: the file.
-        graph: its nodes.
-        names: values of the graph. ``COUNT`` with the name of a value is its number of entries.
-        half: the values of float16; empty if the file has none.
     """
     source = file.proto
     counted = {COUNT.format(name): name for name in graph.producers}

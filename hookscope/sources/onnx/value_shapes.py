@@ -14,11 +14,7 @@ Shape = tuple[int, ...]
 
 
 class ValueShapes:
-    """Infers shapes by the rules of the package onnx. Copies of a model share it.
-
-    Args:
-        file: the file.
-    """
+    """Infers shapes by the rules of the package onnx. Copies of a model share it."""
 
     def __init__(self, file: OnnxFile) -> None:
         self._file = file

@@ -43,14 +43,7 @@ _DEQUANTIZE = "DequantizeLinear"
 
 @dataclass(frozen=True)
 class AssignedWeight:
-    """A tensor of the file that a module uses.
-
-    Attributes:
-        module: the module's name.
-        name: the name of the tensor in the module.
-        initializer: its name in the file.
-        is_parameter: whether it is a parameter; otherwise it is a buffer.
-    """
+    """A tensor of the file that a module uses."""
 
     module: str
     name: str

@@ -34,24 +34,14 @@ class ArgumentError(InputError, RuntimeError):
 
 @dataclass(frozen=True)
 class ScriptClasses:
-    """The classes of a file. It has no reference to a module, so that modules can be freed.
-
-    Attributes:
-        enums: the enums that the archive defines, by qualified name.
-        script_classes: the Python class of each script class, by qualified name.
-        attributes: the attributes that graphs read, with their types, by the class's name.
-    """
+    """The classes of a file. It has no reference to a module, so that modules can be freed."""
 
     enums: Mapping[str, type[Enum]]
     script_classes: Mapping[str, type[Instance]]
     attributes: Mapping[str, Mapping[str, Type]]
 
     def enum_of(self, value: Any, static: Type) -> Any:
-        """Return the member of an enum for a value.
-
-        Raises:
-            RuntimeError: there is no such member.
-        """
+        """Return the member of an enum for a value."""
         try:
             return private.convert_value(value, static)
         except RuntimeError:  # also if the class is not available
@@ -63,10 +53,8 @@ class ScriptClasses:
             return member
 
     def instance_of(self, value: Any, static: Type) -> Any:
-        """Return the value as an instance of a script class, with the attributes that graphs read.
-
-        Raises:
-            RuntimeError: it lacks an attribute, or has one of another type.
+        """Return the value as an instance of a script class, with the attributes that graphs
+        read.
         """
         script_class = self.script_classes.get(static.text)
         if script_class is None or isinstance(value, script_class):
@@ -121,11 +109,7 @@ def with_converted_arguments(
 
 
 def convert_argument(value: Any, static: Type, classes: ScriptClasses) -> Any:
-    """Return the value converted to a type.
-
-    Raises:
-        RuntimeError: it cannot be converted.
-    """
+    """Return the value converted to a type."""
     kind, inner = static.kind, static.inner
     if type(value) is _UNCONVERTED.get(kind) or (kind == "Optional" and value is None):
         return value

@@ -95,12 +95,7 @@ class FunctionLines:
 
 
 class Emitter:
-    """Writes one method as Python source, with a function for each of its deepest blocks.
-
-    Args:
-        method: the method.
-        nodes: formats single nodes and constants.
-    """
+    """Writes one method as Python source, with a function for each of its deepest blocks."""
 
     def __init__(self, method: Method, nodes: NodeFormatter) -> None:
         self.method = method

@@ -29,14 +29,7 @@ _LENGTHS = (1024, 16000, 128, 16)
 
 @dataclass(frozen=True)
 class ExampleInput:
-    """The input of a model if the user gives none.
-
-    Attributes:
-        shape: shape of its only tensor; None if there are several, or if it is not known yet.
-        layout: how tensors are arranged.
-        make: makes the call value; None if it is noise of ``shape``.
-        text: a description of what ``make`` makes, for users.
-    """
+    """The input of a model if the user gives none."""
 
     shape: tuple[int, ...] | None
     layout: Layout
@@ -83,11 +76,7 @@ def _required(module: nn.Module) -> list[Argument]:
 
 
 def _guess(module: nn.Module, layout: Layout, spec: str) -> Candidate:
-    """Return the first likely shape with which the model runs on the meta device.
-
-    Raises:
-        InputError: the model does not take one tensor, a list of images, or a pair of images.
-    """
+    """Return the first likely shape with which the model runs on the meta device."""
     if layout is BATCH and [argument.type.text for argument in _required(module)] != ["Tensor"]:
         required = [f"{argument.name}: {argument.type.text}" for argument in _required(module)]
         takes = ", ".join(required) or "nothing"

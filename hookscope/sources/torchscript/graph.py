@@ -9,15 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Type:
-    """A static type.
-
-    Attributes:
-        kind: its kind without the ending, such as ``Tensor``, ``List``, ``Class``, ``Enum``.
-        text: as in a signature: ``Optional[Tensor]``, or the qualified name of a class.
-        inner: element types; of a dict the key's and the value's.
-        fields: names of a named tuple's fields.
-        raw: PyTorch's object, for use in ``private`` only.
-    """
+    """A static type."""
 
     kind: str
     text: str
@@ -50,16 +42,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One operation.
-
-    Attributes:
-        kind: ``aten::add``, ``prim::If`` ...
-        schema: the operator's full signature; empty if it has none.
-        attributes: ``name`` of the attribute or function, ``value`` of a constant, ``types`` of an
-            ``isinstance``, ``graph`` of a fork or a called function, ``function`` of Python.
-        source: its line in the original code, ``resnet.py:279``; empty if not known.
-        raw: PyTorch's object, for use in ``private`` only.
-    """
+    """One operation."""
 
     kind: str
     schema: str
@@ -88,13 +71,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a module or class, or a function: its parameters and its graph.
-
-    Attributes:
-        arguments: the parameters without ``self``.
-        bound: whether the first input of the graph is ``self``.
-        raw: PyTorch's graph, which must live as long as its nodes are used.
-    """
+    """A method of a module or class, or a function: its parameters and its graph."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -114,15 +91,7 @@ class EnumMember:
 
 @dataclass(frozen=True)
 class Schema:
-    """The signature of an operator, as far as a call needs it.
-
-    Attributes:
-        names: names of the arguments.
-        positional: number of positional arguments.
-        defaults: the default of each argument; ``...`` if it is required.
-        generic: it has type variables or any number of arguments.
-        changes_container: it changes a list or dict, or returns an item of one.
-    """
+    """The signature of an operator, as far as a call needs it."""
 
     names: tuple[str, ...]
     positional: int

@@ -48,17 +48,7 @@ _NOT_METHODS = {"__getstate__", "__setstate__"}
 
 
 class ScriptedModule(nn.Module):
-    """A module whose methods were compiled from a TorchScript graph.
-
-    Attributes:
-        _hookscope_class: the class that it was made from, with its package.
-        _hookscope_source: the line of its ``forward`` in the original code; empty if not known.
-        _hookscope_signatures: the arguments of each method.
-        _hookscope_methods: the methods as functions.
-        _hookscope_method: the method that a call runs.
-        _hookscope_frozen: it had no submodules, and has operators as submodules instead.
-        _hookscope_placement: the device of its model.
-    """
+    """A module whose methods were compiled from a TorchScript graph."""
 
     _hookscope_class: str = ""
     _hookscope_source: str = ""
@@ -85,14 +75,7 @@ def build_module(
     home: torch.device = CPU,
     archive: ScriptArchive | None = None,
 ) -> ScriptedModule:
-    """Return an ordinary module that is equivalent to ``root`` and shares its tensors.
-
-    Args:
-        root: the ``torch._C`` object of a scripted or traced module.
-        home: the device of a live module.
-        archive: the file it was loaded from, for values that PyTorch cannot convert to Python; None
-            for a live module. The parameters of a live module stay the same tensors.
-    """
+    """Return an ordinary module that is equivalent to ``root`` and shares its tensors."""
     return ModuleBuilder(archive).build(root, home)
 
 

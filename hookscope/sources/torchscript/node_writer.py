@@ -61,19 +61,7 @@ class SymbolTable(Protocol):
 
 
 class NodeWriter:
-    """Writes the nodes of one method as expressions.
-
-    Args:
-        symbols: the classes and functions that nodes refer to.
-        location: the name of the method in messages: ``BasicBlock.forward``.
-        operator_modules: makes modules of operators, for a model without submodules; None to call
-            operators directly.
-
-    Attributes:
-        names: the globals that the expressions need.
-        tensors: constant tensors, by the number of their value.
-        has_devices: whether an expression has a device or a tensor, which move with the model.
-    """
+    """Writes the nodes of one method as expressions."""
 
     def __init__(
         self, symbols: SymbolTable, location: str, operator_modules: OperatorModules | None

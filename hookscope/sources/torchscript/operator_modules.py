@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 
 class OperatorModule(nn.Module):
-    """One operator of a graph.
-
-    Args:
-        operator: the function of the operator.
-        weights: weights by their position in the operator's arguments, with the argument's name.
-        shared: parameters made before; a tensor that two operators use is one parameter.
-    """
+    """One operator of a graph."""
 
     def __init__(
         self,

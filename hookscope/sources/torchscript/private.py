@@ -39,10 +39,8 @@ _CHANGES_CONTAINER = re.compile(r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)")
 
 
 def open_archive(path: str, device: torch.device) -> ScriptObject:
-    """Load an archive's root module onto ``device`` without the wrappers ``torch.jit.load`` makes.
-
-    Raises:
-        RuntimeError: PyTorch cannot read it.
+    """Load an archive's root module onto ``device`` without the wrappers ``torch.jit.load``
+    makes.
     """
     return _C.import_ir_module(_C.CompilationUnit(), path, device, {}, False)
 
@@ -83,12 +81,7 @@ def buffers(module: ScriptObject) -> dict[str, Tensor]:
 
 
 def attribute(module: ScriptObject, name: str) -> Any:
-    """Return an attribute as a Python object.
-
-    Raises:
-        AttributeError: there is no such attribute.
-        RuntimeError: it cannot be converted, as a member of an unknown enum.
-    """
+    """Return an attribute as a Python object."""
     return module.getattr(name)
 
 
@@ -370,11 +363,7 @@ def inferred_type(value: Any) -> Type | None:
 
 
 def convert_value(value: Any, static: Type) -> Any:
-    """Return the value converted to the type by PyTorch.
-
-    Raises:
-        RuntimeError: it cannot be converted.
-    """
+    """Return the value converted to the type by PyTorch."""
     try:
         return _converter(static)(value)
     except (OverflowError, UnicodeError) as error:

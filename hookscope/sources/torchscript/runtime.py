@@ -83,9 +83,6 @@ def is_instance(
 
     A TorchScript value has a type. That of a Python list or dict is the static type. If that is
     ``Any``, it follows from its items and ``known``, the types of the program.
-
-    Raises:
-        TypeError: the value may have several types, with different results.
     """
     plain = _plain(value)
     possible = possible_types(value, static, known) if plain is None else [plain]
@@ -163,10 +160,6 @@ class DevicePlacement:
     A traced graph has the device of tracing as a constant, and would always create tensors there.
     Here that constant means the device of the parameters. All modules of a model share one object.
     A deep copy of it refers to the copy of the model.
-
-    Args:
-        home: the device that the model was saved on.
-        model: its first parameter or buffer has the current device.
     """
 
     def __init__(self, home: torch.device, model: nn.Module) -> None:

@@ -56,11 +56,7 @@ class TensorRecord:
 
 
 class ScriptArchive:
-    """A TorchScript file, opened for reading.
-
-    Raises:
-        LookupError, ValueError, pickle.UnpicklingError: it is damaged.
-    """
+    """A TorchScript file, opened for reading."""
 
     def __init__(self, path: str) -> None:
         self._zip = zipfile.ZipFile(path)
@@ -146,9 +142,6 @@ def read_code(path: str) -> bytes:
 
     The records are read by the reader that opens archives, because Python's may see others in a
     crafted file.
-
-    Raises:
-        RuntimeError: PyTorch cannot read it.
     """
     reader = ArchiveReader(path)
     names = [name for name in reader.get_all_records() if name.startswith("code/")]

@@ -22,9 +22,6 @@ class ScriptedTwin:
     Parameters are the same tensors. The mode, the buffers, and attributes that are numbers, strings
     or tensors are synchronised before and after each call, from the side that has changed them.
     Lists, dicts and objects are separate.
-
-    Args:
-        live: a scripted or traced module.
     """
 
     def __init__(self, live: torch.jit.ScriptModule) -> None:

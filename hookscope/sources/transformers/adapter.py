@@ -39,16 +39,6 @@ def attach_adapter(module: nn.Module, folder: str, seed: int, *, meta: bool) -> 
     """Replace the layers that an adapter changes by those of peft; the others stay as they are.
 
     Whether a parameter requires a gradient stays as it was. Those of the adapter do.
-
-    Args:
-        module: a model of transformers.
-        folder: that of the adapter.
-        seed: of what peft draws before it reads the values.
-        meta: attach the layers without values.
-
-    Raises:
-        WeightsError: the adapter does not fit the model.
-        WeightsFileError: its values cannot be read, or some are missing.
     """
     trained = {id(p) for p in module.parameters() if p.requires_grad}
     before = {id(p) for p in module.parameters()}

@@ -18,15 +18,7 @@ log = logging.getLogger("hookscope")
 
 
 def load_configuration(path: Path, model_args: dict[str, Any]) -> Any:
-    """Return the configuration at ``path`` as an instance of its class in transformers.
-
-    Args:
-        path: a JSON file.
-        model_args: values that override those of the file, as in ``--model-arg``.
-
-    Raises:
-        ModelError: it is not a configuration, needs code of its own, or a value is wrong.
-    """
+    """Return the configuration at ``path`` as an instance of its class in transformers."""
     content = _read(path)
     model_type = content.get("model_type")
     if not isinstance(model_type, str):

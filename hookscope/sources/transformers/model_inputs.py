@@ -37,11 +37,7 @@ class ModelInputs:
         self._name = type(module).__name__
 
     def example(self) -> dict[str, Tensor]:
-        """Return keyword arguments for one call, drawn from torch's global generator.
-
-        Raises:
-            InputError: the contents of its main input are not known.
-        """
+        """Return keyword arguments for one call, drawn from torch's global generator."""
         names = [self.main]
         has_image_token = any(
             hasattr(self.config, name) for name in ("image_token_id", "image_token_index")

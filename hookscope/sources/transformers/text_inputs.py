@@ -53,9 +53,6 @@ def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
 
     A model of transformers, and one with a parameter ``input_ids``, gets its arguments by name;
     any other the ids alone.
-
-    Raises:
-        InputError: there is no tokenizer in it.
     """
     try:
         if Path(path).is_dir():

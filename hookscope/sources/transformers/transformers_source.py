@@ -55,14 +55,7 @@ _CONFIGURATIONS = ("*.json", "*.txt", "*.model", "*.jinja")  # and vocabularies,
 
 @dataclass(frozen=True)
 class _ModelFiles:
-    """The files of a model.
-
-    Attributes:
-        folder: its folder.
-        config: its configuration.
-        weights: its weights in that folder; None without weights.
-        weights_name: the name of these weights in metadata.
-    """
+    """The files of a model."""
 
     folder: Path
     config: Path

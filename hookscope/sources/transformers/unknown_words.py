@@ -12,11 +12,7 @@ _MOST = 5  # words that are named; the rows of a data set come one by one
 
 
 class UnknownWords:
-    """Warns of the words in texts that become a tokenizer's token for unknown words, once each.
-
-    Args:
-        tokenizer: one of transformers.
-    """
+    """Warns of the words in texts that become a tokenizer's token for unknown words, once each."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

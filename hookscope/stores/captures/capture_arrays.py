@@ -63,12 +63,7 @@ class CaptureArrays(CaptureFile):
 
 
 def open_source(source: str | os.PathLike[str] | InMemory) -> CaptureFile:
-    """Open the file of a capture, or return a capture in memory for reading.
-
-    Raises:
-        ResultsFileError: the file is missing, damaged, or not written by hookscope.
-        RequestError: ``source`` is neither a file nor a capture.
-    """
+    """Open the file of a capture, or return a capture in memory for reading."""
     if isinstance(source, InMemory):
         return source.reader()
     if isinstance(source, str | os.PathLike):

@@ -23,15 +23,7 @@ _BLOCK = 1 << 24  # bytes that are copied at a time
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """A tensor of a file, or a slice of it.
-
-    Attributes:
-        key: the tensor's key, followed by the slice.
-        dtype: in the new file; in a safetensors file the recorded dtype.
-        shape: in the new file.
-        source: the tensor's key.
-        index: the slice.
-    """
+    """A tensor of a file, or a slice of it."""
 
     key: str
     dtype: np.dtype[Any] | str
@@ -43,16 +35,7 @@ class TensorSlice:
 def choose_slices(
     capture: CaptureFile, selectors: Sequence[str], ending: str
 ) -> tuple[TensorSlice, ...]:
-    """Return the selected tensors and slices of a file.
-
-    Args:
-        capture: the file.
-        selectors: layers, keys or globs of either, each followed by a slice or not; empty for all.
-        ending: of the file to be written.
-
-    Raises:
-        RequestError: a selector matches nothing, or the format does not support the selection.
-    """
+    """Return the selected tensors and slices of a file."""
     keys = [record.key for record in capture.records]
     if selectors:
         chosen = choose_keys(selectors, keys, capture.path)

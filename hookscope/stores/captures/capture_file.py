@@ -52,13 +52,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a capture's file.
-
-    Attributes:
-        info: records and metadata, as ``Recording.to_info`` returns them.
-        tensors: where each tensor is stored, by key.
-        pairs: keys of complex tensors that are stored as pairs of reals.
-    """
+    """The header of a capture's file."""
 
     info: dict[str, Any]
     tensors: dict[str, StoredTensor]
@@ -66,12 +60,7 @@ class Header:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Return the header of a file that hookscope wrote, whatever the size of its tensors.
-
-    Raises:
-        ResultsFileError: the file is missing, not a complete safetensors file, not written by
-            hookscope, or part of a features folder, or its metadata is damaged.
-    """
+    """Return the header of a file that hookscope wrote, whatever the size of its tensors."""
     try:
         # safe_open checks that the header is consistent and fits the file's length.
         with safetensors.safe_open(path, framework="numpy"):
@@ -290,9 +279,5 @@ def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestErr
 
 
 def open_capture(path: str | os.PathLike[str]) -> CaptureFile:
-    """Open the file of a capture; only its header is read.
-
-    Raises:
-        ResultsFileError: the file is missing, damaged, or not written by hookscope.
-    """
+    """Open the file of a capture; only its header is read."""
     return CaptureFile(path)

@@ -174,10 +174,6 @@ class InputTable(Sequence[dict[str, Any]]):
     The entry of a file has ``row``, ``path``, ``bytes`` and ``sha256``, that of an item of a
     Dataset ``row`` and ``item``, its number there. Either may have further columns. The entry of a
     skipped input has ``skipped``.
-
-    Args:
-        location: the folder.
-        rows: number of rows.
     """
 
     def __init__(self, location: Location, rows: int) -> None:

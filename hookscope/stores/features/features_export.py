@@ -33,11 +33,7 @@ RowProgress = Callable[[int], None]
 def write_numpy(
     features: Features, chosen: Sequence[LazyRows], path: Path, progress: RowProgress, ending: str
 ) -> None:
-    """Write the rows of each key as one array: several as ``.npz``, one as ``.npy``.
-
-    Raises:
-        RequestError: there are several keys for a ``.npy`` file.
-    """
+    """Write the rows of each key as one array: several as ``.npz``, one as ``.npy``."""
     check_single([rows.key for rows in chosen], ending, "keys")
     entries = (
         ArrayEntry(rows.key, rows.dtype, rows.shape, _values(rows, progress)) for rows in chosen
@@ -84,10 +80,6 @@ def write_parquet(
     """Write the rows of each key as a column of lists of one length, in row-major order.
 
     The metadata of a column has the shape of a row. bfloat16 becomes float32.
-
-    Raises:
-        EnvironmentFault: pyarrow is not installed.
-        RequestError: Parquet does not support a dtype, or a row has no values.
     """
     with require_pyarrow():
         import pyarrow as arrow

@@ -68,15 +68,8 @@ def slice_key(key: str, first: int, last: int) -> str:
 
 
 def read_json(location: Location, name: str, *, old: bool = False) -> Any:
-    """Return the content of a JSON file of the folder without its checksum; None if it is missing.
-
-    Args:
-        location: the folder.
-        name: of the file.
-        old: accept a file without a checksum, as written before schema 2.
-
-    Raises:
-        ResultsFileError: it cannot be read, is not JSON, or its checksum does not match its bytes.
+    """Return the content of a JSON file of the folder without its checksum; None if it is
+    missing.
     """
     if location.size(name) is None:
         return None
@@ -151,12 +144,7 @@ def _crc32(location: Location, name: str) -> str:
 
 
 def check_folder(location: Location, *, resume: bool, force: bool) -> None:
-    """Check that results can be written to a folder.
-
-    Raises:
-        RequestError: it cannot be made or written to, has files that hookscope did not write, or
-            has results, finished or not, and neither ``resume`` nor ``force`` is given.
-    """
+    """Check that results can be written to a folder."""
     if resume and force:
         raise RequestError(
             "--resume and --force cannot be used together.",

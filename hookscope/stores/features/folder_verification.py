@@ -71,13 +71,7 @@ class Verification(Result):
 
 
 def verify_folder(location: Location, manifest: Manifest, progress: Progress) -> Verification:
-    """Compare every file of a finished folder with its manifest.
-
-    Args:
-        location: the folder.
-        manifest: its manifest.
-        progress: called with the number of shards done and of all shards.
-    """
+    """Compare every file of a finished folder with its manifest."""
     shards = manifest["shards"]
     damages: list[Damage] = []
     stored: dict[str, tuple[str, int]] = {}
@@ -156,14 +150,7 @@ def _shard_problem(
 def _index_problems(
     location: Location, stored: dict[str, tuple[str, int]], readable: bool, old: bool
 ) -> Iterator[str]:
-    """How the index differs from the shards.
-
-    Args:
-        location: the folder.
-        stored: file and size of each tensor.
-        readable: whether all shards could be read.
-        old: whether the index was written without a checksum.
-    """
+    """How the index differs from the shards."""
     try:
         index = read_json(location, INDEX, old=old)
         files = {} if index is None else dict(index["weight_map"])

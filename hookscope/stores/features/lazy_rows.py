@@ -135,13 +135,7 @@ class LazyRows:
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """What to read, and how to index the result.
-
-    Attributes:
-        rows: indices of rows, ascending, each once.
-        inner: a slice for each other dimension.
-        local: the index into what was read.
-    """
+    """What to read, and how to index the result."""
 
     rows: NDArray[np.intp]
     inner: tuple[slice, ...]
@@ -150,9 +144,6 @@ class IndexPlan:
 
 def plan_index(index: Any, shape: tuple[int, ...]) -> IndexPlan:
     """Split an index into an array of ``shape`` into what to read and an index into that.
-
-    Raises:
-        IndexError, ValueError, TypeError: numpy would not accept the index either.
 
     Example:
         >>> plan = plan_index((slice(None, None, -2), 3), (5, 8))

@@ -34,11 +34,7 @@ class Location:
         return type(self), (self.address,)  # a copy in another process has its own scratch folder
 
     def check_writable(self) -> None:
-        """Check that files can be written to the folder. The first file creates it.
-
-        Raises:
-            RequestError: it is a file, or cannot be made or written to.
-        """
+        """Check that files can be written to the folder. The first file creates it."""
         parents = (self._root, *self._root.absolute().parents)
         existing = next(path for path in parents if os.path.lexists(path))
         if not existing.is_dir():
@@ -65,29 +61,16 @@ class Location:
         return path
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if there is none.
-
-        Raises:
-            ResultsFileError: the name, or a link, is outside the folder.
-        """
+        """Bytes of a file; None if there is none."""
         path = self._checked(self._root / name, name)
         return path.stat().st_size if path.is_file() else None
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file for reading.
-
-        Raises:
-            ResultsFileError: the name, or a link, is outside the folder.
-        """
+        """Open a file for reading."""
         return self._checked(self._root / name, name).open("rb")
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file as a whole.
-
-        Raises:
-            ResultsFileError: its folder is a link to a folder outside this one.
-            StoreError: it cannot be written.
-        """
+        """Write a file as a whole."""
         path = self._root / name
         self._checked(path.parent, name)
         scratch = path.with_name(f".{path.name}.part")
@@ -222,12 +205,7 @@ def write_error(what: str, error: OSError) -> StoreError:
 
 
 def parse_location(address: str | os.PathLike[str]) -> Location:
-    """Return the folder that ``address`` names.
-
-    Raises:
-        EnvironmentFault: a package that the address needs is not installed.
-        RequestError: the address is invalid.
-    """
+    """Return the folder that ``address`` names."""
     text = os.fspath(address)
     if text.startswith("file://"):
         text = path_of_file_address(text)

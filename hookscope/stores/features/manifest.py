@@ -92,21 +92,7 @@ def lines_crc32(lines: Iterable[bytes]) -> str:
 
 
 def finish_run(location: Location, plan: Plan, coverage: Coverage, gather: Gather) -> Manifest:
-    """Write manifest, index and table of inputs from the entries of the finished shards.
-
-    Args:
-        location: the folder of results.
-        plan: the plan of the run.
-        coverage: which modules ran.
-        gather: takes the entries of the finished shards; returns the manifest's entries of the
-            files with the results, the file of each tensor, and the bytes of all tensors.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        StoreError: entries of shards are missing, or a file cannot be written.
-    """
+    """Write manifest, index and table of inputs from the entries of the finished shards."""
     shards, files, size = gather(location, _write_inputs(location))
     if (known := sum(shard["rows"] for shard in shards)) != plan["rows"]:
         raise StoreError(
@@ -152,13 +138,7 @@ def _write_inputs(location: Location) -> list[RowFile]:
 
 
 def read_manifest(location: Location) -> Manifest:
-    """Return the manifest of a finished folder.
-
-    Raises:
-        RequestError: there is no such folder, or no features in it.
-        ResultsFileError: the manifest is damaged.
-        StoreError: its run is not finished.
-    """
+    """Return the manifest of a finished folder."""
     if ADDRESS not in location.address and not os.path.isdir(location.address):
         exists = os.path.exists(location.address)
         parent = os.path.dirname(location.address) or "."

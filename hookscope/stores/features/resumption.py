@@ -54,18 +54,6 @@ def start_run(location: Location, plan: Plan) -> set[str]:
 
     If the manifest of an earlier run is damaged, the copy in the index is used. Without a copy the
     run of the shards is unknown: all rows are done again, with a warning.
-
-    Args:
-        location: the folder of results.
-        plan: everything that the bytes of the results depend on, as plain values.
-
-    Returns:
-        The names of the shards that are finished and intact.
-
-    Raises:
-        RequestError: the plan of an earlier run differs; names the difference.
-        ResultsFileError: its manifest has a schema that this version does not read.
-        StoreError: the folder cannot be written.
     """
     plain = json.loads(strict_json.dumps(plan, surrogates=True))
     remove_partial_files(location)

@@ -40,15 +40,7 @@ _METADATA = "__metadata__"  # a name that no tensor can have
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor to be written.
-
-    Attributes:
-        key: its key.
-        format: the format's name of its dtype.
-        shape: its shape.
-        record: its record in the metadata, without statistics.
-        pieces: returns its bits in row-major order.
-    """
+    """A tensor to be written."""
 
     key: str
     format: str

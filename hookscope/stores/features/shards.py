@@ -23,18 +23,7 @@ MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
 
 
 class OpenShard:
-    """One shard whose header has been read.
-
-    Args:
-        location: the folder.
-        entry: the manifest's entry of the shard.
-
-    Attributes:
-        tensors: where each tensor is stored, by its name in the file.
-
-    Raises:
-        ResultsFileError: it is missing, has another size, or is not a safetensors file.
-    """
+    """One shard whose header has been read."""
 
     def __init__(self, location: Location, entry: ShardEntry) -> None:
         self.first, self.rows = int(entry["first"]), int(entry["rows"])
@@ -65,15 +54,7 @@ class OpenShard:
         return self._slice_key(key) in self.tensors
 
     def stored_tensor(self, key: str, shape: Sequence[int]) -> StoredTensor:
-        """Return where the rows of ``key`` are stored.
-
-        Args:
-            key: the tensor.
-            shape: of one row.
-
-        Raises:
-            ResultsFileError: it has no such rows, or numpy cannot represent their dtype.
-        """
+        """Return where the rows of ``key`` are stored."""
         stored = self.tensors.get(self._slice_key(key))
         if stored is None or stored.shape != (self.rows, *shape):
             name = self._slice_key(key)
@@ -88,13 +69,7 @@ class OpenShard:
     def read(
         self, stored: StoredTensor, rows: NDArray[np.intp], inner: tuple[slice, ...]
     ) -> NDArray[Any]:
-        """Return the bits of a part of some rows, through a memory map if the file is on a disk.
-
-        Args:
-            stored: where the tensor is stored.
-            rows: counted from the shard's first row, ascending, each once.
-            inner: a slice for each other dimension.
-        """
+        """Return the bits of a part of some rows, through a memory map if the file is on a disk."""
         raw = np.dtype(RAW[stored.dtype])
         count = int(np.prod(stored.shape, dtype=object))
         if self._map is None or not count:
@@ -138,13 +113,7 @@ class OpenShard:
 
 
 class Shards:
-    """All shards of a folder. A shard is opened when one of its rows is read.
-
-    Args:
-        location: the folder.
-        entries: the manifest's entries of the shards, in order.
-        sums: check the CRC-32 of a shard before its first row is read.
-    """
+    """All shards of a folder. A shard is opened when one of its rows is read."""
 
     def __init__(
         self, location: Location, entries: Sequence[ShardEntry], sums: bool = False
@@ -169,16 +138,7 @@ class Shards:
         inner: tuple[slice, ...],
         mapped: bool = True,
     ) -> NDArray[Any]:
-        """Return the bits of a part of some rows.
-
-        Args:
-            key: the tensor.
-            shape: of one row.
-            rows: ascending, each once.
-            inner: a slice for each other dimension.
-            mapped: use memory maps if possible. The system counts mapped pages that were read as
-                memory of this process until it needs the memory.
-        """
+        """Return the bits of a part of some rows."""
         dtype = self.open(0).stored_tensor(key, shape).dtype
         lengths = [len(range(n)[s]) for n, s in zip(shape, inner, strict=True)]
         values = np.empty((rows.size, *lengths), RAW[dtype])

@@ -23,10 +23,6 @@ def join_spans(offsets: Iterable[Span], names: Iterable[str]) -> str:
 
     A name that looks like a span, or has spaces, is replaced by an empty span.
 
-    Args:
-        offsets: the first character of each token, and the one after its last.
-        names: of the tokens in the vocabulary.
-
     Example:
         >>> join_spans([(0, 0), (0, 3), (4, 11)], ["[CLS]", "the", "capital"])
         '[CLS] 0-3 4-11'

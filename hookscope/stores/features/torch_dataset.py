@@ -31,11 +31,7 @@ def to_tensor(bits: NDArray[Any], dtype: str) -> Tensor:
 
 
 class TensorRows:
-    """All rows of one key. An index reads only the rows it selects, and returns a tensor.
-
-    Args:
-        rows: the ``LazyRows`` of the key.
-    """
+    """All rows of one key. An index reads only the rows it selects, and returns a tensor."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -58,12 +54,7 @@ class TensorRows:
 
 
 class RowsDataset(Dataset[Any]):
-    """The rows of one key. An item is a tensor, or a pair of a tensor and its input's path.
-
-    Args:
-        rows: the ``LazyRows`` of the key.
-        inputs: the table of inputs, for the paths; None to leave them out.
-    """
+    """The rows of one key. An item is a tensor, or a pair of a tensor and its input's path."""
 
     def __init__(self, rows: Any, inputs: Sequence[dict[str, Any]] | None) -> None:
         self._rows = TensorRows(rows)

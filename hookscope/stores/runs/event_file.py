@@ -19,26 +19,14 @@ _MASK = 0xA282EAD8
 
 
 def write_version(file: BinaryIO, wall_time: float) -> None:
-    """Write the first event of a file.
-
-    Args:
-        file: the file.
-        wall_time: seconds since 1970.
-    """
+    """Write the first event of a file."""
     _write_record(file, _double(1, wall_time) + _bytes(3, b"brain.Event:2"))
 
 
 def write_scalars(
     file: BinaryIO, wall_time: float, step: int, scalars: Iterable[tuple[bytes, float]]
 ) -> None:
-    """Write the scalars of one step, each with its tag in UTF-8, as one event.
-
-    Args:
-        file: the file.
-        wall_time: seconds since 1970.
-        step: number of the step, from 0.
-        scalars: tags and values; a value is stored as float32.
-    """
+    """Write the scalars of one step, each with its tag in UTF-8, as one event."""
     values = b"".join(
         _bytes(1, _bytes(1, tag) + b"\x15" + struct.pack("<f", value)) for tag, value in scalars
     )

@@ -130,11 +130,7 @@ class RankRuns(TrainingRun):
 
 
 def open_run(path: str | os.PathLike[str]) -> TrainingRun:
-    """Return the run in a folder: of one process, or of all ranks.
-
-    Raises:
-        ResultsFileError: it is not the folder of a run, or it is damaged.
-    """
+    """Return the run in a folder: of one process, or of all ranks."""
     return RankRuns(path) if rank_folders(path) else TrainingRun(path)
 
 

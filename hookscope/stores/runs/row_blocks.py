@@ -38,15 +38,7 @@ _ATTEMPTS = 20  # to read files that are being merged
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Consecutive rows of a table.
-
-    Attributes:
-        steps: int64, shape (R,): the step of each row.
-        times: float64, shape (R,): seconds since the run began.
-        series: int32, shape (C,): the numbers of the series.
-        values: float32, shape (R, C). Undefined where there is no value.
-        present: bool, shape (R, C): whether there is a value.
-    """
+    """Consecutive rows of a table."""
 
     steps: NDArray[np.int64]
     times: NDArray[np.float64]
@@ -137,11 +129,7 @@ class BlockFile:
         return self.last - self.first + 1
 
     def write(self, block: RowBlock) -> None:
-        """Write the file as a whole.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Write the file as a whole."""
         tensors: dict[str, NDArray[Any]] = {
             "step": block.steps,
             "time": block.times,
@@ -154,12 +142,7 @@ class BlockFile:
             save_file(tensors, scratch, {"hookscope": f'{{"table": "{self.table}"}}'})
 
     def read(self) -> RowBlock:
-        """Read the file.
-
-        Raises:
-            FileNotFoundError: it has been merged into another one meanwhile.
-            ResultsFileError: it is damaged.
-        """
+        """Read the file."""
         try:
             tensors = load_file(self.path)
             for name, dtype in _DTYPES.items():
@@ -193,11 +176,7 @@ class BlockFile:
 
 
 def block_files(folder: str | os.PathLike[str], table: str) -> list[BlockFile]:
-    """Return the files of a table in the order of their rows, without those in a merged one.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Return the files of a table in the order of their rows, without those in a merged one."""
     folder = Path(folder)
     matches = [match for name in os.listdir(folder) if (match := _NAME.fullmatch(name))]
     files = [
@@ -214,11 +193,7 @@ def block_files(folder: str | os.PathLike[str], table: str) -> list[BlockFile]:
 
 
 def read_blocks(folder: str | os.PathLike[str], table: str) -> Iterator[RowBlock]:
-    """Yield the rows of a table file by file, also while another process writes and merges them.
-
-    Raises:
-        ResultsFileError: a file is damaged, or the folder cannot be read.
-    """
+    """Yield the rows of a table file by file, also while another process writes and merges them."""
     row = 0  # the first one that was not yielded
     for _ in range(_ATTEMPTS):
         try:

@@ -66,19 +66,8 @@ class _Part:
 def export_run(
     run: TrainingRun, output: Path, layers: Sequence[str], progress: Progress | None = None
 ) -> ExportedRun:
-    """Write the numbers of a run: as ``.csv``, as ``.parquet``, or into a folder for TensorBoard.
-
-    Args:
-        run: the run.
-        output: the file, or the folder of the event file.
-        layers: layers, keys or globs of either; none means all.
-        progress: called with the number of rows done and their total.
-
-    Raises:
-        LayerError: a pattern matches nothing.
-        ResultsFileError: a file of the run is damaged.
-        StoreError: the file cannot be written. An existing file is then unchanged.
-        EnvironmentFault: pyarrow, which Parquet needs, is not installed.
+    """Write the numbers of a run: as ``.csv``, as ``.parquet``, or into a folder for
+    TensorBoard.
     """
     chosen = set(choose_series(layers, run.names, run.folder))
     series: set[Series] = set()

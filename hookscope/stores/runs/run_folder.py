@@ -26,17 +26,6 @@ def create_run_folder(
 
     Under torchrun it is the folder of this rank, ``rank0`` and so on. All ranks of a launch find
     the same folder without exchanging a message: its first rank writes what identifies the launch.
-
-    Args:
-        script: name of the script or the module.
-        output: the folder that the user named; None for a new one in ``runs``.
-        environ: variables of the process; those of torchrun are read.
-        start: the folder that a relative ``output``, and ``runs``, are in; that of the process if
-            empty, which the script may have changed.
-
-    Raises:
-        RequestError: the folder that the user named has files.
-        StoreError: it cannot be created.
     """
     check_run_folder(output, environ)
     launch = launch_in(environ)

@@ -72,10 +72,7 @@ class RunInfo(_LaterInfo):
     """The content of ``run.json``.
 
     ``every`` is the distance of sampled steps, or None for the default schedule. ``started`` is a
-    time in UTC, in ISO 8601. ``seconds`` is the duration so far, ``steps`` the number of steps so
-    far; a step that had begun when the script ended is counted. ``loss`` says whether the loss of
-    a step is the mean or the sum of those of its backward passes. ``incomplete`` says why a part of
-    the record is missing; it is empty if nothing is.
+    time in UTC, in ISO 8601.
     """
 
     schema: int
@@ -98,19 +95,7 @@ class RunInfo(_LaterInfo):
 
 
 class RunEvent(NamedTuple):
-    """What a script was stopped at, a line of ``events.jsonl``.
-
-    Attributes:
-        step: number of the step, from 0.
-        kind: what was found, as ``--stop-on`` names it: ``nan``, ``inf``, ``spike``, ``dead`` or
-            ``vanishing``.
-        phase: ``forward``, ``backward`` or ``optimizer``.
-        model: name of the model.
-        layer: dotted name of the module; empty if it belongs to none.
-        call: number of the module's call within the step, from 1; 0 if it is not known.
-        message: one sentence.
-        file: name of the capture that was written, relative to the folder; or empty.
-    """
+    """What a script was stopped at, a line of ``events.jsonl``."""
 
     step: int
     kind: str
@@ -135,20 +120,12 @@ def place_of(event: RunEvent, info: RunInfo) -> str:
 
 
 def write_info(folder: Path, info: RunInfo) -> None:
-    """Replace ``run.json``.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Replace ``run.json``."""
     write_text(folder / RUN_FILE, json.dumps(info, indent=1))
 
 
 def read_info(folder: Path) -> RunInfo:
-    """Read ``run.json``.
-
-    Raises:
-        ResultsFileError: it is missing or damaged, or written by a newer version.
-    """
+    """Read ``run.json``."""
     path = folder / RUN_FILE
     try:
         content = json.loads(path.read_bytes())
@@ -174,10 +151,8 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def read_lines(path: Path, kind: Any) -> list[Any]:
-    """Return the lines of a JSON-lines file as tuples of ``kind``; an unfinished last line is left.
-
-    Raises:
-        ResultsFileError: a line is damaged.
+    """Return the lines of a JSON-lines file as tuples of ``kind``; an unfinished last line is
+    left.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is unfinished

@@ -19,20 +19,7 @@ from hookscope.stores.runs.training_run import TrainingRun
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One run of a list.
-
-    Attributes:
-        name: of its folder.
-        script: the script with its arguments.
-        status: as in ``run.json``; empty if the run cannot be read.
-        steps: number of steps.
-        seconds: duration.
-        started: time in UTC, in ISO 8601.
-        first_loss: the loss of the first step; None if none was seen.
-        last_loss: that of the last step.
-        least_loss: the least that is finite.
-        error: why the run cannot be read; else empty.
-    """
+    """One run of a list."""
 
     name: str
     script: str = ""

@@ -11,11 +11,7 @@ from hookscope.files.output_path import RUN_FILE
 
 
 def check_run_folder(output: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
-    """Check that the folder that the user named is not in use; under torchrun that of the rank.
-
-    Raises:
-        RequestError: it has files.
-    """
+    """Check that the folder that the user named is not in use; under torchrun that of the rank."""
     if output is None:
         return
     folder = Path(output)

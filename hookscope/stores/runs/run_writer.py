@@ -34,11 +34,7 @@ MERGED_BYTES = 16 * 2**20  # files larger than this are not merged any more
 
 
 class WaitingRows:
-    """Rows of a table that are not written yet.
-
-    Attributes:
-        size: how many values they have.
-    """
+    """Rows of a table that are not written yet."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -73,17 +69,7 @@ class WaitingRows:
 
 
 class RunWriter:
-    """Writes one run folder.
-
-    Args:
-        folder: an existing empty folder.
-        info: what is known at the start. The caller changes it and calls ``write_run_info``.
-        warn: called once with a sentence if the record cannot be complete.
-        place: the folder as messages name it; the same if None.
-
-    Attributes:
-        failed: why writing ended; empty as long as it works.
-    """
+    """Writes one run folder."""
 
     def __init__(
         self,
@@ -111,14 +97,7 @@ class RunWriter:
     def add_row(
         self, table: str, step: int, seconds: float, values: Mapping[Series, float]
     ) -> None:
-        """Add a row; it is on the disk about a second later, when another row comes.
-
-        Args:
-            table: ``steps`` or ``layers``.
-            step: number of the step, from 0.
-            seconds: since the run began.
-            values: the numbers; others are missing in this row.
-        """
+        """Add a row; it is on the disk about a second later, when another row comes."""
         if not values or not self._writes():
             return
         rows = self._rows[table]

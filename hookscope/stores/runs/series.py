@@ -10,18 +10,7 @@ TABLES = (STEPS, LAYERS)
 
 
 class Series(NamedTuple):
-    """One measured quantity of one thing.
-
-    Attributes:
-        model: name of the model, such as ``ResNet``; of the optimizer for its own values; empty for
-            what belongs to the whole run.
-        key: what was measured. In the table ``layers`` these are keys of tensors as in a capture:
-            ``layer3.0.conv1/output``, ``layer3.0.conv1/output.grad``, ``conv1/weight``,
-            ``conv1/weight.grad``, ``conv1/weight.update``; or ``gradients`` for those of all
-            parameters of the model together. In the table ``steps``: ``loss``, ``step``, ``batch``,
-            ``loss_scale``, ``groups.0`` (a group of parameters of an optimizer).
-        measure: a name of ``MEASURES``.
-    """
+    """One measured quantity of one thing."""
 
     model: str
     key: str

@@ -14,15 +14,6 @@ from hookscope.stores.runs.series import Series
 def choose_series(patterns: Sequence[str], names: Sequence[Series], path: object) -> list[Series]:
     """Return the series whose layer or key one of ``patterns`` matches, in their order.
 
-    Args:
-        patterns: layers, keys or globs of either; with ``!`` before it one that excludes. None
-            means all.
-        names: the series to choose from.
-        path: the run folder, for error messages.
-
-    Raises:
-        LayerError: a pattern matches nothing, or cannot be parsed.
-
     Example:
         >>> names = [Series("Net", key, "norm") for key in ("a.b/weight", "a.c/weight", "fc/bias")]
         >>> [series.key for series in choose_series(["a.*", "!*.c"], names, "runs/train-1")]

@@ -36,9 +36,6 @@ class ExecutionOrder:
     A layer without an output, such as one that is called without hooks, has the place of the
     nearest module around it that has one.
 
-    Args:
-        series: all series of a run, those of outputs in execution order.
-
     Example:
         >>> order = ExecutionOrder([Series("net", f"{x}/output", "rms") for x in ("a.b", "a", ".")])
         >>> [order.place(Series("net", f"{x}/weight", "norm")) for x in ("a.b", "a.c", "d")]

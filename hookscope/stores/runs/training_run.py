@@ -30,13 +30,7 @@ from hookscope.stores.runs.series import LAYERS, STEPS, Series
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of one series over the steps.
-
-    Attributes:
-        series: what was measured.
-        steps: int64, shape (n,), ascending: the steps at which it was measured.
-        values: float32, shape (n,).
-    """
+    """The values of one series over the steps."""
 
     series: Series
     steps: NDArray[np.int64]
@@ -44,18 +38,7 @@ class Curve:
 
 
 class RunTable:
-    """One table of a run, in memory.
-
-    Args:
-        block: the rows.
-        names: all series of the run, by number.
-
-    Attributes:
-        steps: int64, shape (R,): the step of each row.
-        times: float64, shape (R,): seconds since the run began.
-        series: the series that have a value in some row, in the order in which they were first
-            measured: those of outputs in execution order.
-    """
+    """One table of a run, in memory."""
 
     def __init__(self, block: RowBlock, names: list[Series]) -> None:
         self.steps = block.steps
@@ -71,11 +54,7 @@ class RunTable:
         return series in self._columns
 
     def curve(self, series: Series) -> Curve:
-        """Return the values of a series at the steps where it has one.
-
-        Raises:
-            MissingKeyError: it is not in this table.
-        """
+        """Return the values of a series at the steps where it has one."""
         column = self._columns.get(series)
         if column is None:
             raise MissingKeyError(f"The run has no series {series.key} {series.measure}.")

@@ -53,16 +53,7 @@ Leaf = TypeVar("Leaf")
 
 @dataclass(frozen=True)
 class CheckpointPart(Generic[Leaf]):
-    """The tensors of a part of a checkpoint.
-
-    Attributes:
-        name: of the part; empty for all of a file that has one part.
-        tensors: by name.
-        metadata: plain values beside the tensors, as texts.
-        others: of each other part, the number of its tensors.
-        unread: the name of the class of each value in it that is neither a tensor nor plain data,
-            by keys with dots between them.
-    """
+    """The tensors of a part of a checkpoint."""
 
     name: str
     tensors: dict[str, Leaf]
@@ -79,18 +70,6 @@ def choose_part(
     decides: Callable[[Any], TypeGuard[Leaf]] | None = None,
 ) -> CheckpointPart[Leaf]:
     """Return the tensors of a part, or of the part with the weights if ``part`` is empty.
-
-    Args:
-        root: the content of a file, as plain data.
-        is_tensor: whether a value is a tensor.
-        part: the name of a part: keys with dots between them; ``all`` is the whole file.
-        path: the file, for messages.
-        decides: of which tensors the part with the weights has some, if the file has such; None
-            for any.
-
-    Raises:
-        RequestError: there is no such part, or there are several and none is named.
-        DamagedCheckpoint: values contain themselves, or are too many.
 
     Example:
         >>> checkpoint = {"epoch": 3, "model": {"fc.weight": b"12"}, "optimizer": {"0": b"3"}}

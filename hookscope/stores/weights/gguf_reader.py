@@ -89,11 +89,7 @@ _SHOWN = 4  # values of a list
 
 
 def read_gguf(path: str) -> StoredWeights:
-    """Return the tensors and metadata of a GGUF file; no values are read.
-
-    Raises:
-        WeightsFileError: the file cannot be read, or its header is damaged or does not fit it.
-    """
+    """Return the tensors and metadata of a GGUF file; no values are read."""
     try:
         with open(path, "rb") as file:
             return _read(path, _Header(file))

@@ -38,11 +38,7 @@ class _NotNumbers(ValueError):
 
 
 def read_npz(path: str) -> StoredWeights:
-    """Return the arrays of a ``.npz`` file; no values are read.
-
-    Raises:
-        WeightsFileError: the file is damaged, or has no array of numbers.
-    """
+    """Return the arrays of a ``.npz`` file; no values are read."""
     tensors, others = [], []
     left = _MOST_HEADERS
     try:
@@ -76,11 +72,7 @@ def read_npz(path: str) -> StoredWeights:
 
 
 def read_npy(path: str) -> StoredWeights:
-    """Return the array of a ``.npy`` file, whose name is that of the file; no values are read.
-
-    Raises:
-        WeightsFileError: the file is damaged, or its array has no numbers.
-    """
+    """Return the array of a ``.npy`` file, whose name is that of the file; no values are read."""
     name = os.path.basename(path).removesuffix(".npy")
     try:
         with open(path, "rb") as file:
@@ -113,11 +105,7 @@ def _entry(
 
 
 def _read_header(file: IO[bytes]) -> Header:
-    """Read the header of an array; the file is then at its values.
-
-    Raises:
-        ValueError: there is no valid header; ``_NotNumbers`` if the values are no numbers.
-    """
+    """Read the header of an array; the file is then at its values."""
     start = file.read(8)
     if not start.startswith(_MAGIC) or len(start) < 8:
         raise ValueError("it contains a record that is not an array")

@@ -58,13 +58,6 @@ _WITHOUT_WEIGHTS = (file_types.TEXT, file_types.EMPTY, file_types.UNKNOWN)
 def open_weights(text: str | os.PathLike[str]) -> WeightSet:
     """Open a file of weights, or a folder or an index of several; no values are read.
 
-    Args:
-        text: the path; after ``#``, the part of a checkpoint.
-
-    Raises:
-        RequestError: there is no such file, a folder has no weights, or there is no such part.
-        WeightsFileError: a file is damaged or has no weights.
-
     Example:
         >>> weights = open_weights("sample_models/digits.safetensors")
         >>> weights

@@ -11,9 +11,6 @@ from hookscope.stores.weights.open_weights import split_part
 def default_stem(text: str) -> str:
     """Return the name of an output without its suffix, by what the user typed.
 
-    Args:
-        text: a path; after ``#``, the part of a checkpoint.
-
     Example:
         >>> default_stem("runs/ckpt.pth"), default_stem("runs/ckpt.pth#ema")
         ('ckpt', 'ckpt.ema')

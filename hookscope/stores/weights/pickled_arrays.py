@@ -29,15 +29,7 @@ _LONGEST_CODE = 8  # characters of a dtype
 
 @dataclass(frozen=True, eq=False)
 class PlainArray:
-    """An array of numbers.
-
-    Attributes:
-        dtype: torch's name.
-        big_endian: whether the bytes of a number are in the order that few machines use.
-        shape: of the array.
-        column_major: whether the first index changes fastest in ``data``.
-        data: the values.
-    """
+    """An array of numbers."""
 
     dtype: str
     big_endian: bool
@@ -56,11 +48,7 @@ class PickledArray(OpaqueObject):
 
     @cached_property
     def content(self) -> PlainArray | None:
-        """The array; None if its values are no plain numbers, such as objects, texts or records.
-
-        Raises:
-            DamagedPickle: its bytes do not have the size of its shape.
-        """
+        """The array; None if its values are no plain numbers, such as objects, texts or records."""
         state = self.state
         if not isinstance(state, tuple) or len(state) != 5 or state[0] != _VERSION:
             return None
@@ -95,12 +83,7 @@ class ArrayBuilder:
         self._encoded: dict[int, tuple[str, bytes | None]] = {}
 
     def __call__(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Return what a call stands for; None for any other call.
-
-        Args:
-            name: the dotted name of the function.
-            arguments: what it would be called with.
-        """
+        """Return what a call stands for; None for any other call."""
         if _RECONSTRUCT.fullmatch(name) and arguments and arguments[0] == GlobalName(_ARRAY):
             return PickledArray(_ARRAY, arguments)
         if _FROM_BUFFER.fullmatch(name) and len(arguments) == 4:

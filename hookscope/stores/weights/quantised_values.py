@@ -26,12 +26,7 @@ class QuantisedValues:
 
     @cached_property
     def _dequantise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-        """What dequantises blocks; the bytes of a tensor are read without it.
-
-        Raises:
-            EnvironmentFault: the package ``gguf`` is missing.
-            WeightsFileError: it does not dequantise this type.
-        """
+        """What dequantises blocks; the bytes of a tensor are read without it."""
         location = self._location
         try:
             from gguf.constants import GGMLQuantizationType
@@ -67,11 +62,8 @@ class QuantisedValues:
         return dequantised
 
     def read(self, index: Index) -> NDArray[Any]:
-        """Return a new array of the values at ``index``; of the outermost dimension, only its part.
-
-        Raises:
-            IndexError: the index does not fit.
-            WeightsFileError: the file cannot be read.
+        """Return a new array of the values at ``index``; of the outermost dimension, only its
+        part.
         """
         shape = self._location.shape
         first = index[0] if index else ...
@@ -84,12 +76,7 @@ class QuantisedValues:
         return np.array(part[(0 if isinstance(first, int) else slice(None), *index[1:])])
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all values in row-major order.
-
-        Raises:
-            EnvironmentFault: the package ``gguf`` is missing.
-            WeightsFileError: the file cannot be read, or its type cannot be dequantised.
-        """
+        """Yield all values in row-major order."""
         return self._windows(0, prod(self._location.shape))
 
     def stored(self) -> Iterator[NDArray[np.uint8]]:

@@ -21,11 +21,7 @@ _PICKLES = ("data.pkl", "constants.pkl")
 
 
 def check_record_sizes(file: str | IO[bytes]) -> None:
-    """Raise DamagedArchive if a record of an archive is shorter than a tensor in it.
-
-    Args:
-        file: of ``torch.save`` or TorchScript. What is not a zip archive is left to its reader.
-    """
+    """Raise DamagedArchive if a record of an archive is shorter than a tensor in it."""
     if isinstance(file, str):
         with open(file, "rb") as opened:
             return check_record_sizes(opened)

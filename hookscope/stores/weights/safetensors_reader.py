@@ -22,11 +22,7 @@ _LONGEST_HEADER = 100_000_000  # bytes; safetensors rejects a longer one
 
 
 def read_safetensors(path: str) -> StoredWeights:
-    """Return what the header of a safetensors file describes; no values are read.
-
-    Raises:
-        WeightsFileError: the file cannot be read, or its header is damaged or does not fit it.
-    """
+    """Return what the header of a safetensors file describes; no values are read."""
     table, start, size = _table(path)
     metadata = table.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):

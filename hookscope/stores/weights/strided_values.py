@@ -37,12 +37,7 @@ _SMALL_SPAN = 1 << 16  # bytes that are read at once even if few of them are nee
 
 
 class StridedValues:
-    """The values of a tensor at a location.
-
-    Args:
-        location: of the tensor.
-        window: the bytes of a block, if values are stored in row-major order.
-    """
+    """The values of a tensor at a location."""
 
     def __init__(self, location: StridedLocation, window: int = WINDOW) -> None:
         self._location = location
@@ -55,12 +50,7 @@ class StridedValues:
         self._raw = _numpy_dtype(location)
 
     def read(self, index: Index) -> NDArray[Any]:
-        """Return a new array of the values at ``index``; only their part of the file is read.
-
-        Raises:
-            IndexError: the index does not fit.
-            WeightsFileError: the file cannot be read, or numpy has no dtype for the values.
-        """
+        """Return a new array of the values at ``index``; only their part of the file is read."""
         self._check_dtype()
         shape, strides, start = self._part(index)
         backwards = tuple(slice(None, None, -1 if step < 0 else None) for step in strides)
@@ -71,20 +61,12 @@ class StridedValues:
         return np.array(self._widened(out[backwards]))
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all values in row-major order; a block is valid until the next one.
-
-        Raises:
-            WeightsFileError: the file cannot be read, or numpy has no dtype for the values.
-        """
+        """Yield all values in row-major order; a block is valid until the next one."""
         self._check_dtype()
         return map(self._widened, self._raw_blocks())
 
     def stored(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield the bytes of all values in row-major order, little-endian.
-
-        Raises:
-            WeightsFileError: the file cannot be read.
-        """
+        """Yield the bytes of all values in row-major order, little-endian."""
         for block in self._raw_blocks():
             yield self._little_endian(block).view(np.uint8)
 

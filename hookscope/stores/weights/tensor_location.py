@@ -13,18 +13,7 @@ _MOST_ELEMENTS = 1 << 58  # numpy and torch count the bytes in 63 bits; a number
 
 @dataclass(frozen=True)
 class StridedLocation:
-    """Where the values of a tensor are stored.
-
-    Attributes:
-        path: the file.
-        offset: of its first element in bytes; from the start of ``record``, if there is one.
-        dtype: torch's name.
-        shape: of the tensor.
-        strides: in elements; None for values in row-major order without gaps.
-        record: the name of a compressed record of a zip archive; empty for bytes of the file.
-        big_endian: whether the bytes of a number are in the order that few machines use.
-        data: the bytes that the offset counts from, if a reader had to take them out of a pickle.
-    """
+    """Where the values of a tensor are stored."""
 
     path: str
     offset: int
@@ -110,15 +99,7 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class QuantisedLocation:
-    """Where the blocks of a quantised tensor are stored.
-
-    Attributes:
-        path: the file.
-        offset: of the first block in bytes.
-        shape: of the tensor.
-        type_number: of GGUF.
-        block: the number of elements and of bytes of a block.
-    """
+    """Where the blocks of a quantised tensor are stored."""
 
     path: str
     offset: int

@@ -61,16 +61,7 @@ _UNFIT = (TypeError, ValueError, LookupError, AttributeError)
 
 @dataclass(frozen=True)
 class StorageRecord:
-    """A storage of a file.
-
-    Attributes:
-        key: the name of its bytes in the file.
-        dtype: torch's name of the dtype of its elements; that of its class in torch, such as
-            ``torch.QInt8Storage``, if the values are not read.
-        offset: of its first element in the bytes, in elements.
-        numel: the number of its elements, as the pickle says.
-        itemsize: the size of an element in bytes.
-    """
+    """A storage of a file."""
 
     key: str
     dtype: str
@@ -94,10 +85,6 @@ class TorchUnpickler(PlainUnpickler):
     """Reads pickles of ``torch.save``: tensors are ``TensorRecord``s, and mappings are dicts.
 
     Arrays of numpy are ``PickledArray``s.
-
-    Attributes:
-        storages: the size of an element in bytes of each storage by key.
-        needed: the bytes that each storage must have, by key.
 
     Example:
         >>> import collections, io, pickle

@@ -81,16 +81,7 @@ class _TorchFile:
 
 
 def read_torch(path: str, part: str = "") -> StoredWeights:
-    """Return the tensors of a file of ``torch.save``; no values are read.
-
-    Args:
-        path: the file.
-        part: of a checkpoint, such as ``ema``; empty for its weights.
-
-    Raises:
-        RequestError: there is no such part, or there are several and none is named.
-        WeightsFileError: the file is damaged, or has no tensors that can be read.
-    """
+    """Return the tensors of a file of ``torch.save``; no values are read."""
     try:
         with open(path, "rb") as file:
             is_archive = file.read(2) == b"PK"

@@ -26,12 +26,7 @@ _LISTED = 3
 
 
 def find_files(path: str) -> WeightFiles:
-    """Return the files of weights that ``path`` stands for.
-
-    Raises:
-        RequestError: there is no such file, or a folder has no weights, or several.
-        WeightsFileError: an index is damaged, names files outside its folder, or files are missing.
-    """
+    """Return the files of weights that ``path`` stands for."""
     if not os.path.isdir(path):
         return check_weights_file(path)
     try:
@@ -68,10 +63,8 @@ def _may_be_read(path: str) -> bool:
 
 
 def _numbered_files(folder: str, names: Sequence[str]) -> WeightFiles | None:
-    """The files of a set that are numbered 1 to N; None if there are not exactly those of one set.
-
-    Raises:
-        WeightsFileError: some of them are missing.
+    """The files of a set that are numbered 1 to N; None if there are not exactly those of one
+    set.
     """
     found: dict[tuple[str, str, str], dict[int, str]] = {}
     for name in names:

@@ -48,13 +48,6 @@ class WeightHashes(Result):
 def hash_weights(weights: WeightSet, progress: Progress | None = None) -> WeightHashes:
     """Return both hashes of a set of weights; all values are read once.
 
-    Args:
-        weights: the set.
-        progress: called with the bytes that have been read and those of all tensors.
-
-    Raises:
-        WeightsFileError: a file cannot be read, or a dtype of it.
-
     Example:
         >>> from hookscope.stores.weights.open_weights import open_weights
         >>> hashes = hash_weights(open_weights("sample_models/digits.safetensors"))

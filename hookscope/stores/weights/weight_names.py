@@ -33,18 +33,7 @@ Names = dict[str, str]  # from the name in the file to the name in the model
 def resolve_names(
     stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
 ) -> tuple[Names, tuple[str, ...]]:
-    """Return the name in the model of each name in the file, and the wrapper prefixes removed.
-
-    Args:
-        stored: the names in the file.
-        own: the names of the model's tensors.
-        rename: prefixes and their replacements. A prefix consists of whole parts of a name. The
-            longest prefix of a name is replaced, with wrapper prefixes or else without them.
-        path: the file, for errors.
-
-    Raises:
-        WeightsFileError: no name has one of the prefixes, or two names become the same.
-    """
+    """Return the name in the model of each name in the file, and the wrapper prefixes removed."""
     plain, stripped = _strip_wrappers(list(stored), own)
     pairs = dict(sorted(rename, key=lambda pair: len(pair[0]), reverse=True))
     names: Names = {}

@@ -42,16 +42,7 @@ def check_count(path: str, count: int) -> None:
 
 @dataclass(frozen=True)
 class WeightTensor:
-    """A tensor in a file of weights.
-
-    Attributes:
-        name: as in the file, such as ``layer1.0.conv1.weight``.
-        dtype: torch's name, such as ``bfloat16``; of a quantised tensor of GGUF its own (``q4_k``).
-        shape: as torch has it, the outermost dimension first.
-        nbytes: as stored.
-        file: the path of the file that has it.
-        tied_to: the first tensor with the same storage, offset, shape and strides; else empty.
-    """
+    """A tensor in a file of weights."""
 
     name: str
     dtype: str
@@ -89,15 +80,7 @@ class TensorValues(Protocol):
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """What a reader found in one file, before any value is read.
-
-    Attributes:
-        kind: the format.
-        tensors: in the order of the file, each with its location.
-        metadata: plain texts.
-        part: the part of a checkpoint that was chosen.
-        notes: what was left out or chosen, in sentences.
-    """
+    """What a reader found in one file, before any value is read."""
 
     kind: str
     tensors: Sequence[tuple[WeightTensor, TensorLocation]]

@@ -31,18 +31,7 @@ class DtypeTotal:
 
 @dataclass(frozen=True)
 class WeightNode:
-    """A tensor, or a part of a name that several tensors share.
-
-    Attributes:
-        name: the whole name up to this part; ``.`` for all tensors.
-        depth: the number of parts of the name.
-        tensor: the tensor of that name; None for a mere branch.
-        tensors: how many tensors are in the branch.
-        parameters: their elements without those of buffers, tied ones counted once.
-        buffers: the elements of running statistics.
-        nbytes: the bytes of all as stored, tied ones counted once.
-        dtypes: those in the branch.
-    """
+    """A tensor, or a part of a name that several tensors share."""
 
     name: str
     depth: int

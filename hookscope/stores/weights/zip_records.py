@@ -26,13 +26,7 @@ class DamagedArchive(ValueError):
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Bytes of a file, or of a compressed record of it.
-
-    Attributes:
-        offset: of the first byte; from the start of the record, if it is compressed.
-        size: in bytes.
-        record: the name of the compressed record; empty for bytes of the file.
-    """
+    """Bytes of a file, or of a compressed record of it."""
 
     offset: int
     size: int
@@ -48,11 +42,7 @@ def check_record_size(name: str, size: int, needed: int) -> None:
 
 
 class ZipRecords:
-    """The records of a zip archive by name.
-
-    Raises:
-        WeightsFileError: the archive is damaged, or unpacks to too much.
-    """
+    """The records of a zip archive by name."""
 
     def __init__(self, path: str) -> None:
         kind, hint = file_types.check_zip(path)
@@ -68,11 +58,7 @@ class ZipRecords:
         return list(self._infos)
 
     def folder_of(self, name: str) -> str:
-        """Return the folder in the archive that has a record of that name, with a slash.
-
-        Raises:
-            DamagedArchive: there is none.
-        """
+        """Return the folder in the archive that has a record of that name, with a slash."""
         for path in self._infos:
             folder, _, last = path.rpartition("/")
             if last == name:
@@ -95,11 +81,7 @@ class ZipRecords:
         return self.content(name, 100).decode("ascii", "replace").strip()
 
     def range(self, name: str) -> ByteRange:
-        """Return where the bytes of a record are.
-
-        Raises:
-            DamagedArchive: there is no such record, or it is beyond the end of the file.
-        """
+        """Return where the bytes of a record are."""
         info = self._info(name)
         if info.compress_type == zipfile.ZIP_DEFLATED:
             return ByteRange(0, info.file_size, name)

@@ -15,13 +15,7 @@ LEVELS = 10  # of the colours in layer_map_page.css, from 0
 
 @dataclass(frozen=True)
 class LayerMapCell:
-    """One cell.
-
-    Attributes:
-        text: what is written into it.
-        color: the class of its colour: ``p0`` to ``p10``, ``d0`` to ``d10``, or ``pnan``.
-        details: what is shown while it is pointed at.
-    """
+    """One cell."""
 
     text: str
     color: str
@@ -47,18 +41,7 @@ class LayerMap:
 
 @dataclass(frozen=True)
 class LayerMapPage:
-    """What the template shows.
-
-    Attributes:
-        title: of the page.
-        caption: the model and its input.
-        meaning: sentences on the cells.
-        notes: warnings.
-        scale: the labels of the colours.
-        color: the class of the colours, ``p`` or ``d``.
-        corner: the title of the names of the layers.
-        maps: the maps.
-    """
+    """What the template shows."""
 
     title: str
     caption: str
@@ -71,9 +54,5 @@ class LayerMapPage:
 
 
 def write_layer_map_page(page: LayerMapPage, path: str | os.PathLike[str]) -> int:
-    """Write a page; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier file is not changed.
-    """
+    """Write a page; return its size in bytes."""
     return write_text(path, fill_template("layer_map_page.html", _STYLES, _SCRIPTS, page))

@@ -69,12 +69,7 @@ def _little_endian(words: NDArray[np.generic]) -> bytes:
 
 @dataclass(frozen=True)
 class StepColumns:
-    """The columns of a table.
-
-    Attributes:
-        rows: number of rows of the table.
-        per_column: consecutive rows in a column; 1 if the table is not thinned.
-    """
+    """The columns of a table."""
 
     rows: int
     per_column: int
@@ -134,11 +129,6 @@ def word_limit(tables: Sequence[RunTable], total: int, varying: Sequence[int]) -
 
     The tables come in the order of their rights: each may take all that the ones before it left,
     but no more than a fifth if another one follows.
-
-    Args:
-        tables: tables of one run.
-        total: words for all of them.
-        varying: for each table, the number of series whose values are not all equal.
     """
     limits = []
     for n, (table, count) in enumerate(zip(tables, varying, strict=True)):

@@ -14,19 +14,7 @@ SCRIPTS = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js",
 
 @dataclass(frozen=True)
 class PageFigure:
-    """One figure, or the reason why it is missing.
-
-    Attributes:
-        title: what the figure shows, also as text for screen readers.
-        caption: what was drawn and how, in a sentence.
-        image: a ``data:`` URI of a PNG; empty for a drawing.
-        width: pixels of the image.
-        height: pixels of the image.
-        labels: a text for each cell of a grid, row by row; empty without a grid.
-        columns: cells in a row of that grid.
-        svg: a drawing, for a figure without an image.
-        failed: why the figure could not be drawn.
-    """
+    """One figure, or the reason why it is missing."""
 
     title: str
     caption: str = ""
@@ -89,10 +77,7 @@ class PageNode:
     """A module in the tree, and the content of its panel.
 
     ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``unused`` is
-    whether it never ran in a file. ``notes`` are sentences on what never ran or does not exist,
-    ``marks`` are words for warnings. In the graph,
-    ``shape`` is that of the first output (empty if unknown), ``follows`` is whether it ran after
-    the module before it, and ``unfolded`` is whether the modules inside it are shown at first.
+    whether it never ran in a file.
     """
 
     name: str
@@ -114,21 +99,7 @@ class PageNode:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """The summary of one file.
-
-    Attributes:
-        letter: ``A`` or ``B`` if there are two files, else empty.
-        file: name of the file.
-        command: the command line that makes the file; empty if Python made it.
-        verdict: one sentence.
-        warnings: sentences, the most serious first.
-        sentences: further sentences: the loss, what edits changed, coverage.
-        untrained: whether the weights were random.
-        top: the most probable classes of each image, or the next tokens of each row: the title of
-            the table, then labels and probabilities.
-        facts: the provenance, as names and texts.
-        figures: the input images.
-    """
+    """The summary of one file."""
 
     letter: str
     file: str

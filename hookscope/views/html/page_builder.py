@@ -46,10 +46,6 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
 
     Every tensor is read once for its histogram, block by block, and the part of it that is drawn
     once more. A figure that cannot be made is replaced by the reason.
-
-    Args:
-        captures: one or two.
-        limits: how much is shown.
     """
     letters = LETTERS if len(captures) > 1 else ("",)
     keys = list(dict.fromkeys(r.key for capture in captures for r in capture.records))

@@ -14,17 +14,7 @@ MAX_OTHERS = 8  # further layers of a finding that are named
 
 @dataclass(frozen=True)
 class PageFinding:
-    """A finding.
-
-    Attributes:
-        level: ``error``, ``warning`` or ``note``.
-        run: the letter of the run; empty if there is one.
-        layer: the layer or tensor; empty without one.
-        link: leads to it; empty if the page has none.
-        message: one sentence.
-        hint: what to do about it.
-        others: others with the same finding, as a sentence.
-    """
+    """A finding."""
 
     level: str
     run: str

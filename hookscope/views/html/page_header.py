@@ -187,9 +187,6 @@ def _first_names(names: list[str]) -> str:
 def original_command(metadata: Mapping[str, Any]) -> str:
     """Return the command line that made a file, quoted for the shell; empty if Python made it.
 
-    Args:
-        metadata: metadata of a capture: ``command``, ``model``, ``inputs`` and ``options``.
-
     Example:
         >>> original_command(
         ...     {

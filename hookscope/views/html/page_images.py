@@ -41,15 +41,7 @@ MAX_READ_SIDE = 1024  # rows or columns read of a map; of larger maps, every n-t
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """The part of a tensor that is drawn.
-
-    Attributes:
-        index: index of the part in the tensor.
-        dim: the dimension of the channels in the part; None if ``read_feature_maps`` finds it.
-        maps: number of maps.
-        map_shape: rows and columns of each map, as read.
-        description: which part of the tensor it is.
-    """
+    """The part of a tensor that is drawn."""
 
     index: Index
     dim: int | None
@@ -84,11 +76,6 @@ def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> Dra
     For images, the first ``count`` channels of the first sample are drawn, for the weights of a
     convolution the first input channel of the first filters, for volumes the middle slice. Tokens
     and tensors of fewer dimensions are one map.
-
-    Args:
-        record: the record of the tensor.
-        count: how many maps at most.
-        image: height and width of the model's input; see ``dimensions.layout``.
 
     Example:
         >>> origin = {"module": "a", "call": 1, "what": "output", "kind": "output"}
@@ -126,17 +113,7 @@ def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> Dra
 
 
 def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> PageFigure | None:
-    """Return feature maps of a tensor as one image; None if there are none to draw.
-
-    Args:
-        capture: the file.
-        record: the record of the tensor.
-        count: how many maps at most.
-        side: pixels of the longer side of a map.
-
-    Raises:
-        ResultsFileError: the values cannot be read.
-    """
+    """Return feature maps of a tensor as one image; None if there are none to draw."""
     part = drawn_part(record, count, capture.image)
     if not part.maps:
         return None
@@ -178,14 +155,8 @@ def color_notes(values: NDArray[Any], scale: ColorScale, kind: str) -> Iterator[
 
 
 def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return maps side by side, with ``TILE_GAP`` transparent pixels after each; one map has none.
-
-    Args:
-        colors: uint8 ``(maps, height, width, 3)``.
-        columns: maps in a row.
-
-    Returns:
-        uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
+    """Return maps side by side, with ``TILE_GAP`` transparent pixels after each; one map has
+    none.
     """
     count, height, width, _ = colors.shape
     rows = math.ceil(count / columns)
@@ -198,10 +169,8 @@ def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
 
 
 def png_data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Return an image as the ``data:`` URI of a PNG, with a palette if there are up to 256 colours.
-
-    Args:
-        pixels: uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
+    """Return an image as the ``data:`` URI of a PNG, with a palette if there are up to 256
+    colours.
     """
     packed = np.ascontiguousarray(pixels).view("<u4")[..., 0]
     colors, indexes = np.unique(packed, return_inverse=True)
@@ -223,13 +192,6 @@ def input_figure(capture: CaptureFile) -> PageFigure | None:
 
     If the file has the values of black and white after preprocessing, preprocessing is undone.
     Otherwise the values are scaled to the range of the smallest and the largest.
-
-    Args:
-        capture: the file. Its images are a recorded input of three channels (or one) of the model
-            itself, or of the first layer with such an input.
-
-    Raises:
-        ResultsFileError: the values cannot be read.
     """
     candidates = [r for r in capture.records if r.kind == INPUT and _is_image(r.shape)]
     record = min(candidates, key=lambda r: r.module != ROOT, default=None)

@@ -21,13 +21,7 @@ REPEATED_ROW = 16  # bytes of a row of pixels that repeats the row above it, com
 
 @dataclass(frozen=True)
 class PageLimits:
-    """How many maps of a tensor and how many tensors a page shows.
-
-    Attributes:
-        maps: feature maps of a tensor; 0 for none.
-        side: pixels of the longer side of a map.
-        rows: tensors with a row and a panel.
-    """
+    """How many maps of a tensor and how many tensors a page shows."""
 
     maps: int
     side: int

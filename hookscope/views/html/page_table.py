@@ -75,16 +75,7 @@ def page_row(
     notes: Sequence[str],
     difference: TensorDifference | None,
 ) -> PageRow:
-    """Return the row of a tensor.
-
-    Args:
-        columns: of the table.
-        position: position in the recorded order, from 1.
-        node: of its module in the tree.
-        pair: the record in each file; None if a file does not have the tensor.
-        notes: what must not be overlooked of each.
-        difference: the difference of the two, if they have one shape.
-    """
+    """Return the row of a tensor."""
     file, first = next((n, record) for n, record in enumerate(pair) if record)
     compared = _DIFFERENCE_COLUMNS[0] in columns
     note = _pair_note(pair, notes, difference) if compared else notes[file]
@@ -104,13 +95,7 @@ def page_row(
 def missing_page_rows(
     columns: Sequence[PageColumn], missing: Iterable[MissingEntry], nodes: Mapping[str, int]
 ) -> Iterator[PageRow]:
-    """Yield the rows of missing tensors and layers, which come last and have no numbers.
-
-    Args:
-        columns: of the table.
-        missing: the missing entries; those of two files with one name share a row.
-        nodes: indexes of modules in the tree.
-    """
+    """Yield the rows of missing tensors and layers, which come last and have no numbers."""
     groups: dict[tuple[str, str, int | None], list[MissingEntry]] = {}
     for entry in missing:
         groups.setdefault((entry.module, entry.what, entry.call), []).append(entry)

@@ -18,14 +18,7 @@ from markupsafe import Markup
 def fill_template(
     name: str, styles: tuple[str, ...], scripts: tuple[str, ...], page: object
 ) -> str:
-    """Return a page as HTML that opens from disk and needs no network.
-
-    Args:
-        name: the template, a file of this package, as are the styles and scripts.
-        styles: joined in this order.
-        scripts: joined in this order.
-        page: the content, which the template calls ``page``; it is escaped.
-    """
+    """Return a page as HTML that opens from disk and needs no network."""
     style, script = _joined_text(styles), _joined_text(scripts)
     policy = "; ".join(
         [

@@ -40,16 +40,7 @@ class TensorNote:
 
 @dataclass(frozen=True)
 class MissingEntry:
-    """A layer that never ran or a tensor that does not exist, in one file.
-
-    Attributes:
-        letter: letter of the file; empty if there is one file.
-        module: name of the layer.
-        type: its class name.
-        call: number of the call; None for a layer that never ran.
-        what: ``weight.grad``, say; empty for a layer that never ran.
-        reason: a clause: ``never ran in A: a container``.
-    """
+    """A layer that never ran or a tensor that does not exist, in one file."""
 
     letter: str
     module: str
@@ -118,16 +109,7 @@ def page_nodes(
     notes: Sequence[Mapping[str, TensorNote]],
     missing: Sequence[MissingEntry],
 ) -> Iterator[PageNode]:
-    """Yield the nodes of the tree, each with the content of its panel.
-
-    Args:
-        captures: the files, one or two.
-        positions: the modules, parents first.
-        types: types of the modules.
-        entries: the tensors in the panel of each module.
-        notes: warnings of each file, by key.
-        missing: what is missing in the files.
-    """
+    """Yield the nodes of the tree, each with the content of its panel."""
     unused = {entry.module for entry in missing if not entry.what}
     reasons = _reasons(missing)
     marks = _marks(captures, notes)

@@ -33,15 +33,7 @@ SCRIPTS = (
 
 @dataclass(frozen=True)
 class RunChart:
-    """One chart of curves.
-
-    Attributes:
-        title: what it shows.
-        sources: groups of series (``series_group``) and their measures.
-        log: whether the vertical axis is logarithmic at first.
-        line: a value at which a line is drawn; None for none.
-        nonzero: whether the chart is left out if all values are zero.
-    """
+    """One chart of curves."""
 
     title: str
     sources: tuple[tuple[str, str], ...]
@@ -52,14 +44,7 @@ class RunChart:
 
 @dataclass(frozen=True)
 class RunWaterfall:
-    """One picture of layers by steps.
-
-    Attributes:
-        title: what its colours show the common logarithm of.
-        group: the group of its series.
-        measure: their measure.
-        centre: the value in the middle of a scale of two colours; None for one of the values.
-    """
+    """One picture of layers by steps."""
 
     title: str
     group: str
@@ -69,17 +54,7 @@ class RunWaterfall:
 
 @dataclass(frozen=True)
 class PackedSeries:
-    """One series of a run.
-
-    Attributes:
-        model: name of the model or of the optimizer; empty for the whole run.
-        layer: index in the layers of the model; -1 if it belongs to none.
-        label: ``weight``, ``output.0``, ``groups.0``.
-        group: what it is of: ``output``, ``parameter.grad``, ``loss``.
-        measure: name of the measure.
-        table: 0 for that of all steps, 1 for that of the sampled ones.
-        values: where its values are.
-    """
+    """One series of a run."""
 
     model: str
     layer: int

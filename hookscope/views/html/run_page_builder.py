@@ -72,17 +72,7 @@ def build_run_page(
     notes: Sequence[str] = (),
     words: int = MAX_WORDS,
 ) -> RunPage:
-    """Return the page of one run, or of several drawn over each other.
-
-    Args:
-        runs: at most 26.
-        findings: what is wrong with them, the most serious first.
-        notes: sentences on what the page shows of the runs.
-        words: numbers of 32 bits that the curves may take, about.
-
-    Raises:
-        ResultsFileError: a run is damaged.
-    """
+    """Return the page of one run, or of several drawn over each other."""
     letters = LETTERS[: len(runs)] if len(runs) > 1 else ("",)
     sources = [RunTables(run) for run in runs]
     models = page_models(runs, findings)

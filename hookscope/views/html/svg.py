@@ -53,14 +53,7 @@ class Point:
 
 
 def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageFigure:
-    """Return a drawing of counts; the height of a bar is ``log(1 + count)``.
-
-    Args:
-        key: key of the tensor.
-        bins: bins of equal width, from ``tensor_view.histogram``.
-        nan: number of NaN entries, which are not drawn.
-        inf: number of infinite entries, which are not drawn.
-    """
+    """Return a drawing of counts; the height of a bar is ``log(1 + count)``."""
     largest = max(bin.count for bin in bins)
     wide = 200 / len(bins)
     bars = "".join(
@@ -84,15 +77,7 @@ def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageF
 def flow_figure(
     title: str, about: str, lines: Sequence[tuple[str, Sequence[Point]]], names: Sequence[str]
 ) -> PageFigure:
-    """Return a drawing of one value by layer in execution order, on a logarithmic scale.
-
-    Args:
-        title: what the values are.
-        about: a sentence about the values.
-        lines: for each file its letter and its points. Values that are not finite have a mark at
-            the upper edge, zeros at the lower edge.
-        names: the part of the model at each position, for the labels below.
-    """
+    """Return a drawing of one value by layer in execution order, on a logarithmic scale."""
     values = [p.value for _, points in lines for p in points if 0 < p.value < math.inf]
     low = math.floor(math.log10(min(values, default=1)))
     high = max(math.ceil(math.log10(max(values, default=1))), low + 1)
@@ -202,12 +187,6 @@ def flow_figures(
     """Return a drawing for each kind of value that the files hold of two layers or more.
 
     Only layers without recorded layers inside them are drawn: containers repeat their values.
-
-    Args:
-        captures: the files, one or two.
-        letters: the letter of each file.
-        shown: keys, in recorded order.
-        nodes: indexes of modules in the tree.
     """
     figures = []
     chosen = set(shown)

@@ -43,16 +43,7 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class WeightRow:
-    """A row of the table: a tensor, and its histogram.
-
-    Attributes:
-        name: of the tensor.
-        row: its cells; ``node`` is the index of its module in the tree.
-        bars: the outline of the histogram, for a path from (0, 20) upwards; empty without values.
-        columns: the width of this outline.
-        about: what the histogram shows, as text.
-        level: the most serious level of the findings on the tensor; empty without any.
-    """
+    """A row of the table: a tensor, and its histogram."""
 
     name: str
     row: PageRow
@@ -64,21 +55,7 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class WeightsPage:
-    """The content of the page.
-
-    Attributes:
-        title: name of the file, with its part.
-        command: the command line that makes the page.
-        verdict: format and totals, in a sentence.
-        sentences: what was left out or chosen.
-        dtypes: totals for each dtype.
-        modules: totals for each module at the top of the tree.
-        metadata: names and texts of the file.
-        findings: the most serious first.
-        tree: modules, parents first.
-        columns: of the table.
-        rows: the tensors.
-    """
+    """The content of the page."""
 
     title: str
     command: str

@@ -43,13 +43,6 @@ def build_weights_page(
     """Return the page of a set of weights, and its findings.
 
     Each tensor is read twice, block by block: for the statistics and for the histogram.
-
-    Args:
-        weights: the set.
-        advance: called as values are read; see ``ReadProgress``.
-
-    Raises:
-        WeightsFileError: a file was removed or shortened.
     """
     progress = _pass_progress(advance, 0)
     measures = list(measure_weights(weights, advance=progress))

@@ -50,15 +50,7 @@ def weight_rows(
     levels: Mapping[str, str],
     advance: NamedProgress | None,
 ) -> Iterable[WeightRow]:
-    """Yield the row of each tensor; the tensors are read for their histograms.
-
-    Args:
-        weights: the set.
-        shown: the tensors, each with its position on the page.
-        owners: the index of the module of each tensor.
-        levels: the most serious level of the findings, by name.
-        advance: called as values are read; see ``ReadProgress``.
-    """
+    """Yield the row of each tensor; the tensors are read for their histograms."""
     progress = ReadProgress(sum(one.tensor.nbytes for _, one in shown), advance)
     known: dict[str, tuple[Bin, ...]] = {}
     for position, one in shown:

@@ -26,12 +26,7 @@ class PageTree:
 
 
 def page_tree(tree: WeightTree, levels: Mapping[str, str]) -> PageTree:
-    """Return the modules that the names of the tensors tell.
-
-    Args:
-        tree: all names.
-        levels: the most serious level of the findings on tensors and modules, by name.
-    """
+    """Return the modules that the names of the tensors tell."""
     opens = [
         after.depth > node.depth for node, after in zip(tree.nodes, tree.nodes[1:], strict=False)
     ]

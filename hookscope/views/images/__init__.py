@@ -10,11 +10,7 @@ from hookscope.errors import EnvironmentFault
 
 @contextmanager
 def require_matplotlib() -> Iterator[None]:
-    """Report a failed import of matplotlib in the block as an error with a hint.
-
-    Raises:
-        EnvironmentFault: matplotlib is not installed, or does not load.
-    """
+    """Report a failed import of matplotlib in the block as an error with a hint."""
     try:
         yield
     except ImportError as error:

@@ -48,13 +48,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class OverlayStyle:
-    """How a map is drawn over its image.
-
-    Attributes:
-        alpha: opacity of the map, 0 to 1.
-        table: the 256 colours of the map, uint8 (256, 3), from 0 to the largest value.
-        dpi: pixels per inch.
-    """
+    """How a map is drawn over its image."""
 
     alpha: float = OVERLAY_ALPHA
     table: RGB = field(default_factory=lambda: SEQUENTIAL)
@@ -66,17 +60,7 @@ class OverlayStyle:
 
 
 def overlay_style(alpha: float, colormap: str | None, dpi: int) -> OverlayStyle:
-    """Return the style of these options.
-
-    Args:
-        alpha: opacity of the map, 0 to 1.
-        colormap: name of a colour map of matplotlib; None for hookscope's own.
-        dpi: pixels per inch, 20 to 1200.
-
-    Raises:
-        RequestError: ``alpha`` or ``dpi`` is out of its range, or there is no such colour map.
-        EnvironmentFault: a colour map is named, and matplotlib is not installed.
-    """
+    """Return the style of these options."""
     if not 0 <= alpha <= 1:
         raise RequestError(
             f"alpha is {alpha:g}, and an opacity is from 0 to 1.",
@@ -105,15 +89,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Label:
-    """A line of text.
-
-    Attributes:
-        x, y: position of its left end.
-        text: the text; a painter cuts what is longer than ``width``.
-        anchor: what is at ``y``: the top of the ``line``, or of its signs the ``top`` or the
-            ``bottom``.
-        scale: size of the letters, as a multiple of ``CamSheet.font``.
-    """
+    """A line of text."""
 
     x: int
     y: int
@@ -125,12 +101,7 @@ class Label:
 
 @dataclass(frozen=True)
 class CamSheet:
-    """What is drawn on a page, in pixels from the upper left corner.
-
-    Attributes:
-        size: width and height.
-        font: size of the text.
-    """
+    """What is drawn on a page, in pixels from the upper left corner."""
 
     size: tuple[int, int]
     tiles: tuple[Tile, ...]
@@ -140,11 +111,7 @@ class CamSheet:
 
 
 def sheet_of(capture: CaptureFile, style: OverlayStyle) -> CamSheet:
-    """Return the sheet of a result of ``cam``.
-
-    Raises:
-        RequestError: the capture is not a result of ``cam``.
-    """
+    """Return the sheet of a result of ``cam``."""
     keys = {record.kind: record.key for record in capture.records if record.module == ROOT}
     if "cam" not in capture.metadata or not {INPUT, CAM} <= keys.keys():
         raise RequestError(
@@ -163,15 +130,7 @@ def lay_out(
     Each of the first 16 images has a row: the model's input, the map in colours over the image in
     grey, and a scale from 0 to the largest value on the layer's grid or, for gradients at the
     image, to the 99th percentile. The shares of a rollout hardly differ, so their scale begins at
-    the smallest. The contrast of the grey is halved, so that brightness shows the map and not the
-    image. An image is enlarged by an integer factor without interpolation. NaN and infinities have
-    their own colours, which cover the image; a line of the heading counts those that are drawn.
-
-    Args:
-        images: uint8 (N, H, W, 3).
-        maps: (N, H, W), never negative.
-        metadata: that of the recording; ``cam`` is what ``hookscope.cam`` writes about the maps.
-        style: how they are drawn.
+    the smallest.
     """
     gap, line = style.pixels(GAP), style.pixels(LINE)
     count = min(len(images), MOST)
@@ -312,10 +271,6 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 def shortened(label: Label, width_of: Callable[[str], float]) -> str:
     """Return the text of a label, cut to its width; a cut text ends in dots.
-
-    Args:
-        label: the label.
-        width_of: the width of a text in pixels.
 
     Example:
         >>> shortened(Label(0, 0, "a heading", 8), len)

@@ -181,16 +181,7 @@ def scale_for(kind: str) -> Callable[[NDArray[Any]], ColorScale]:
 def paint_maps(
     maps: NDArray[Any], kind: str, each: bool = False
 ) -> tuple[RGB, tuple[ColorScale, ...]]:
-    """Return the colours of several maps, and the scale of each.
-
-    Args:
-        maps: ``(maps, height, width)``, real or complex.
-        kind: the kind of their record, which decides the scale.
-        each: one scale for each map, instead of one for all.
-
-    Returns:
-        uint8 ``(maps, height, width, 3)``, and one scale for each map.
-    """
+    """Return the colours of several maps, and the scale of each."""
     scale_of = scale_for(kind)
     common = None if each else scale_of(maps)
     scales = tuple(common or scale_of(values) for values in maps)

@@ -31,19 +31,7 @@ DEFAULT_COUNT = 16  # channels shown by default
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """Some of the feature maps of one tensor.
-
-    Attributes:
-        record: the record of the tensor.
-        part: the slice as it is written behind the key; empty for the whole tensor.
-        values: ``(maps, height, width)``, real; of complex numbers the magnitude.
-        channels: the channel of each map; empty if the tensor is one map.
-        total: how many channels the tensor has.
-        noun: what the channels are called: channels, filters or heads.
-        single: the index taken along each other dimension, such as ``sample 0 of 2``.
-        note: why the last dimension has the channels; empty if it has not.
-        quantity: what the numbers are.
-    """
+    """Some of the feature maps of one tensor."""
 
     record: Record
     part: str
@@ -73,20 +61,6 @@ def read_feature_maps(
     ``dimensions.layout`` finds the dimension of the channels. Tokens ``(N, L, C)`` are one map with
     a row for each position. With an index, two dimensions are one map, and the first of three
     dimensions has the channels.
-
-    Args:
-        capture: the file.
-        key: the tensor.
-        index: the part of it.
-        dim: the dimension of the channels in the indexed tensor, instead of the one found.
-        channels: these channels, instead of ``count`` chosen ``by``: see ``choose_channels``.
-        by: ``index``, ``strength`` or ``random``.
-        count: how many at most.
-        seed: seed of the random choice.
-
-    Raises:
-        RequestError: there is no such key or channel, or the dimensions are not those of maps.
-        ResultsFileError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
     name = f"{key}{slice_text(index)}"
@@ -131,9 +105,6 @@ def read_image_gradient(capture: CaptureFile, record: Record) -> FeatureMaps:
 
     It is the saliency map of Simonyan et al., 2014 (arXiv:1312.6034), section 3.1, where the loss
     is the score of a class.
-
-    Raises:
-        ResultsFileError: the values cannot be read.
     """
     values = np.abs(magnitude(capture.tensor(record.key, (0,)))).max(axis=0)
     _, single = fixed_index("0CSS", record.shape, record.kind)
@@ -166,14 +137,6 @@ def fixed_index(
     letters: str, shape: tuple[int, ...], kind: str
 ) -> tuple[tuple[int | slice, ...], tuple[str, ...]]:
     """Return the index taken along each dimension that is neither channels, height nor width.
-
-    Args:
-        letters: see ``dimensions.layout``.
-        shape: shape of the tensor.
-        kind: kind of the record.
-
-    Returns:
-        An index of the tensor, and its description.
 
     Example:
         >>> fixed_index("0CSS", (2, 64, 7, 7), "output")[1]
@@ -226,14 +189,6 @@ def _no_maps_error(name: str, shape: tuple[int, ...]) -> RequestError:
 def resize_maps(maps: NDArray[Any], height: int, width: int) -> Reals:
     """Return maps at another size: means if they shrink, repeated entries if they grow.
 
-    Args:
-        maps: ``(maps, rows, columns)``, real.
-        height: rows wanted.
-        width: columns wanted.
-
-    Returns:
-        float64 ``(maps, height, width)``. A mean over a NaN is NaN.
-
     Example:
         >>> resize_maps(np.array([[[1.0, 3.0]]]), 2, 1).tolist()
         [[[2.0], [2.0]]]
@@ -263,19 +218,7 @@ def pick_channels(
     count: int,
     seed: int,
 ) -> tuple[int, ...]:
-    """Return ``channels``, or if there are none, the channels that ``choose_channels`` chooses.
-
-    Args:
-        array: the channels along its first dimension.
-        name: name of the tensor, for an error.
-        channels: the channels that are wanted.
-        by: see ``choose_channels``.
-        count: how many at most.
-        seed: seed of the random choice.
-
-    Raises:
-        RequestError: one of ``channels`` does not exist.
-    """
+    """Return ``channels``, or if there are none, the channels that ``choose_channels`` chooses."""
     if channels:
         check_channels(channels, len(array), name)
         return tuple(channels)
@@ -286,15 +229,6 @@ def choose_channels(
     array: NDArray[Any], dim: int, by: str = "index", count: int = DEFAULT_COUNT, seed: int = 0
 ) -> tuple[int, ...]:
     """Return the indices of at most ``count`` channels.
-
-    Args:
-        array: any shape; real or complex.
-        dim: the dimension of the channels.
-        by: ``index``: the first channels. ``strength``: those with the largest mean absolute value
-            over their finite entries, the strongest first, equal ones by index. ``random``: drawn
-            with ``seed``, in ascending order.
-        count: how many at most.
-        seed: seed of the random choice.
 
     Example:
         >>> choose_channels(np.array([[1.0, -3.0, 2.0]]), 1, "strength", 2)
@@ -321,11 +255,7 @@ def channel_strengths(array: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def check_channels(wanted: Sequence[int], channels: int, name: str) -> None:
-    """Check that channels exist.
-
-    Raises:
-        RequestError: one is not in 0 to ``channels - 1``; ``name`` is the tensor in the message.
-    """
+    """Check that channels exist."""
     wrong = [channel for channel in wanted if not 0 <= channel < channels]
     if wrong:
         raise RequestError(

@@ -16,16 +16,7 @@ MAX_COLUMNS = 16  # input channels of a kernel that are drawn
 
 @dataclass(frozen=True)
 class Kernels:
-    """Some kernels of a convolution.
-
-    Attributes:
-        values: ``(filters, columns, height, width)``.
-        filters: the output channel of each filter.
-        columns: the title of each column: an input channel, or a step in time.
-        color: whether the columns of each filter are red, green and blue.
-        total: how many filters there are.
-        left_out: how many columns are left out.
-    """
+    """Some kernels of a convolution."""
 
     values: NDArray[Any]
     filters: tuple[int, ...]
@@ -49,17 +40,6 @@ def choose_kernels(
     kept. A filter of a 1-d convolution is one image with a row for each input channel. A filter of
     a 3-d convolution has a column for each step of each input channel.
 
-    Args:
-        weight: ``(output channels, input channels, [[depth,] height,] width)``.
-        name: name of the weight, for an error.
-        channels: these filters, instead of ``count`` chosen ``by``: see ``choose_channels``.
-        by: ``index``, ``strength`` or ``random``.
-        count: how many at most.
-        seed: seed of the random choice.
-
-    Raises:
-        RequestError: there is no such filter.
-
     Example:
         >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
         >>> kernels.values.shape, kernels.color
@@ -82,13 +62,6 @@ def choose_kernels(
 
 def output_channels_first(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]:
     """Return the weight of a transposed convolution with its output channels first.
-
-    Args:
-        weight: ``(input channels, output channels / groups, ...)``, as torch holds it.
-        groups: groups of the convolution.
-
-    Returns:
-        ``(output channels, input channels / groups, ...)``.
 
     Example:
         >>> output_channels_first(np.ones((6, 4, 3, 3)), groups=2).shape

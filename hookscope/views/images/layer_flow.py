@@ -56,14 +56,6 @@ def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]
     A row is one call of a module, the first call at the top. Gradients, which are recorded from the
     last layer to the first, are reversed. Attention weights and values that an edit replaced are
     left out.
-
-    Args:
-        records: the records of the tensors, in the order of the file.
-        named: whether the tensors were named. Otherwise inputs are left out if there are outputs:
-            they are the outputs of other layers.
-
-    Raises:
-        RequestError: no tensor is left.
     """
     kept = [r for r in records if r.kind != ATTENTION and not r.kind.endswith(UNEDITED)]
     if not named and any(r.kind == OUTPUT for r in kept):

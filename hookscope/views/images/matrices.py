@@ -24,16 +24,7 @@ from hookscope.views.images.plot_choice import TensorPart
 
 @dataclass(frozen=True)
 class TokenMatrix:
-    """One tensor as ``(positions, channels)``.
-
-    Attributes:
-        name: key and slice of the tensor.
-        values: the numbers.
-        channels: the index of each channel.
-        quantity: what the numbers are.
-        note: how the channels were found; empty if their class says it.
-        tokens: the token at each position; empty if they are not known.
-    """
+    """One tensor as ``(positions, channels)``."""
 
     name: str
     values: NDArray[Any]
@@ -64,15 +55,6 @@ def read_tokens(
 
     Only the first sample of a batch is read. All dimensions other than the channels are positions,
     in row-major order. A slice is read whole, with its last dimension as the channels.
-
-    Args:
-        capture: the file.
-        part: the tensor.
-        dim: the dimension of the channels, instead of that of ``dimensions.find_channel_dim``.
-        channels: these channels; all if None.
-
-    Raises:
-        RequestError: there is no such channel or dimension, or no position.
     """
     shape = capture.shape(part.record.key, part.index)
     whole = part.index == WHOLE
@@ -124,17 +106,6 @@ def read_heads(
     """Read some heads of a tensor ``(batch, heads, queries, keys)``, of the first sample.
 
     In a slice, and if heads were averaged, all dimensions before queries and keys are heads.
-
-    Args:
-        capture: the file.
-        part: the tensor.
-        channels: these heads, instead of ``count`` chosen ``by``: see ``choose_channels``.
-        by: ``index``, ``strength`` or ``random``.
-        count: how many at most.
-        seed: seed of the random choice.
-
-    Raises:
-        RequestError: there is no such head, or no matrix.
     """
     key, shape = part.record.key, capture.shape(part.record.key, part.index)
     first = part.index == WHOLE and len(shape) > 2 and shape[0]

@@ -53,16 +53,7 @@ class PlotChoice:
 def choose_plot(
     capture: CaptureFile, patterns: Sequence[str], kind: str | None = None
 ) -> PlotChoice:
-    """Return what to draw.
-
-    Args:
-        capture: the file.
-        patterns: keys, as ``tensor_key.choose_keys`` takes them; none means all.
-        kind: the kind of plot; None for the one that fits.
-
-    Raises:
-        RequestError: a pattern matches nothing, there is no such kind, or nothing fits the kind.
-    """
+    """Return what to draw."""
     if kind is not None and kind not in PLOT_KINDS:
         near = did_you_mean(kind, PLOT_KINDS)
         raise RequestError(

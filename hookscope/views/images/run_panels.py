@@ -21,13 +21,7 @@ _TITLES = {"gradients": "gradients of the model", "groups.0": "learning rate"}
 
 @dataclass(frozen=True)
 class RunLine:
-    """One curve.
-
-    Attributes:
-        label: the run, and the model or optimizer where several have the curve; it may be empty.
-        steps: int64, shape (n,): ascending.
-        values: float32, shape (n,).
-    """
+    """One curve."""
 
     label: str
     steps: NDArray[np.int64]
@@ -36,13 +30,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class RunPanel:
-    """The curves of one key and measure.
-
-    Attributes:
-        title: what was measured.
-        measure: the meaning of the numbers.
-        lines: the curves.
-    """
+    """The curves of one key and measure."""
 
     title: str
     measure: str
@@ -50,15 +38,7 @@ class RunPanel:
 
 
 def run_panels(runs: Sequence[TrainingRun], keys: Sequence[str]) -> list[RunPanel]:
-    """Return the panels of some keys, or those of the whole run.
-
-    Args:
-        runs: the runs.
-        keys: keys, layers, or globs of either; none means loss, gradient norm and learning rate.
-
-    Raises:
-        RequestError: a key matches nothing in a run, or there is nothing to draw, or too much.
-    """
+    """Return the panels of some keys, or those of the whole run."""
     found: dict[tuple[str, str], list[tuple[TrainingRun, str, Series]]] = {}
     for run in runs:
         for curves in _chosen(run, keys):

@@ -47,14 +47,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """The statistics of one tensor, or of a part of it.
-
-    Attributes:
-        record: the record of the tensor.
-        part: the slice as it is written behind the key; empty for the whole tensor.
-        shape: shape of the part.
-        stats: statistics of the part; of the whole tensor those that were recorded.
-    """
+    """The statistics of one tensor, or of a part of it."""
 
     view = "stored_tensors"
 
@@ -66,16 +59,7 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class TensorView(TensorSummary):
-    """One tensor, or a part of it, with its values.
-
-    Attributes:
-        histogram: of the finite entries, in bins of equal width; empty if there are none.
-        largest: the finite entries of largest absolute value, the largest first.
-        first_nan: index of the first NaN in the whole tensor; None if there is none.
-        first_inf: index of the first infinite entry.
-        padding: positions of a batch of tokens that the statistics leave out; the histogram and
-            the largest entries are of the whole tensor.
-    """
+    """One tensor, or a part of it, with its values."""
 
     histogram: tuple[Bin, ...]
     largest: tuple[TensorEntry, ...]
@@ -85,24 +69,14 @@ class TensorView(TensorSummary):
 
 
 def summarize_tensor(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorSummary:
-    """Return the statistics of a tensor, or of a part of it.
-
-    Raises:
-        RequestError: there is no such key, or the index is outside the tensor.
-        ResultsFileError: the values cannot be read.
-    """
+    """Return the statistics of a tensor, or of a part of it."""
     record, shape = capture.record(key), capture.shape(key, index)
     stats = record.stats if index == WHOLE else summarize(capture.blocks(key, index))
     return TensorSummary(record, slice_text(index), shape, stats)
 
 
 def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorView:
-    """Read what a tensor holds.
-
-    Raises:
-        RequestError: there is no such key, or the index is outside the tensor.
-        ResultsFileError: the values cannot be read.
-    """
+    """Read what a tensor holds."""
     summary = summarize_tensor(capture, key, index)
     stats, shape = summary.stats, summary.shape
     size = capture.shape(key)
@@ -139,11 +113,6 @@ def _entry(capture: CaptureFile, key: str, index: tuple[int, ...], value: float)
 def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) -> tuple[Bin, ...]:
     """Count the finite entries of ``pieces`` in bins of equal width, from minimum to maximum.
 
-    Args:
-        pieces: arrays of one dimension.
-        stats: statistics of all pieces together.
-        bins: how many at most. Equal entries have one bin. Few different integers have one each.
-
     Example:
         >>> from hookscope.results.numpy_stats import blocks
         >>> values = np.array([0.0, 1.0, 1.5, 4.0])
@@ -169,16 +138,7 @@ def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) ->
 
 
 def largest(pieces: Iterable[NDArray[Any]], count: int = LARGEST_COUNT) -> list[tuple[int, float]]:
-    """Return the finite entries of largest absolute value, without zeros.
-
-    Args:
-        pieces: arrays of one dimension.
-        count: how many at most.
-
-    Returns:
-        Pairs of the index in all pieces joined and the value (the magnitude if complex). Equal
-        values are in the order of their index.
-    """
+    """Return the finite entries of largest absolute value, without zeros."""
     best: list[tuple[float, int, float]] = []
     start = 0
     for piece in pieces:

@@ -20,16 +20,7 @@ WEIGHT_KINDS = (FLOW, HIST)  # that can be asked for
 def choose_weight_plot(
     reader: WeightReader, patterns: Sequence[str], kind: str | None = None
 ) -> PlotChoice:
-    """Return what to draw of a set of weights.
-
-    Args:
-        reader: the set.
-        patterns: names, modules or globs, as ``tensor_key.choose_keys`` takes them; none means all.
-        kind: ``hist`` or ``flow``; None for what fits.
-
-    Raises:
-        RequestError: a pattern matches nothing, or weights have no plot of that kind.
-    """
+    """Return what to draw of a set of weights."""
     if kind is not None and kind not in WEIGHT_KINDS:
         if kind not in PLOT_KINDS:
             near = did_you_mean(kind, WEIGHT_KINDS)
@@ -55,17 +46,7 @@ def choose_weight_plot(
 
 
 def choose_filters(reader: WeightReader, layer: str) -> TensorPart:
-    """Return the weight of a layer, or of the first convolution.
-
-    Args:
-        reader: the set.
-        layer: the name of a tensor or of a module, perhaps followed by a slice; empty or ``.`` for
-            the first tensor with kernels, or else the first matrix.
-
-    Raises:
-        RequestError: there is no such tensor, it has fewer than two dimensions, or there are
-            several.
-    """
+    """Return the weight of a layer, or of the first convolution."""
     if layer in ("", "."):
         for least in (3, 2):
             for tensor in reader.weights.tensors.values():

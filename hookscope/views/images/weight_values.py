@@ -22,13 +22,7 @@ _AT_ONCE = 1 << 22  # elements of a matrix that are read at a time
 
 @dataclass(frozen=True)
 class ReducedMatrix:
-    """A matrix whose cells are the entry of largest magnitude of ``(rows, columns)`` entries.
-
-    Attributes:
-        values: ``(height, width)``; NaN where one of the entries is NaN.
-        shape: of the whole matrix.
-        cell: rows and columns of a cell; ``(1, 1)`` if every entry has one.
-    """
+    """A matrix whose cells are the entry of largest magnitude of ``(rows, columns)`` entries."""
 
     values: NDArray[Any]
     shape: tuple[int, int]
@@ -37,13 +31,7 @@ class ReducedMatrix:
 
 @dataclass(frozen=True)
 class ReducedCurve:
-    """The entries of a vector, or the smallest and the largest of each ``cell`` of them.
-
-    Attributes:
-        low: float64 [N]; NaN where no entry is finite.
-        high: the same as ``low`` if ``cell`` is 1.
-        cell: entries of each point.
-    """
+    """The entries of a vector, or the smallest and the largest of each ``cell`` of them."""
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -51,11 +39,7 @@ class ReducedCurve:
 
 
 def read_kernels(reader: WeightReader, part: TensorPart) -> NDArray[Any]:
-    """Return the values of a weight of three dimensions or more.
-
-    Raises:
-        RequestError: it is too large.
-    """
+    """Return the values of a weight of three dimensions or more."""
     shape = reader.shape(part.record.key, part.index)
     if prod(shape) > MAX_KERNELS:
         raise RequestError(
@@ -71,11 +55,6 @@ def read_matrix(reader: WeightReader, part: TensorPart, side: int = MAX_SIDE) ->
 
     An average would hide single large entries, and of weights it is near zero: of the entries in a
     cell the one of largest magnitude is kept.
-
-    Args:
-        reader: the set.
-        part: a tensor of two dimensions, or a part with two.
-        side: the largest number of rows and of columns.
     """
     height, width = reader.shape(part.record.key, part.index)
     tall, wide = -(-height // side), -(-width // side)

@@ -16,28 +16,14 @@ _PASSES = 3  # over a tensor with its values: statistics, the largest entries, t
 
 @dataclass(frozen=True)
 class WeightChoice:
-    """The tensors of a set that somebody wants to see.
-
-    Attributes:
-        weights: the set.
-        parts: the name of each tensor, with a slice.
-        is_table: whether a row of statistics is shown for each, and not its values.
-    """
+    """The tensors of a set that somebody wants to see."""
 
     weights: WeightSet
     parts: tuple[tuple[str, Index], ...]
     is_table: bool
 
     def read(self, progress: NamedProgress | None = None) -> list[TensorSummary]:
-        """Return what the tensors hold: in a table a ``TensorSummary``, else a ``TensorView``.
-
-        Args:
-            progress: called with the megabytes read, the total, and the name of the tensor.
-
-        Raises:
-            RequestError: an index is outside its tensor.
-            WeightsFileError: the values cannot be read.
-        """
+        """Return what the tensors hold: in a table a ``TensorSummary``, else a ``TensorView``."""
         reader = WeightReader(self.weights)
         if progress is not None:
             sizes = (self.weights.tensors[name].nbytes for name, i in self.parts if i == WHOLE)
@@ -48,13 +34,6 @@ class WeightChoice:
 
 def choose_weights(weights: WeightSet, keys: Sequence[str]) -> WeightChoice:
     """Return the tensors that keys select; those of a module, or of a glob, make a table.
-
-    Args:
-        weights: the set.
-        keys: names of tensors or of modules, or globs of either, each perhaps with a slice.
-
-    Raises:
-        RequestError: a key matches nothing, or its slice cannot be parsed.
 
     Example:
         >>> from hookscope.stores.weights.open_weights import open_weights

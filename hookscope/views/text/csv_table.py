@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CollectedTables:
-    """The tables of a result, which are collected instead of laid out.
-
-    Attributes:
-        main: those of the result, sorted and cut.
-        others: further ones, such as those of a summary.
-    """
+    """The tables of a result, which are collected instead of laid out."""
 
     main: list[Table] = field(default_factory=list)
     others: list[Table] = field(default_factory=list)
@@ -35,11 +30,6 @@ class CollectedTables:
 
 def csv_text(table: Table, precision: int | None = None, *, header: bool = True) -> str:
     """Return a table as CSV.
-
-    Args:
-        table: the table.
-        precision: significant digits of numbers; None for nine, which tell any two float32 apart.
-        header: whether the first line has the titles of the columns.
 
     Example:
         >>> from hookscope.views.text.text_table import Cell, Column, Row, Table

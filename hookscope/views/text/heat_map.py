@@ -28,14 +28,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Cells by layer, then column.
-
-    Attributes:
-        corner: the title of the names of the layers.
-        layers: names of the layers.
-        columns: the titles of the columns.
-        rows: the cells of each layer.
-    """
+    """Cells by layer, then column."""
 
     corner: str
     layers: Sequence[str]
@@ -46,14 +39,7 @@ class HeatMap:
 def heat_map_rows(
     heat: HeatMap, cell_width: int, options: TextOptions, *, last: bool = True
 ) -> tuple[list[Text], int]:
-    """Return the lines of a heat map, and the number of columns that do not fit.
-
-    Args:
-        heat: the cells.
-        cell_width: width of a column.
-        options: where the lines are printed; they have a width.
-        last: show the last columns that fit, else the first.
-    """
+    """Return the lines of a heat map, and the number of columns that do not fit."""
     assert options.width is not None
     names = [visible(layer_text(layer), options.ascii) for layer in heat.layers]
     longest = max(map(cell_len, [*names, heat.corner]), default=0)

@@ -35,13 +35,7 @@ MIN_SCRIPT_LINES = 6  # a terminal with fewer lines above the panel gets plain l
 
 
 class MeasuredRow(NamedTuple):
-    """One row of a table of a run.
-
-    Attributes:
-        step: number of the step, from 0.
-        seconds: since the run began.
-        values: the numbers.
-    """
+    """One row of a table of a run."""
 
     step: int
     seconds: float
@@ -50,15 +44,7 @@ class MeasuredRow(NamedTuple):
 
 @dataclass(frozen=True)
 class WorstLayer:
-    """A layer with one measure that stands out.
-
-    Attributes:
-        model: name of the model.
-        layer: dotted name of the module.
-        what: what stands out: ``rms``, ``update ratio``, ``dead``, or ``NaN or Inf``.
-        value: its last value; for ``NaN or Inf`` the number of entries.
-        recent: its last values, the oldest first.
-    """
+    """A layer with one measure that stands out."""
 
     model: str
     layer: str
@@ -69,18 +55,7 @@ class WorstLayer:
 
 @dataclass(frozen=True)
 class LiveSnapshot:
-    """What the live view shows at one moment.
-
-    Attributes:
-        step: number of the last step, from 0; -1 before the first.
-        seconds: since the run began.
-        steps_per_second: over the last steps; None if it is not known.
-        loss: the last loss; None if none was seen.
-        recent_losses: the last ones, the oldest first.
-        layers: layers with values that are not finite, then those whose rms grew most, with the
-            largest and the smallest update ratio, and with most dead units.
-        models: how many models have layers; with several of them each layer has its model's name.
-    """
+    """What the live view shows at one moment."""
 
     step: int
     seconds: float
@@ -92,12 +67,7 @@ class LiveSnapshot:
 
 
 def make_snapshot(steps: Sequence[MeasuredRow], layers: Sequence[MeasuredRow]) -> LiveSnapshot:
-    """Return a snapshot of the last rows of the tables ``steps`` and ``layers``.
-
-    Args:
-        steps: rows of ``steps``, the oldest first. A hundred are enough.
-        layers: rows of ``layers``, the oldest first; growth is measured over these.
-    """
+    """Return a snapshot of the last rows of the tables ``steps`` and ``layers``."""
     losses = [row.values[LOSS] for row in steps if LOSS in row.values]
     rate = None
     if len(steps) > 1 and steps[-1].seconds > steps[0].seconds:
@@ -162,16 +132,7 @@ def _one_of_each_layer(series: Sequence[Series]) -> list[Series]:
 
 
 class LiveView:
-    """Shows snapshots on standard error. It never raises: a fault ends the view only.
-
-    Args:
-        stream: standard error.
-        script: name of the script, for the heading.
-        clock: seconds that pass.
-
-    Attributes:
-        ended: whether the view was closed, or ended by a fault.
-    """
+    """Shows snapshots on standard error. It never raises: a fault ends the view only."""
 
     def __init__(
         self, stream: TextIO, script: str, clock: Callable[[], float] = time.monotonic

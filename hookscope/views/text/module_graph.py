@@ -31,16 +31,7 @@ _NO_WIDTH = "#8288;"
 
 @dataclass(frozen=True)
 class _Graph:
-    """The graph of a tree; modules are indexes of its nodes.
-
-    Attributes:
-        labels: the lines of each module's label.
-        outer: the modules that are in no box.
-        inner: the modules in each box.
-        nodes: the modules that arrows lead to and from, or could: all but most of the boxes.
-        arrows: pairs of modules.
-        unused: the modules that did not run.
-    """
+    """The graph of a tree; modules are indexes of its nodes."""
 
     labels: tuple[tuple[str, ...], ...]
     outer: tuple[int, ...]
@@ -52,10 +43,6 @@ class _Graph:
 
 def mermaid_text(tree: ModuleTree, ascii: bool = False) -> str:
     """Return a tree as a flowchart of Mermaid, without a last line end.
-
-    Args:
-        tree: all modules of a model or some of them.
-        ascii: escape letters outside ASCII in names.
 
     Example:
         >>> from torch import nn

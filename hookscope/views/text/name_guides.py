@@ -12,12 +12,7 @@ ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 
 
 def name_guides(names: Sequence[str], options: TextOptions) -> list[tuple[str, str]]:
-    """Return the lines drawn before each name, and before the lines that continue its row.
-
-    Args:
-        names: with dots; the parent of a name is its nearest ancestor among the names before it.
-        options: where they are printed.
-    """
+    """Return the lines drawn before each name, and before the lines that continue its row."""
     branch, last, bar, blank = ASCII_BRANCHES if options.ascii else BRANCHES
     levels = _levels(names)
     drawn: list[tuple[str, str]] = []

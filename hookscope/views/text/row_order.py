@@ -21,14 +21,6 @@ def order_rows(table: Table, sort: str) -> Table:
     number; texts from A to Z, before empty cells. Missing rows come last. Lines that connect a row
     with the rows above it are left out.
 
-    Args:
-        table: the table.
-        sort: the title of a column, in full or in short, or of the notes; with ``-`` before it for
-            the opposite order.
-
-    Raises:
-        RequestError: the table has no such column.
-
     Example:
         >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
         >>> rows = tuple(Row((Cell(name), Cell(value=n))) for name, n in (("a", 1), ("b", 2)))
@@ -52,11 +44,7 @@ def order_rows(table: Table, sort: str) -> Table:
 
 
 def find_column(columns: Iterable[Column], sort: str) -> int:
-    """Return the index of the column that ``sort`` names.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """Return the index of the column that ``sort`` names."""
     name = sort.removeprefix("-").casefold()
     titles = []
     for i, column in enumerate(columns):

@@ -186,12 +186,7 @@ def nonfinite_note(stats: Stats) -> str:
 
 
 def coverage_lines(coverage: Coverage, options: TextOptions) -> list[Text]:
-    """Return what matched, ran (and how often), and never ran, grouped by likely reason.
-
-    Args:
-        coverage: which modules ran.
-        options: where the lines are printed; a pipe names every layer.
-    """
+    """Return what matched, ran (and how often), and never ran, grouped by likely reason."""
     repeated = [
         f"{layer_text(module.module)} x{module.calls}"
         for module in coverage.executed

@@ -44,12 +44,6 @@ def plot_lines(
     The scale is logarithmic if all values are positive and the largest is 100 times the smallest. A
     value that is not finite is ``!`` on the lowest line.
 
-    Args:
-        steps: ascending.
-        values: as many.
-        width: columns of the terminal.
-        ascii: draw in ASCII.
-
     Example:
         >>> lines = plot_lines([0, 1, 2], [8.0, 2.0, 1.0], 30, ascii=True)
         >>> lines[0], lines[-1]

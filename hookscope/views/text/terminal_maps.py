@@ -34,15 +34,7 @@ def map_lines(
     each: bool = False,
     ascii: bool = False,
 ) -> list[Text]:
-    """Return a grid of maps that fills a window, with the scale below.
-
-    Args:
-        maps: the maps.
-        window: columns and lines.
-        colored: draw in 24-bit colours; otherwise in shades of ASCII.
-        each: one scale for each map; otherwise one for all.
-        ascii: write characters outside ASCII in names as escapes.
-    """
+    """Return a grid of maps that fills a window, with the scale below."""
     width, lines = window
     options = TextOptions(width, ascii)
     number, high, wide = maps.values.shape
@@ -77,14 +69,6 @@ def fit_maps(
 
     Two rows take one line. A map keeps its aspect ratio, and is enlarged by a whole number only. Of
     all ways to fill the window, the one with the largest maps is taken.
-
-    Args:
-        number: how many maps there are.
-        high: rows of each.
-        wide: columns of each.
-        width: cells of the window.
-        lines: lines of the window.
-        label: cells of the widest name above a map; 0 without names.
 
     Example:
         >>> fit_maps(16, 56, 56, 80, 24, 2)

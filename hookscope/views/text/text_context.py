@@ -25,15 +25,6 @@ def marked_text(
     Spaces around a token stay outside the brackets. If there are brackets in the text, more are
     used than it has side by side. Dots replace what does not fit; the token is in the middle.
 
-    Args:
-        ranked: the input.
-        width: of the text in cells of a terminal; None for the whole text.
-        shown: escapes characters, as they will be where the text is shown; only the width depends
-            on it.
-
-    Returns:
-        The text. Empty if it is not known; a token without characters is named nevertheless.
-
     Example:
         >>> text, token, span = "the capital of France is", " France", (14, 21)
         >>> found = RankedInput(0, 1.0, (3,), "a.txt:1", None, None, text, token, span)

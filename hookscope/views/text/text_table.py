@@ -41,19 +41,7 @@ MIN_TEXT_WIDTH = 12  # cells needed beside the guides; with less room, no guides
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How a result is printed.
-
-    Attributes:
-        width: columns of the terminal; None for a pipe or a file.
-        ascii: write every character outside ASCII as an escape.
-        verbose: print details that are left out otherwise.
-        precision: significant digits of numbers in tables; None for 6 in a pipe, else 4.
-        sort: the column by which the rows of a result's table are sorted, the largest number first;
-            ``-COLUMN`` for the smallest first. None for the order of the result.
-        top: how many rows of a result's table are printed; None for all.
-        html: the lines are HTML for a notebook.
-        tables: where tables are collected instead of being laid out.
-    """
+    """How a result is printed."""
 
     width: int | None = None
     ascii: bool = False
@@ -76,16 +64,7 @@ NOTEBOOK = TextOptions(width=120, top=NOTEBOOK_ROWS, html=True)
 
 
 def result_table(table: Table, options: TextOptions, shown: int | None = None) -> list[Text]:
-    """Return the table of a result as lines, sorted and cut as ``options`` say.
-
-    Args:
-        table: the table.
-        options: where the lines are printed, and which rows.
-        shown: how many rows a terminal gets if ``options`` do not say it; None for all.
-
-    Raises:
-        RequestError: the table has no such column to sort by.
-    """
+    """Return the table of a result as lines, sorted and cut as ``options`` say."""
     ordered = order_rows(table, options.sort) if options.sort else table
     top = options.top or (None if options.width is None else shown)
     cut = replace(ordered, rows=ordered.rows[:top])

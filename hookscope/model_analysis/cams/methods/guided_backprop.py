@@ -87,13 +87,6 @@ def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
 
     The parameters must be frozen in the block, so that gradients go from the score to the image
     only.
-
-    Yields:
-        Entries of the metadata, complete after the block: ``relus``, the number of ReLUs that a
-        gradient passed, and ``unguided``, that of the other activation functions by name.
-
-    Raises:
-        RequestError: a gradient passed no ReLU, so it is the plain gradient.
     """
     metadata: dict[str, Any] = {}
     with HookSet(model) as hooks:

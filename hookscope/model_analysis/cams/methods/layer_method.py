@@ -83,11 +83,7 @@ class GradientLayerMethod(LayerMethod):
 
 
 def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
-    """Return a layer's value or gradient as (N, K, H, W), on the CPU, in float32 or wider.
-
-    Raises:
-        RequestError: there is no gradient.
-    """
+    """Return a layer's value or gradient as (N, K, H, W), on the CPU, in float32 or wider."""
     assert candidate.grid is not None
     if tensor is None:
         raise RequestError(
@@ -99,15 +95,7 @@ def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
 
 
 def finite_on_grid(candidate: LayerCandidate, why: str) -> Tensor:
-    """Return a layer's value as ``on_grid`` does, for a method that needs finite values.
-
-    Args:
-        candidate: the layer's output.
-        why: what needs finite values, such as ``a softmax``.
-
-    Raises:
-        RequestError: a value is NaN or infinite.
-    """
+    """Return a layer's value as ``on_grid`` does, for a method that needs finite values."""
     values = on_grid(candidate, candidate.value)
     count = int((~values.isfinite()).sum())
     if count:

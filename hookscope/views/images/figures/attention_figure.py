@@ -30,14 +30,7 @@ _MAX_TOKENS = 24  # with more positions, they have numbers instead of the texts 
 def draw_attention(
     layers: Sequence[AttentionHeads], title: str, about: str, each: bool = False
 ) -> Figure:
-    """Draw a panel for each head: queries from top to bottom, keys from left to right.
-
-    Args:
-        layers: one for each call of attention, drawn below each other.
-        title: title of the figure.
-        about: the model and its input.
-        each: one scale of colours for each head, instead of one for each call.
-    """
+    """Draw a panel for each head: queries from top to bottom, keys from left to right."""
     check_panel_count(sum(len(layer.heads) for layer in layers))
     most = max(len(layer.heads) for layer in layers)
     columns = most if len(layers) > 1 else columns_for(most, 1)

@@ -72,19 +72,7 @@ def new_figure(
     layout: str | None = "constrained",
     left: float = 0.06,
 ) -> tuple[Figure, float]:
-    """Return an empty figure with a title, and the model and its input at its foot.
-
-    Args:
-        width: in inches; at least 4.5 is used.
-        height: height of the panels in inches; title and foot are added.
-        title: the title; it is wrapped to the width.
-        about: the model and its input.
-        layout: the layout engine of matplotlib; None if the caller positions the panels.
-        left: where title and foot begin, in inches from the left edge.
-
-    Returns:
-        The figure, and the height of its foot in inches.
-    """
+    """Return an empty figure with a title, and the model and its input at its foot."""
     width = max(width, MIN_WIDTH)
     above, below = (
         _wrapped(text, width - left, size) for text, size in ((title, _TITLE), (about, _TEXT))
@@ -151,12 +139,7 @@ def token_tick(text: str) -> str:
 
 
 def label_inches(texts: Iterable[str], size: float = _SMALL) -> float:
-    """Return the width in inches of the widest of some small labels, as they are drawn.
-
-    Args:
-        texts: the labels, with matplotlib's markup.
-        size: size of the letters in points.
-    """
+    """Return the width in inches of the widest of some small labels, as they are drawn."""
     font = FontProperties(family=[FONT], size=size)
     measure = TextToPath().get_text_width_height_descent
     return max((measure(text, font, False)[0] / 72 for text in texts), default=0.0)

@@ -13,9 +13,6 @@ from hookscope.views.images.colors import RGB
 def color_table(name: str) -> RGB:
     """Return 256 colours of a colour map, uint8 (256, 3), from its lowest to its highest.
 
-    Raises:
-        RequestError: matplotlib has no colour map of this name.
-
     Example:
         >>> color_table("gray")[[0, 128, 255]].tolist()
         [[0, 0, 0], [128, 128, 128], [255, 255, 255]]

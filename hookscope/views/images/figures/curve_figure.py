@@ -14,13 +14,7 @@ _MARKED = 200  # entries that have a mark each
 
 
 def draw_curve(curve: ReducedCurve, title: str, about: str) -> Figure:
-    """Draw the entries of a vector; of a long one the range of every few entries.
-
-    Args:
-        curve: the entries.
-        title: title of the figure.
-        about: the file, and what is not drawn.
-    """
+    """Draw the entries of a vector; of a long one the range of every few entries."""
     figure, _ = new_figure(_WIDTH, _HEIGHT, title, about)
     axes = figure.subplots()
     position = np.arange(len(curve.low)) * curve.cell

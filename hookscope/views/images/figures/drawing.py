@@ -41,15 +41,7 @@ class FigureOptions:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing.
-
-    Attributes:
-        figure: the figure of matplotlib; it may be changed.
-        kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention``, ``filters``, ``cam`` or
-            ``curves``.
-        shows: what it shows, a line for each tensor.
-        dark: whether its background is dark.
-    """
+    """A drawing."""
 
     figure: Figure
     kind: str
@@ -60,15 +52,6 @@ class Drawing:
         """Write the drawing to a file, completely or not at all; return the file's size in bytes.
 
         The same drawing gives the same bytes.
-
-        Args:
-            path: ending in the format: ``.png``, ``.jpg``, ``.jpeg``, ``.svg`` or
-                ``.pdf``.
-            dpi: pixels per inch, of images.
-
-        Raises:
-            RequestError: it has another ending.
-            StoreError: the file cannot be written. An existing file is then unchanged.
         """
         ending = picture_ending(Path(path))
         with replacement_file(path, "Choose another path with --output.") as scratch:

@@ -34,18 +34,7 @@ def draw_weight(
     about: str,
     options: FigureOptions,
 ) -> Drawing:
-    """Return the picture of a weight.
-
-    Args:
-        name: name of the parameter.
-        type: class name of the layer; empty if it is unknown.
-        weight: a matrix, or kernels with their output channels first.
-        about: the model.
-        options: which filters, and how they are drawn.
-
-    Raises:
-        RequestError: there is no such filter, or the weight has more than five dimensions.
-    """
+    """Return the picture of a weight."""
     title = f"{name} ({type})" if type else name
     summary = f"{name} ({shape_label(weight.shape)})"
     if weight.ndim > 5:
@@ -79,12 +68,6 @@ def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -
 
     In colour, a weight of zero is middle grey, and the largest absolute weight is the end of its
     channel.
-
-    Args:
-        kernels: the weights.
-        title: title of the figure.
-        about: the model.
-        each: one scale for each panel, instead of one for all.
     """
     values = kernels.values
     one_panel = kernels.color or len(kernels.columns) == 1
@@ -130,15 +113,7 @@ def draw_matrix(
     axes: tuple[str, str],
     shape: tuple[int, int] | None = None,
 ) -> Figure:
-    """Draw a matrix of weights.
-
-    Args:
-        matrix: ``(rows, columns)``.
-        title: title of the figure.
-        about: the model.
-        axes: labels of the rows and of the columns.
-        shape: of the whole matrix, if ``matrix`` is a smaller picture of it.
-    """
+    """Draw a matrix of weights."""
     rows, columns = shape or matrix.shape
     # At most four times as wide as high, so that a matrix of a few rows is readable.
     wide, tall = (6.0, max(6 * rows / columns, 1.5)) if columns > rows else (5.0, 5.0)

@@ -31,11 +31,6 @@ def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
 
     Norms are on a logarithmic scale. A norm of zero has a cross at the left edge, and a tensor with
     NaN or infinite entries a mark at the right edge.
-
-    Args:
-        flows: the panels, from the top.
-        title: title of the figure.
-        about: the model and its input.
     """
     heights = [min(max(len(flow.rows), 4) * _ROW, _TALLEST) + 0.8 for flow in flows]
     beside = label_inches(_row_name(name) for flow in flows for name in flow.rows)

@@ -25,17 +25,7 @@ _GAP, _BAR, _BAR_TEXT = 0.08, 0.12, 0.72  # inches
 
 @dataclass(frozen=True)
 class Grid:
-    """Panels of one size.
-
-    Attributes:
-        panels: number of panels.
-        columns: number of panels side by side.
-        width, height: size of a panel, in inches.
-        each: whether each panel has its own colour bar, instead of one for all.
-        lines: lines of text above each panel.
-        left, below: room for numbers beside and below each panel, in inches.
-        bar: whether the numbers have a colour bar at all.
-    """
+    """Panels of one size."""
 
     panels: int
     columns: int
@@ -95,10 +85,6 @@ def columns_for(count: int, share: float) -> int:
 
     The number with fewer empty cells in the last row is taken.
 
-    Args:
-        count: number of panels.
-        share: width of a panel over its height.
-
     Example:
         >>> columns_for(16, 1.0), columns_for(3, 1.0)
         (4, 3)
@@ -127,20 +113,7 @@ def draw_grid(
     top: float,
     scale_of: Callable[[NDArray[Any]], ColorScale] = color_scale,
 ) -> list[Axes]:
-    """Draw images in a grid, row by row, with one colour bar or one for each.
-
-    Args:
-        figure: the figure to draw in.
-        grid: the panels.
-        images: ``(height, width)`` each, of real numbers; their shapes may differ.
-        labels: the text above each image, with matplotlib's markup.
-        quantity: the label of the colour bar.
-        left, top: the upper left corner, in inches from the figure's lower left.
-        scale_of: the scale of colours for the numbers of one panel, or of all.
-
-    Returns:
-        The panels, in the order of the images.
-    """
+    """Draw images in a grid, row by row, with one colour bar or one for each."""
     panels = list(grid.add_panels(figure, left, top))
     common = scale_of(np.concatenate([image.ravel() for image in images]))
     wide, _ = grid.cell

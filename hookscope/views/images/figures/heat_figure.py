@@ -25,13 +25,7 @@ _MAX_TOKENS = 64  # with more positions, they have numbers instead of the texts 
 
 
 def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
-    """Draw each tensor with its own scale: positions from top to bottom, channels to the right.
-
-    Args:
-        tensors: one for each panel.
-        title: title of the figure.
-        about: the model and its input.
-    """
+    """Draw each tensor with its own scale: positions from top to bottom, channels to the right."""
     check_panel_count(len(tensors))
     nonfinite = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
     about = "; ".join(filter(None, (about, nonfinite)))

@@ -33,13 +33,7 @@ class ValueHistogram:
 
 
 def draw_hist(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figure:
-    """Draw the histogram of each tensor; counts are on a logarithmic scale.
-
-    Args:
-        tensors: one for each panel.
-        title: title of the figure.
-        about: the model and its input.
-    """
+    """Draw the histogram of each tensor; counts are on a logarithmic scale."""
     check_panel_count(len(tensors))
     columns = min(len(tensors), max(3, math.ceil(math.sqrt(len(tensors)))))
     rows = math.ceil(len(tensors) / columns)

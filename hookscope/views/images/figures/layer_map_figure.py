@@ -34,13 +34,7 @@ MOST_CELLS = 8192  # of all panels together: seconds to draw
 
 @dataclass(frozen=True)
 class LayerMapPanel:
-    """One map.
-
-    Attributes:
-        values: layers by columns; NaN where there is none.
-        texts: of each cell.
-        columns: the titles of the columns.
-    """
+    """One map."""
 
     values: NDArray[np.float64]
     texts: Sequence[Sequence[str]]
@@ -49,15 +43,7 @@ class LayerMapPanel:
 
 @dataclass(frozen=True)
 class LayerMapLabels:
-    """The texts around the maps.
-
-    Attributes:
-        title: of the figure.
-        about: the model and its input.
-        value: what the colours are.
-        axis: what the columns are.
-        noun: a column, for the summary: ``position``.
-    """
+    """The texts around the maps."""
 
     title: str
     about: str
@@ -73,18 +59,7 @@ def draw_layer_map(
     labels: LayerMapLabels,
     kind: str,
 ) -> Drawing:
-    """Draw one panel below the other: layers from bottom to top, columns to the right.
-
-    Args:
-        panels: the maps.
-        layers: names of the layers.
-        scale: of the colours of all panels.
-        labels: the texts around the maps.
-        kind: the kind of the drawing.
-
-    Raises:
-        RequestError: there are more cells than fit on a picture.
-    """
+    """Draw one panel below the other: layers from bottom to top, columns to the right."""
     count = sum(panel.values.size for panel in panels)
     if count > MOST_CELLS:
         raise RequestError(

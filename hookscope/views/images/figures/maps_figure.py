@@ -31,14 +31,7 @@ _BETWEEN, _LETTER = 0.3, 0.07  # inches between the grids, and of a letter above
 
 
 def draw_maps(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool = False) -> Figure:
-    """Draw feature maps as a grid for each tensor, the first on the left.
-
-    Args:
-        blocks: the maps of each tensor; see ``read_feature_maps``.
-        title: title of the figure.
-        about: the model and its input.
-        each: one scale of colours for each map, instead of one for each grid.
-    """
+    """Draw feature maps as a grid for each tensor, the first on the left."""
     check_panel_count(sum(len(block.values) for block in blocks))
     heads = [_head(block, each) for block in blocks]
     head = max(map(len, heads)) * LINE

@@ -35,12 +35,6 @@ def draw_run_panels(panels: Sequence[RunPanel], title: str, about: str, dark: bo
 
     The vertical axis is logarithmic if all values are positive and the largest is 100 times the
     smallest. Steps with NaN or infinity have a mark at the upper edge.
-
-    Args:
-        panels: from the top.
-        title: title of the figure.
-        about: the folders.
-        dark: whether the background is dark.
     """
     with paper_style(dark):
         figure = _draw(panels, escape_text(title), escape_text(about))

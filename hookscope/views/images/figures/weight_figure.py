@@ -24,11 +24,7 @@ _AXES = ("output feature", "input feature")
 
 
 def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOptions) -> Drawing:
-    """Return the plot of some tensors that was chosen.
-
-    Raises:
-        RequestError: there is no such filter, a tensor is too large, or has too many dimensions.
-    """
+    """Return the plot of some tensors that was chosen."""
     if options.dim is not None:
         raise RequestError(
             "--channel-dim is for captures: the channels of a weight are its first dimension.",
