@@ -125,10 +125,10 @@ def main() -> None:
     from hookscope.extraction.shard_writer import (
         BackgroundWriter,
         PendingBatch,
+        Shard,
         ShardFile,
         StoredColumn,
     )
-    from hookscope.extraction.sharding_plan import Shard
     from hookscope.stores.features.location import Location
 
     batch, shard, rows = 64, 256, 1280

@@ -13,7 +13,7 @@ from hookscope.execution.failures.failure_explanation import explain_forward_err
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.files.progress import Progress
-from hookscope.model_analysis.attribution.attribution_run import run_attribution
+from hookscope.model_analysis.attribution import run_attribution
 from hookscope.results.attribution import Attribution
 from hookscope.specs.attribution_options import INTEGRATED, AttributeOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request

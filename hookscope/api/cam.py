@@ -16,7 +16,7 @@ from hookscope.files.progress import Progress
 from hookscope.hooks.capture import Capture
 from hookscope.model_analysis.cams.cam_input import CamInput
 from hookscope.model_analysis.cams.cam_run import run_cam
-from hookscope.model_analysis.cams.class_score import ClassScore
+from hookscope.model_analysis.cams.score_gradients import ClassScore
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions

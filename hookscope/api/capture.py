@@ -16,9 +16,8 @@ from hookscope.execution.expert_counts import count_expert_tokens
 from hookscope.execution.language_output import describe_language_output
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
-from hookscope.execution.recorded_run import run_forward
+from hookscope.execution.recorded_run import find_stop_point, run_forward, wants_stop
 from hookscope.execution.size_estimate import check_recording_size
-from hookscope.execution.stop_point import find_stop_point, wants_stop
 from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.ops.op_recorder import is_graph

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from hookscope.api.weight_source import as_weights, check_no_state_dict
 from hookscope.file_analysis.captures.comparator import Comparator, compare_captures
 from hookscope.file_analysis.captures.record_matches import LayerFilter
-from hookscope.file_analysis.features.features_diff import FeaturesDiff, compare_features
+from hookscope.file_analysis.features_diff import FeaturesDiff, compare_features
 from hookscope.file_analysis.runs.run_comparator import compare_runs
 from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
-from hookscope.file_analysis.weights.diff_sides import weight_sides
+from hookscope.file_analysis.weights.weight_comparison import weight_sides
 from hookscope.file_analysis.weights.weight_diff import WeightDiff
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import Diff

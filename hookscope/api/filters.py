@@ -16,7 +16,7 @@ from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.images.weight_plot_choice import choose_filters
+from hookscope.views.images.plot_choice import choose_filters
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from hookscope.execution.failures.failure_explanation import explain_forward_err
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
-from hookscope.model_analysis.lens.lens_run import run_lens
+from hookscope.model_analysis.lens import run_lens
 from hookscope.results.lens import Lens
 from hookscope.specs.command_options import LensOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request

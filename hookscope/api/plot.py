@@ -14,14 +14,13 @@ from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.files.output_path import is_run_folder, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
-from hookscope.stores.captures.capture_arrays import InMemory, open_source
+from hookscope.stores.captures.capture_file import InMemory, open_source
 from hookscope.stores.runs.rank_runs import open_run
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
-from hookscope.views.images.plot_choice import choose_plot
+from hookscope.views.images.plot_choice import HIST, choose_plot, choose_weight_plot
 from hookscope.views.images.run_panels import run_panels
-from hookscope.views.images.weight_plot_choice import HIST, choose_weight_plot
 
 if TYPE_CHECKING:
     from hookscope.stores.captures.capture_file import CaptureFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from hookscope.file_analysis.probes.probe_run import probe_layers
+from hookscope.file_analysis.probe_run import probe_layers
 from hookscope.files.progress import Progress
 from hookscope.results.layer_probes import LayerProbes
 from hookscope.specs.probe_options import ProbeOptions

@@ -12,9 +12,9 @@ from torch import nn
 from hookscope.execution.provenance import versions
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.layers import select
 from hookscope.hooks.ops.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.onnx_limits import check_onnx_ops

@@ -19,7 +19,7 @@ from hookscope.results.report import Report
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.captures.capture_arrays import InMemory, open_source
+from hookscope.stores.captures.capture_file import InMemory, open_source
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.html.page import write_page

@@ -17,7 +17,7 @@ from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress
-from hookscope.model_analysis.lens.residual_stream import block_stacks
+from hookscope.model_analysis.residual_stream import block_stacks
 from hookscope.model_analysis.sweep.effect_measure import resolve_measure
 from hookscope.model_analysis.sweep.sweep_run import prepare_sweep, run_sweep
 from hookscope.results.sweep import Sweep

@@ -9,7 +9,7 @@ from typing import Any
 from hookscope.file_analysis.units.top_inputs import TopInputs
 from hookscope.file_analysis.units.top_run import rank_inputs
 from hookscope.files.progress import Progress
-from hookscope.inputs.stored_texts import StoredTexts
+from hookscope.inputs.text_tables import StoredTexts
 from hookscope.specs.top_options import MAX, TopOptions
 from hookscope.stores.features.features import Features
 

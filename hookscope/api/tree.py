@@ -10,8 +10,7 @@ from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
-from hookscope.specs.weight_options import check_model_options
+from hookscope.specs.weight_options import WEIGHT_OPTIONS, check_hash_options, check_model_options
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.stores.weights.weight_tree import WeightTree
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hookscope.views.display import Shown
-    from hookscope.views.text.csv_table import CollectedTables
+    from hookscope.views.text.table import CollectedTables
     from hookscope.views.text.text_table import TextOptions
 
 RED, YELLOW, DIM = "1;31", "33", "2"
@@ -114,7 +114,7 @@ class Console:
 
     def _print_csv(self, lines: Iterable[Text]) -> None:
         """Print the table of a result, below that of an earlier one if it has the same columns."""
-        from hookscope.views.text.csv_table import csv_text
+        from hookscope.views.text.table import csv_text
 
         for _ in lines:  # a view collects its tables while it makes the other lines
             pass
@@ -149,7 +149,7 @@ class Console:
     @property
     def text_options(self) -> TextOptions:
         """How views lay out their text for standard output."""
-        from hookscope.views.text.csv_table import CollectedTables
+        from hookscope.views.text.table import CollectedTables
         from hookscope.views.text.text_table import TextOptions
 
         if self.csv and self._tables is None:

@@ -98,7 +98,7 @@ def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
 def _draw_weights(
     console: Console, output: str | None, force: bool, dpi: int, values: dict[str, Any]
 ) -> None:
-    from hookscope.stores.weights.part_names import default_stem
+    from hookscope.stores.weights.open_weights import default_stem
 
     stem = default_stem(values["model"])
     path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")

@@ -70,7 +70,7 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     """
     console: Console = ctx.obj
     from hookscope.cli.run_context import reading, show_logs
-    from hookscope.stores.weights.part_names import default_stem
+    from hookscope.stores.weights.open_weights import default_stem
 
     stem = default_stem(values["file"])
     path, replaces = picture_options.resolve_picture_path(output, force, stem, "plot")

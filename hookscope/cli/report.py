@@ -15,7 +15,7 @@ from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import reading
 from hookscope.errors import RequestError
-from hookscope.stores.weights.part_names import default_stem
+from hookscope.stores.weights.open_weights import default_stem
 
 EXAMPLES = (
     Example(

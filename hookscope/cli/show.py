@@ -17,9 +17,9 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
-from hookscope.files.near_files import RESULT_FILES, near_files
 from hookscope.files.output_path import is_run_folder, names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
+from hookscope.files.suggestions import RESULT_FILES, near_files
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -177,8 +177,7 @@ def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str])
 
 
 def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:
-    from hookscope.file_analysis.runs.key_curves import read_key_curves
-    from hookscope.file_analysis.runs.run_summary import RunSummary
+    from hookscope.file_analysis.runs.run_summary import RunSummary, read_key_curves
     from hookscope.stores.runs.rank_runs import open_run
 
     if keys and layers:
@@ -205,7 +204,7 @@ def _show_weights(
     """Show the tensors by their headers, one with its values, or statistics of several."""
     from hookscope.api.load import load
     from hookscope.stores.weights.weight_set import WeightSet
-    from hookscope.views.images.weight_views import choose_weights
+    from hookscope.views.images.tensor_view import choose_weights
     from hookscope.views.weight_set import weights_document
 
     if draws:

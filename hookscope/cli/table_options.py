@@ -27,7 +27,7 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
     """Check the column before the model runs; which columns a file's table has, the file says."""
     if value is not None and not ctx.resilient_parsing:
         from hookscope.views.display import result_columns
-        from hookscope.views.text.row_order import find_column
+        from hookscope.views.text.table import find_column
 
         if columns := result_columns(ctx.info_name or ""):
             try:

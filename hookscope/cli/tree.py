@@ -18,8 +18,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading, recorded_notes, running, show_logs
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
-from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
-from hookscope.specs.weight_options import check_model_options
+from hookscope.specs.weight_options import WEIGHT_OPTIONS, check_hash_options, check_model_options
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree

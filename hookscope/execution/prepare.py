@@ -17,8 +17,7 @@ from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
-from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in, select
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
 from hookscope.results.metadata import InputMetadata

@@ -22,8 +22,7 @@ from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import gpus_of, preserve_model_state
 from hookscope.extraction.row_batches import RowBatch, is_dead_worker, report_dead_workers
 from hookscope.extraction.shape_probe import RecordColumn
-from hookscope.extraction.shard_writer import BackgroundWriter, PendingBatch
-from hookscope.extraction.sharding_plan import Shard
+from hookscope.extraction.shard_writer import BackgroundWriter, PendingBatch, Shard
 from hookscope.extraction.sinks import BatchSink, HostCopy
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
 from hookscope.hooks.capture import Capture

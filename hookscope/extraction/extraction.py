@@ -16,7 +16,7 @@ from hookscope.extraction.extraction_plan import ExtractionPlan, check_devices, 
 from hookscope.extraction.principal_components import fit_layers, fit_row_count
 from hookscope.extraction.process_group import ProcessGroup, join_process_group
 from hookscope.extraction.row_batches import RowBatch
-from hookscope.extraction.sharding_plan import Shard, assign_shards
+from hookscope.extraction.shard_writer import Shard, assign_shards
 from hookscope.extraction.sinks import RowSink
 from hookscope.results.result import Result
 from hookscope.specs.extract_options import ExtractOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,6 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.provenance import versions
 from hookscope.extraction.batch_runner import BatchRunner
 from hookscope.extraction.item_rows import DatasetItems, find_items
-from hookscope.extraction.padding_trial import tolerates_padding
 from hookscope.extraction.prepared_rows import (
     DatasetInputs,
     PreparedRows,
@@ -35,7 +35,7 @@ from hookscope.extraction.shape_probe import (
     TextLengths,
     probe_shapes,
 )
-from hookscope.extraction.sharding_plan import Shard, plan_shards, shard_row_count
+from hookscope.extraction.shard_writer import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
 from hookscope.files.input_list import InputEntry, list_entries
@@ -60,9 +60,49 @@ from hookscope.stores.features.manifest_schema import (
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import map_tensors
 
+log = logging.getLogger("hookscope")
+
+
 _TEXT_TOKENS = 128  # of each text of a batch, if their number is not the user's choice
 # Options that do not change the bytes of the results.
 NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}
+
+
+def tolerates_padding(runner: BatchRunner, rows: TextRows, one: Any, other: Any) -> bool:
+    """Whether a text has the same values alone and in a batch with a longer one.
+
+    Same up to rounding: they may differ by the square root of the dtype's epsilon, as a share of
+    the largest value of the text. A model that ignores the attention mask differs by far more.
+    """
+    if not (rows.can_pad(one) and rows.can_pad(other)):
+        return False
+    short, long = sorted((one, other), key=token_count)
+    with runner.forward_passes() as forward:
+        alone, both = (
+            forward(_batch(rows.arrange(values), len(values)))
+            for values in ([short], [long, short])
+        )
+    for key, column in runner.columns.items():
+        mine, padded = alone[key][0], both[key][1]
+        if column.tokens is not None:
+            padded = padded.narrow(column.tokens, 0, token_count(short))
+        if not _close(mine, padded, runner.autocast):
+            log.info("batches: texts of one length each, because padding changes %s", key)
+            return False
+    return True
+
+
+def _batch(value: Any, rows: int) -> RowBatch:
+    return RowBatch(range(rows), value, ({},) * rows, (), token_count(value))
+
+
+def _close(mine: Tensor, padded: Tensor, autocast: torch.dtype | None) -> bool:
+    if not (mine.is_floating_point() or mine.is_complex()):
+        return torch.equal(mine, padded)
+    tolerance = torch.finfo(autocast or mine.dtype).eps ** 0.5
+    finite = mine[mine.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(mine, padded, rtol=0, atol=tolerance * largest, equal_nan=True)
 
 
 @dataclass(frozen=True)

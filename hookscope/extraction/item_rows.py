@@ -20,7 +20,6 @@ from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.extraction.row_batches import Row, TableEntry
 from hookscope.files.input_files import LABEL
 from hookscope.inputs.call_arguments import takes_one_argument
-from hookscope.inputs.labels import plain_label
 from hookscope.inputs.python_input import (
     Run,
     batch_arguments,
@@ -30,6 +29,7 @@ from hookscope.inputs.python_input import (
     is_dataset,
     plain_argument,
 )
+from hookscope.inputs.text_columns import plain_label
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_spec import names_object
 from hookscope.tensors.seeding import SeededCalls, seeded_throughout

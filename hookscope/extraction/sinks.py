@@ -23,12 +23,12 @@ from hookscope.extraction.reducer import Reducer, make_reducer, token_mask
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import (
+    Shard,
     ShardFile,
     ShardWriter,
     StoredColumn,
     publish_file,
 )
-from hookscope.extraction.sharding_plan import Shard
 from hookscope.extraction.storage_cast import StorageCast
 from hookscope.extraction.token_columns import (
     axes_of,

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from hookscope.errors import HookscopeError, InputError
 from hookscope.extraction.row_batches import Row, TableEntry
-from hookscope.extraction.sharding_plan import Shard
+from hookscope.extraction.shard_writer import Shard
 from hookscope.inputs.input_reader import sha256
 from hookscope.inputs.text_tables import TextTable
 from hookscope.sources.loaded import TextRecipe

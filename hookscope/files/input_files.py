@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
-from hookscope.files.near_files import INPUT_FILES, near_files
 from hookscope.files.shell_words import quote_word
+from hookscope.files.suggestions import INPUT_FILES, near_files
 
 log = logging.getLogger("hookscope")
 

@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,13 +18,11 @@ from hookscope.escapes import encodable
 from hookscope.files.output_path import SUFFIX, recording_ending
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.files.words import bytes_text, plural
-from hookscope.hooks.padding import summarize_real
 from hookscope.hooks.record_key import RecordKey, TensorOrigin
-from hookscope.results.key_lookup import find_key
-from hookscope.results.records import Record, Recording, free_name
+from hookscope.results.records import Record, Recording, find_key, free_name
 from hookscope.results.stats import Stats
-from hookscope.results.tokens import padded_dims
-from hookscope.stores.captures.capture_arrays import CaptureArrays
+from hookscope.results.tokens import PromptTokens, padded_dims
+from hookscope.stores.captures.capture_file import CaptureArrays
 from hookscope.tensors import save as store
 from hookscope.tensors.recording_file import RecordingFile
 from hookscope.tensors.tensor_stats import summarize
@@ -32,9 +31,20 @@ from hookscope.tensors.threads import fork_safe_lock
 # Texts of dtypes and devices, which take as long to make as the rest of a record.
 _dtype_name = cache(lambda dtype: str(dtype).removeprefix("torch."))
 _device_name = cache(str)
-
-
 _making = fork_safe_lock()  # replicas of a model run on threads
+
+
+def summarize_real(tensor: Tensor, dims: Mapping[int, PromptTokens]) -> Stats:
+    """Return the statistics of the entries at positions that are not padding."""
+    chosen = torch.ones((1,) * tensor.ndim, dtype=torch.bool)
+    for dim, prompt in dims.items():
+        real = torch.ones(len(prompt.ids), prompt.length, dtype=torch.bool)
+        for row, padding in enumerate(prompt.padding):
+            real[row, list(padding)] = False
+        shape = [1] * tensor.ndim
+        shape[0], shape[dim] = real.shape
+        chosen = chosen & real.reshape(shape)
+    return summarize(tensor[chosen.to(tensor.device).expand(tensor.shape)])
 
 
 class Capture(Recording, Mapping[str, Tensor]):

@@ -32,7 +32,7 @@ from hookscope.files.suggestions import did_you_mean
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
 from hookscope.specs.input_spec import InputSpec
-from hookscope.stores.weights.record_sizes import check_record_sizes
+from hookscope.stores.weights.zip_records import check_record_sizes
 from hookscope.tensors.nested import walk
 
 _NPY_MAGIC = b"\x93NUMPY"

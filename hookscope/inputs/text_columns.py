@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,23 @@ from hookscope.errors import InputError
 from hookscope.files.input_files import TEXT_RESERVED
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.text_sources import DEFAULT_COLUMN, TextSource
-from hookscope.inputs.labels import plain_label
 
 _MAX_NAMES = 20  # names of columns in a message
+
+
+def plain_label(value: Any) -> int | float | str | bool | None:
+    """Return a label as a plain value; None if it is not a text or a single finite number.
+
+    Example:
+        >>> import torch
+        >>> plain_label(torch.tensor(3)), plain_label("cat"), plain_label(torch.ones(2))
+        (3, 'cat', None)
+    """
+    if getattr(value, "ndim", None) == 0:  # of torch and of numpy
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str) else None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from hookscope.errors import RequestError
 from hookscope.execution.prepare import find_model
 from hookscope.files.shell_words import quote_word
 from hookscope.files.words import shape_label
-from hookscope.hooks.layers import Layer, check_not_lazy
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import Layer, check_not_lazy, select
 from hookscope.specs.request import Request
 from hookscope.views.images.filter_weights import output_channels_first
 

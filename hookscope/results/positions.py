@@ -8,10 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.results.dimensions import channel_dim
+from hookscope.results.dimensions import TokenGrid, channel_dim, find_token_grid
 from hookscope.results.metadata import image_size
 from hookscope.results.records import Record, Recording
-from hookscope.results.token_grid import TokenGrid, find_token_grid
 from hookscope.results.tokens import (
     PromptTokens,
     is_generated,

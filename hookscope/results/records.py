@@ -6,17 +6,22 @@ a module's first call has no number, so that it does not change if there is a se
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
-from hookscope.errors import ResultsFileError, cause
+from hookscope.errors import MissingKeyError, ResultsFileError, cause
 from hookscope.escapes import encodable
 from hookscope.files import strict_json
+from hookscope.files.suggestions import did_you_mean
 from hookscope.results.metadata import find_damage, image_size
 from hookscope.results.result import Result
 from hookscope.results.stats import Stats
+from hookscope.specs.patterns import root_named
+from hookscope.specs.record_kinds import OUTPUT
+
+MAX_KEYS = 20  # keys that an error lists
 
 
 def key_of(module: str, call: int, what: str) -> str:
@@ -294,3 +299,43 @@ class Recording(Result):
             if record.shape != tuple(shapes[key]):
                 return f"{key} has another shape"
         return ""
+
+
+def find_key(name: str, records: Mapping[str, Record]) -> str:
+    """Return the key that a name stands for.
+
+    A key stands for itself. A layer (``relu``), or one call of it (``relu:2``), stands for its
+    output, and for its only tensor if no output was recorded. The model itself is ``.`` or
+    ``(model)``.
+    """
+    if name in records:
+        return name
+    root = root_named(str(name))
+    if root in records:
+        return root
+    of_layer = [
+        record for record in records.values() if root in (record.module, _call_of(record.key))
+    ]
+    matches = [record.key for record in of_layer if record.kind == OUTPUT]
+    matches = matches or [record.key for record in of_layer]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise MissingKeyError(
+            f"{name!r} has {len(matches)} tensors.", f"Use one of the keys {_join(matches)}."
+        )
+    names = [*records, *map(_call_of, records)]
+    near = did_you_mean(str(name), names)
+    listed = f"The keys are {_join(records)}." if records else "Nothing was recorded."
+    raise MissingKeyError(f"There is no tensor {name!r}.", f"{near} {listed}")
+
+
+def _call_of(key: str) -> str:
+    """The layer of a key, with the number of its call from the second call on."""
+    return key.rpartition("/")[0]
+
+
+def _join(keys: Iterable[str]) -> str:
+    keys = list(keys)
+    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
+    return ", ".join(map(repr, keys[:MAX_KEYS])) + more

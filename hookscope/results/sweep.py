@@ -11,10 +11,9 @@ from typing import Any
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import MARK, check_ending
-from hookscope.results.ablation import SkippedLayer
+from hookscope.results.ablation import SkippedLayer, unfinished_entries
 from hookscope.results.records import Coverage
 from hookscope.results.result import Result
-from hookscope.results.unfinished_file import unfinished_entries
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.version import __version__
 

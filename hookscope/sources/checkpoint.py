@@ -24,8 +24,7 @@ from hookscope.files import file_types
 from hookscope.files.pickle_scan import DAMAGED_ZIP
 from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
-from hookscope.stores.weights.record_sizes import check_record_sizes
-from hookscope.stores.weights.zip_records import DamagedArchive
+from hookscope.stores.weights.zip_records import DamagedArchive, check_record_sizes
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")

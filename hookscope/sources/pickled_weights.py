@@ -23,10 +23,9 @@ from hookscope.sources.model_weights import tensor_set
 from hookscope.sources.user_code import run_user_code
 from hookscope.stores.weights.checkpoint_parts import DamagedCheckpoint, choose_part
 from hookscope.stores.weights.open_weights import open_weights, split_part
-from hookscope.stores.weights.record_sizes import check_record_sizes
 from hookscope.stores.weights.weight_dtypes import read_numpy_dtype
 from hookscope.stores.weights.weight_set import WeightSet
-from hookscope.stores.weights.zip_records import DamagedArchive
+from hookscope.stores.weights.zip_records import DamagedArchive, check_record_sizes
 
 log = logging.getLogger("hookscope")
 

@@ -106,7 +106,7 @@ def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Modu
             f"timm has no pretrained weights for {name}.", "Use --weights FILE or --weights random."
         )
     if config.hf_hub_id:
-        from hookscope.sources.huggingface import fetch_file
+        from hookscope.sources.downloads import fetch_file
 
         path = fetch_file(config.hf_hub_id, _FILES)
     else:

@@ -20,7 +20,6 @@ from hookscope.files.output_path import holds_features, is_hookscope_file, is_ru
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
-from hookscope.specs.exact_diff_options import ExactDiffOptions
 from hookscope.specs.model_spec import EXPORTED, LIVE, ONNX, TORCHSCRIPT, is_weights_file
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
@@ -31,7 +30,7 @@ from hookscope.specs.request import (
     chosen_options,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.tolerances import check_tolerances
+from hookscope.specs.tolerances import ExactDiffOptions, check_tolerances
 
 # Options of a model that may be given once for both or twice, for A and then B; with their defaults
 # in commands that take one model.

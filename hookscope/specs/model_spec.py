@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.files import file_types
 from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHIVE, describe_file
-from hookscope.files.near_files import MODEL_FILES, MODEL_FOLDERS, PYTHON_FILES, near_files
 from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.files.shell_words import quote_word
-from hookscope.files.suggestions import did_you_mean
+from hookscope.files.suggestions import (
+    MODEL_FILES,
+    MODEL_FOLDERS,
+    PYTHON_FILES,
+    did_you_mean,
+    near_files,
+)
 from hookscope.files.weight_files import WeightFiles, find_weight_files
 from hookscope.specs.literal_arguments import LiteralArguments, parse_arguments, split_call
 

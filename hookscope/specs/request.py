@@ -19,7 +19,6 @@ from hookscope.specs.adapter_folder import check_adapter
 from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
 from hookscope.specs.edit import check_second_order
-from hookscope.specs.hook_spec import resolve_hook_kinds
 from hookscope.specs.input_spec import (
     IMAGE_OPTIONS,
     NO_IMAGE,
@@ -29,7 +28,7 @@ from hookscope.specs.input_spec import (
     parse_inputs,
     reject_image_options,
 )
-from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.intervention_spec import Interventions, resolve_hook_kinds
 from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.losses import (
     FORMULAS,

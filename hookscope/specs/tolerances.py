@@ -8,8 +8,11 @@ torch's.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hookscope.errors import RequestError
+from hookscope.specs.request import LayerSelection
 
 # rtol and atol by dtype. Dtypes that are not listed (integers, bool, float8) must be equal.
 DEFAULT_TOLERANCES = {
@@ -66,3 +69,17 @@ def check_tolerances(atol: float | None, rtol: float | None) -> None:
                 f"--{name} {value} is not a valid tolerance.",
                 "Give a finite number that is 0 or more.",
             )
+
+
+@dataclass(frozen=True)
+class ExactDiffOptions:
+    """How two runs, or two sets of weights, are compared."""
+
+    layers: str | Iterable[str] = ()
+    atol: float | None = None
+    rtol: float | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(LayerSelection(self.layers).layers))
+        check_tolerances(self.atol, self.rtol)

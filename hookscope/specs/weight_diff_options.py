@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.exact_diff_options import ExactDiffOptions
 from hookscope.specs.request import ModelRequest
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.tolerances import ExactDiffOptions
 from hookscope.specs.weight_options import spell_option
 
 # The options of a comparison of two files of weights.

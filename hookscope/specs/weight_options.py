@@ -10,6 +10,10 @@ from hookscope.errors import RequestError
 _SPELLINGS = {"types": "type", "layers": "layer", "model_args": "model-arg"}
 
 
+# The options that both have; ``trust`` is for files that carry pickles.
+WEIGHT_OPTIONS = ("layers", "depth", "leaves", "trust", "hash")
+
+
 def spell_option(name: str) -> str:
     """Return an option as it is typed, by the name of its keyword.
 
@@ -35,4 +39,14 @@ def check_model_options(chosen: Iterable[str], accepted: Collection[str], label:
             raise RequestError(
                 f"{spell_option(name)} is for models, and {label} has only weights.",
                 f"Leave it out. Weights take {options}." if options else "Leave it out.",
+            )
+
+
+def check_hash_options(chosen: Iterable[str]) -> None:
+    """Raise RequestError if an option is chosen together with ``hash`` that selects names."""
+    for name in chosen:
+        if name in ("layers", "types", "depth", "leaves", "shapes", "shape"):
+            raise RequestError(
+                f"--hash is of all weights, and {spell_option(name)} cannot be combined with it.",
+                "Leave out one of them.",
             )

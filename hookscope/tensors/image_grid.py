@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hookscope.results.dimensions import channels_last
-from hookscope.results.token_grid import find_token_grid
+from hookscope.results.dimensions import channels_last, find_token_grid
 
 
 @dataclass(frozen=True)

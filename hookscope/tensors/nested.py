@@ -8,6 +8,7 @@ classes of other libraries. Other objects are not searched: see ``opaque_types``
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -19,19 +20,59 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
-from hookscope.tensors.caches import cached_tensors, is_cache
 from hookscope.tensors.torch_internals import is_wrapped_by_functorch
 
-TensorPath = tuple[str, ...]
+_SHARED = ("self_attention_cache", "cross_attention_cache")  # of an EncoderDecoderCache
 
+
+TensorPath = tuple[str, ...]
 # Types that cannot contain tensors; other objects that are not searched may.
 _PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
-
-
 # Dtypes without any restriction.
 _ORDINARY = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64})
-
 FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors cannot be stored"
+# Arguments of these types hold no tensors; most arguments of a call are of one of them.
+_LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
+
+def is_cache(value: Any) -> bool:
+    """Whether ``value`` is a cache of transformers, such as a ``DynamicCache``.
+
+    >>> is_cache({"keys": 1})
+    False
+    """
+    library = sys.modules.get("transformers.cache_utils")  # imported where there is a cache
+    return library is not None and isinstance(value, library.Cache | library.EncoderDecoderCache)
+
+
+def cached_tensors(cache: Any) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield ``(path, tensor)`` for the tensors of a cache, in order of the layers.
+
+    The path has the number of the layer and the name in it, such as ``("3", "keys")``. That of an
+    ``EncoderDecoderCache`` begins with ``self_attention_cache`` or ``cross_attention_cache``. A
+    layer in which nothing is stored yet has no tensors.
+    """
+    parts = [name for name in _SHARED if hasattr(cache, name)]
+    for name in parts:
+        for path, tensor in cached_tensors(getattr(cache, name)):
+            yield (name, *path), tensor
+    if not parts:
+        for number, layer in enumerate(cache.layers):
+            for name, value in vars(layer).items():
+                for path, tensor in _states(value):
+                    if tensor.numel():
+                        yield (str(number), name, *path), tensor
+
+
+def _states(value: Any) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """The tensors in an attribute of a layer, which may have several states by number."""
+    if isinstance(value, Tensor):
+        yield (), value
+    elif isinstance(value, dict | list | tuple):
+        states = value.items() if isinstance(value, dict) else enumerate(value)
+        for number, state in states:
+            if isinstance(state, Tensor):
+                yield (str(number),), state
 
 
 def is_functorch_tensor(tensor: Tensor) -> bool:
@@ -88,10 +129,6 @@ def _can_be_converted(dtype: torch.dtype) -> bool:
     except (RuntimeError, TypeError):
         return False
     return True
-
-
-# Arguments of these types hold no tensors; most arguments of a call are of one of them.
-_LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 def walk(

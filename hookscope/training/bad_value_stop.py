@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -15,23 +15,94 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hookscope.errors import HookscopeError
+from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.tensor_sink import put
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.run_info import RunEvent
+from hookscope.tensors.nested import unreadable_reason, walk
 from hookscope.tensors.torch_internals import is_tracing, top_saved_tensors_hooks
 from hookscope.training.found_models import local_part
 from hookscope.training.layer_measures import Guard, TrainingHooks, inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters
-from hookscope.training.stopped_call import Call, CallCapture, seen_tensors
 from hookscope.training.tensor_measures import is_measurable, unnoticed, version_of
+
+CAPTURE_FILE = "stopped.capture.safetensors"
+
 
 FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer"
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {NAN: torch.isnan, INF: torch.isinf}
 _NAMES = {NAN: "NaN", INF: "infinity"}
 Takers = list[tuple["weakref.ref[Call]", str]]  # calls that got a tensor, and its name there
+
+
+class SeenTensor:
+    """A tensor that a layer got or returned, which can be saved until it is overwritten."""
+
+    __slots__ = ("_values", "_version", "kind", "what")
+
+    def __init__(self, what: str, kind: str, tensor: Tensor) -> None:
+        self.what, self.kind = what, kind
+        with unnoticed():
+            self._values = tensor.detach()  # has no part of the graph, and the same memory
+        self._version = version_of(self._values)
+
+    @property
+    def values(self) -> Tensor | None:
+        """The tensor, detached; None if it was overwritten, or its memory was released."""
+        values = self._values
+        is_same = version_of(values) == self._version
+        return local_part(values) if is_same and not unreadable_reason(values) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a layer in the current step."""
+
+    layer: Layer
+    number: int
+    values: tuple[SeenTensor, ...] = ()
+
+
+def seen_tensors(kind: str, value: object) -> list[tuple[SeenTensor, Tensor]]:
+    """Return the tensors in the arguments (``input``) or the result (``output``) of a call."""
+    return [(SeenTensor(what_of(kind, path), kind, tensor), tensor) for path, tensor in walk(value)]
+
+
+class CallCapture:
+    """A capture of a call, which has copies of the tensors and may be written later."""
+
+    def __init__(self, model: str, step: int) -> None:
+        self._capture = Capture()
+        self._capture.metadata |= {"command": "run", "model": {"spec": model}, "step": step}
+
+    def add(self, calls: Iterable[Call]) -> None:
+        """Add the inputs and outputs of calls."""
+        for call in calls:
+            for value in call.values:
+                if (tensor := value.values) is not None:
+                    self.add_tensor(call, value.what, value.kind, tensor)
+
+    def add_tensor(self, call: Call, what: str, kind: str, tensor: Tensor) -> None:
+        """Add one tensor of a call; its values may change afterwards."""
+        key = RecordKey(call.layer, max(call.number, 1), what, kind)
+        with unnoticed():
+            put(self._capture, key, local_part(tensor.detach()).clone())
+
+    def save(self, folder: Path) -> str:
+        """Write the capture; return its name, or nothing if it is empty or cannot be written."""
+        if not len(self._capture):
+            return ""
+        try:
+            self._capture.save(folder / CAPTURE_FILE)
+        except HookscopeError:
+            return ""
+        return CAPTURE_FILE
 
 
 class TrainingStopped(SystemExit):

@@ -11,7 +11,40 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from hookscope.training.fault_log import report_fault
+from hookscope.errors import HookscopeError
+
+_reported: set[str] = set()
+
+
+def report_fault(failed: str, error: BaseException) -> None:
+    """Print one line on standard error about a fault; a second one of the same kind is silent.
+
+    With ``HOOKSCOPE_DEBUG=1`` the traceback follows.
+    """
+    if failed in _reported:
+        return
+    _reported.add(failed)
+    is_ours = isinstance(error, HookscopeError)  # a sentence, which names the cause itself
+    cause = " ".join((str(error) if is_ours else f"{type(error).__name__}: {error}").split())
+    text = f"hookscope: {failed}. {cause.rstrip('.')}. The script continues.\n"
+    if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        text += "".join(traceback.format_exception(error))
+    _write(text)
+
+
+def say(sentence: str) -> None:
+    """Print a line on standard error; not through ``logging``, which belongs to the script."""
+    _write(f"hookscope: {sentence}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        pass
 
 
 def call_after_import(module_name: str, function: Callable[[], object]) -> None:

@@ -1,7 +1,4 @@
-"""Models that are made after the optimizers, such as a network for the loss or a teacher.
-
-They are searched for at the next call of a module, so that its own outputs are measured.
-"""
+"""Models that are made after the optimizers, such as a network for the loss or a teacher."""
 
 from __future__ import annotations
 

@@ -4,23 +4,156 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from hookscope.specs.watch_options import ACTIVATIONS, WatchOptions
-from hookscope.stores.runs.run_info import LossRule, Status
+import numpy as np
+
+from hookscope.file_analysis.run_findings.loss_curve import judge_spikes
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.run_checks import RunThresholds
+from hookscope.specs.watch_options import ACTIVATIONS, DEAD, SPIKE, VANISHING, WatchOptions
+from hookscope.stores.runs.run_info import LossRule, RunEvent, RunInfo, Status, Unwatched
 from hookscope.stores.runs.run_writer import RunWriter
-from hookscope.stores.runs.series import LAYERS, LOSS, STEPS, Series
+from hookscope.stores.runs.series import (
+    LAYERS,
+    LOSS,
+    OUTPUT,
+    OUTPUT_GRAD,
+    PARAMETER_GRAD,
+    SKIPPED,
+    STEPS,
+    Series,
+    kind_of,
+)
 from hookscope.training.bad_value_stop import TrainingStopped
-from hookscope.training.recorded_gaps import recorded_gaps
 from hookscope.training.step_record import StepRecord
-from hookscope.training.stop_rules import StopRules
-from hookscope.training.watched_models import WatchedModels
+from hookscope.training.watched_models import WatchedModel, WatchedModels
 
 if TYPE_CHECKING:
     from hookscope.training.live_rows import LiveRows
 
+THRESHOLDS = RunThresholds()
+GRADIENT_NORM = ("gradients", "norm")  # key and measure
+
+
+NOT_CALLED = (
+    "its forward was called directly, a function took its weights, or torch.func transformed it"
+)
+NO_LOSS = "no backward() began at a single number"
+NO_OPTIMIZER = "no optimizer of torch.optim was made"
+NO_MODEL = "its parameters are in no module, as copies of weights are"
 PROGRESS_SECONDS = 10  # between two writes of run.json
+
+
+class StopRules:
+    """The rules that the user chose."""
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._kinds = frozenset(kinds)
+        self._before: dict[Series, deque[float]] = {}  # the last values of each, for spikes
+        self._times: dict[Series, int] = {}  # sampled steps in turn with a fault
+
+    def judge(
+        self, step: int, steps: Mapping[Series, float], layers: Mapping[Series, float]
+    ) -> RunEvent | None:
+        """Return what is wrong with a step, or None."""
+        judges_spikes = SPIKE in self._kinds and not steps.get(SKIPPED)
+        if judges_spikes and (event := self._spike(step, steps, layers)):
+            return event
+        for series, value in layers.items() if self._kinds & {DEAD, VANISHING} else ():
+            kind, message = self._fault_of(series, value)
+            self._times[series] = self._times.get(series, 0) + 1 if kind else 0
+            if self._times[series] == THRESHOLDS.unused_window:
+                phase = "backward" if series.key.endswith(".grad") else "forward"
+                return RunEvent(step, kind, phase, series.model, series.module, 0, message)
+        return None
+
+    def _spike(
+        self, step: int, steps: Mapping[Series, float], layers: Mapping[Series, float]
+    ) -> RunEvent | None:
+        """Judge the loss, and the gradient norm of each model."""
+        if LOSS in steps and (rise := self._rise(LOSS, steps[LOSS])):
+            return RunEvent(step, SPIKE, "forward", "", "", 0, f"a spike of the loss: {rise}")
+        for series, value in layers.items():
+            if series[1:] == GRADIENT_NORM and (rise := self._rise(series, value)):
+                message = f"a spike of the gradient norm: {rise}"
+                return RunEvent(step, SPIKE, "backward", series.model, "", 0, message)
+        return None
+
+    def _rise(self, series: Series, value: float) -> str:
+        """What is said of a number far above the previous ones; empty if it is not."""
+        if not math.isfinite(value):
+            return ""
+        values = self._before.setdefault(series, deque(maxlen=THRESHOLDS.spike_window))
+        before = np.array([values], np.float64)
+        values.append(value)
+        [mean], [limit], [is_spike] = judge_spikes(before, np.array([value]), THRESHOLDS)
+        if not is_spike:
+            return ""
+        limit = max(limit, mean + THRESHOLDS.spike_rise * abs(mean))
+        return f"{value:.4g}, after a mean of {mean:.4g} (threshold {limit:.4g})"
+
+    def _fault_of(self, series: Series, value: float) -> tuple[str, str]:
+        """Which fault a number shows, and what is said of it; a NaN shows none.
+
+        A bias before a normalization has a gradient near 0, and an unused weight has 0.
+        """
+        limits = THRESHOLDS
+        if DEAD in self._kinds and series.measure == "dead" and value >= limits.dead:
+            share, limit = f"{value:.0%}", f"{limits.dead:.0%}"
+            return DEAD, f"{share} of units are zero for the whole batch (threshold {limit})"
+        is_gradient = series.what == "weight.grad" and series.measure == "norm"
+        if VANISHING in self._kinds and is_gradient and 0 < value < limits.floor:
+            norm = f"{value:.3g} (threshold {limits.floor:g})"
+            return VANISHING, f"the norm of {series.what} is {norm}"
+        return "", ""
+
+
+def recorded_gaps(
+    models: WatchedModels,
+    info: RunInfo,
+    series: Collection[Series],
+    last: Mapping[Series, float],
+) -> Iterator[Unwatched]:
+    """Yield what is missing in the record of some steps, with the likely reason."""
+    if LOSS not in series:
+        has_gradients = any(kind_of(one) == OUTPUT_GRAD for one in series)
+        what = "the loss" if has_gradients else "the loss and gradients at outputs"
+        yield {"what": what, "reason": NO_LOSS}
+    if not info["optimizers"]:
+        yield {"what": "updates and learning rates", "reason": NO_OPTIMIZER}
+    for optimizer in info["optimizers"]:
+        if not optimizer["models"]:
+            yield {"what": f"updates of {optimizer['name']}", "reason": NO_MODEL}
+    called = {(one.model, one.module) for one in series if kind_of(one) == OUTPUT}
+    for model in models:
+        for name in _uncalled(model, models, called, last):
+            yield {"what": f"outputs of {name} of {model.name}", "reason": NOT_CALLED}
+
+
+def _uncalled(
+    model: WatchedModel,
+    models: WatchedModels,
+    called: Collection[tuple[str, str]],
+    last: Mapping[Series, float],
+) -> Iterator[str]:
+    """The layers that have a gradient without a call, and the model itself if its layers were."""
+    trained = {
+        one.module
+        for one, value in last.items()
+        if one.model == model.name and kind_of(one) == PARAMETER_GRAD and value
+    }
+    is_in_use = any(name == model.name for name, _ in called)
+    own = {id(weight) for weight in model.module.parameters()}
+    others = {id(w) for other in models if other is not model for w in other.module.parameters()}
+    if not is_in_use and own & others:  # the template of a scripted or copied one
+        return
+    for layer in models.layers_with_hooks(model):
+        has_run = is_in_use if layer.name == ROOT else layer.name in trained
+        if has_run and (model.name, layer.name) not in called:
+            yield layer.title
 
 
 class RunRecorder:

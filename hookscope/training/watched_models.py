@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import Layer, layers_of, select
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.patterns import near_patterns, split_exclusions

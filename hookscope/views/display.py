@@ -82,8 +82,7 @@ def html(result: Shown) -> str:
 
     view, pictures = find_view(result.view), []
     if isinstance(result, Recording) and result.metadata.get("command") == "cam":
-        from hookscope.stores.captures.capture_arrays import InMemory
-        from hookscope.stores.captures.capture_file import CaptureFile
+        from hookscope.stores.captures.capture_file import CaptureFile, InMemory
 
         view = find_view("cam")
         source = result.reader() if isinstance(result, InMemory) else result
@@ -141,7 +140,7 @@ def draw_analysis(result: Shown, dpi: int) -> Drawing:
 
 def _write_table(result: Shown, path: Path) -> int:
     """Write the table that ``--csv`` prints."""
-    from hookscope.views.text.csv_table import CollectedTables, csv_text
+    from hookscope.views.text.table import CollectedTables, csv_text
     from hookscope.views.text.text_table import TextOptions
 
     collected = CollectedTables()

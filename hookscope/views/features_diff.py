@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.file_analysis.features.features_diff import FeatureChange, FeaturesDiff
+from hookscope.file_analysis.features_diff import FeatureChange, FeaturesDiff
 from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.views.text.shared_parts import (

@@ -17,7 +17,7 @@ from hookscope.file_analysis.runs.run_diff import (
 )
 from hookscope.files.words import FULL_DIGITS, count_text, full_text, plural
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.runs.series_kinds import (
+from hookscope.stores.runs.series import (
     OUTPUT,
     OUTPUT_GRAD,
     PARAMETER,

@@ -11,7 +11,7 @@ from rich.text import Text
 from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
-from hookscope.views.text.name_guides import name_guides
+from hookscope.views.module_tree import name_guides
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.view import View, json_document

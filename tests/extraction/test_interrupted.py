@@ -23,10 +23,10 @@ from hookscope.errors import StoreError
 from hookscope.extraction.shard_writer import (
     BackgroundWriter,
     PendingBatch,
+    Shard,
     ShardFile,
     StoredColumn,
 )
-from hookscope.extraction.sharding_plan import Shard
 from hookscope.stores.features.folder import shard_name
 from hookscope.stores.features.location import Location
 

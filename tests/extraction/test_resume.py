@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.extraction.batch_runner import RunProgress, WaitTimes
-from hookscope.extraction.sharding_plan import Shard, assign_shards, plan_shards, shard_row_count
+from hookscope.extraction.shard_writer import Shard, assign_shards, plan_shards, shard_row_count
 from hookscope.results.records import Coverage
 from hookscope.stores.features import folder, manifest, resumption
 from hookscope.stores.features.location import (

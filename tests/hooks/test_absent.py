@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_map_only
 
 import hookscope
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, select
 from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD

@@ -32,12 +32,11 @@ from hookscope.hooks.interventions import (
     backward_interventions,
     forward_interventions,
 )
-from hookscope.hooks.layers import layers_of
+from hookscope.hooks.layers import layers_of, select
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.selection import select
 from hookscope.hooks.tracer import Tracer
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.model_analysis.cams.layer_scan import LayerScan

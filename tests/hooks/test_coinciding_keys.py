@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.tensors.nested import walk
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits

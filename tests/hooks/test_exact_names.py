@@ -11,7 +11,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import HookscopeError, RequestError
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import select
 from hookscope.results.positions import choose_parts
 from tests.oracle.by_hand import same_bits
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
+from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.tensors.nested import map_tensors, walk
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits

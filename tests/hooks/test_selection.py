@@ -20,10 +20,10 @@ from hookscope.hooks.layers import (
     describe_model,
     layers_of,
     module_running,
+    select,
     submodule,
     tensors_in_traceback,
 )
-from hookscope.hooks.selection import select
 from hookscope.specs.patterns import (
     MAX_ALTERNATIVES,
     compile_pattern,

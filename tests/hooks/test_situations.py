@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed
+from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.hooks.tensor_sink import CaptureSink
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits

@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import hookscope
 from hookscope.errors import CheckFailed, LayerError
+from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from hookscope.hooks.tensor_sink import CaptureSink
 from tests.oracle.by_hand import same_bits
 

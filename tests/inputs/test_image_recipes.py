@@ -15,7 +15,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from hookscope.errors import InputError
 from hookscope.inputs.image_recipes import named_recipe
-from hookscope.sources.presets import preset_recipe
+from hookscope.sources.torchvision import preset_recipe
 
 
 def picture(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torchvision import models
 
 import hookscope
+from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.selection import select
 from tests.oracle import by_hand
 from tests.oracle.by_hand import same_bits
 

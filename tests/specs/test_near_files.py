@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.files.near_files import near_files
+from hookscope.files.suggestions import near_files
 
 RUN = Path(__file__).parents[2] / "sample_models" / "run"
 

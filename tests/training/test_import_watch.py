@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.training import fault_log
+from hookscope.training import import_watch as fault_log
 from hookscope.training.import_watch import call_after_import
 
 

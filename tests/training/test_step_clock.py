@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import SGD
 
-from hookscope.training.step_clock import StepClock
+from hookscope.training.open_steps import StepClock
 
 
 def optimizers(count: int) -> list[SGD]:

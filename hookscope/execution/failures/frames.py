@@ -20,7 +20,10 @@ from hookscope.results.failure import TensorInfo
 from hookscope.tensors.nested import walk
 
 _GENERATED = ("<eval_with_key>", "<TorchScript")  # by torch.fx, and by sources/torchscript
+
+
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -132,6 +135,8 @@ def _folder(path: str) -> str:
 
 
 _OURS = (_folder(os.path.dirname(torch.__file__)), _folder(str(Path(__file__).parents[2])))
+
+
 _LIBRARIES = (*_OURS, _folder(sysconfig.get_path("stdlib")))
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.captures.error_sums import ErrorSums, double_precision
 from hookscope.file_analysis.captures.record_matches import (
     LayerFilter,
     build_diff,
     match_records,
     select_matches,
 )
+from hookscope.file_analysis.captures.value_matches import ErrorSums, double_precision
 from hookscope.results.diff_result import (
     CLOSE,
     DIFFERS,

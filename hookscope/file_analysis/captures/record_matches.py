@@ -202,7 +202,7 @@ def _features(record: Record) -> tuple[str, str, str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class LayerFilter:
-    """Selects records by layer name and type, as ``hookscope.hooks.selection`` selects modules."""
+    """Selects records by layer name and type, as ``hookscope.hooks.layers`` selects modules."""
 
     layers: tuple[str, ...]
     types: tuple[str, ...]

@@ -17,13 +17,13 @@ from hookscope.results.health import Finding
 from hookscope.specs.health_checks import ERROR, NOTE, WARNING
 from hookscope.specs.run_checks import NONFINITE
 from hookscope.specs.watch_options import INF, NAN
-from hookscope.stores.runs.series import Series
-from hookscope.stores.runs.series_kinds import (
+from hookscope.stores.runs.series import (
     OUTPUT,
     OUTPUT_GRAD,
     PARAMETER,
     PARAMETER_GRAD,
     UPDATE,
+    Series,
     kind_of,
 )
 

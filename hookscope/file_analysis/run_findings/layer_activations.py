@@ -13,7 +13,7 @@ from hookscope.results.health import Finding
 from hookscope.specs.health_checks import DEAD, WARNING
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.run_checks import GROWTH, OVERFLOW
-from hookscope.stores.runs.series_kinds import OUTPUT
+from hookscope.stores.runs.series import OUTPUT
 
 FLOAT16_MAX = 65504.0
 _MIN_SAMPLES = 16  # with fewer values per unit, many units are zero by chance

@@ -58,7 +58,7 @@ from hookscope.specs.run_checks import (
     UPDATES,
 )
 from hookscope.specs.watch_options import INF, NAN
-from hookscope.stores.runs.series_kinds import PARAMETER
+from hookscope.stores.runs.series import PARAMETER
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 
 

@@ -12,8 +12,7 @@ from hookscope.file_analysis.run_findings.measured_run import Measured, Measured
 from hookscope.results.health import Finding
 from hookscope.specs.health_checks import FROZEN, NOTE, UNUSED, VANISHING, WARNING
 from hookscope.specs.run_checks import ADAM, UPDATES
-from hookscope.stores.runs.series import Series
-from hookscope.stores.runs.series_kinds import PARAMETER, PARAMETER_GRAD, UPDATE
+from hookscope.stores.runs.series import PARAMETER, PARAMETER_GRAD, UPDATE, Series
 
 MIN_ROWS = 3  # a layer that starts with zeros has no gradient in the first steps
 PARAMETER_FACTOR = 100  # the ratio for gradients at outputs over it, as in check on a model

@@ -22,12 +22,12 @@ from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs import patterns
 from hookscope.specs.diff_request import RunDiffOptions
-from hookscope.stores.runs.series import Series
-from hookscope.stores.runs.series_kinds import (
+from hookscope.stores.runs.series import (
     OUTPUT_GRAD,
     PARAMETER_GRAD,
     WHOLE,
     ExecutionOrder,
+    Series,
     kind_of,
 )
 from hookscope.stores.runs.training_run import RunTable, TrainingRun, rank_folders

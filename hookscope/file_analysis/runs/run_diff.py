@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.results.result import Result
-from hookscope.stores.runs.series_kinds import (
+from hookscope.stores.runs.series import (
     OUTPUT,
     OUTPUT_GRAD,
     PARAMETER,

@@ -15,20 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.cka import (
-    Alignment,
-    alignment_of_grams,
-    centred_kernel,
-    cka,
-    rbf_kernel,
-)
-from hookscope.file_analysis.similarity.feature_products import (
-    plan_tiles,
-    squared_lengths,
-    squared_products,
-    whole_products,
-)
-from hookscope.file_analysis.similarity.input_match import usable_rows
 from hookscope.file_analysis.similarity.layer_rows import (
     LayerRows,
     LayerScan,
@@ -39,21 +25,29 @@ from hookscope.file_analysis.similarity.layer_rows import (
     row_count,
     row_preparation,
     scan_layers,
+    usable_rows,
 )
-from hookscope.file_analysis.similarity.row_distances import (
+from hookscope.file_analysis.similarity.measures import (
+    Alignment,
+    alignment_of_grams,
     average_ranks,
+    centred_kernel,
+    cka,
     nearest_rows,
-    pair_distances,
-    shared_share,
-    standardized,
-)
-from hookscope.file_analysis.similarity.subspaces import (
     nuclear_norm,
     nuclear_norm_of_rows,
+    pair_distances,
+    plan_tiles,
     procrustes,
+    rbf_kernel,
+    shared_share,
     spectrum_of,
+    squared_lengths,
+    squared_products,
+    standardized,
     svcca_of_features,
     svcca_of_rows,
+    whole_products,
 )
 from hookscope.files.progress import Progress
 from hookscope.results.layer_similarity import (

@@ -3,42 +3,143 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.input_match import usable_rows
-from hookscope.file_analysis.similarity.layer_rows import Matrix, row_count
-from hookscope.file_analysis.units.ranked_texts import (
-    BRACKETS,
-    LARGEST,
-    MIXED,
-    NO_SPANS,
-    NUMBER,
-    TextReader,
-    is_text,
-    token_at,
-)
+from hookscope.file_analysis.similarity.layer_rows import Matrix, row_count, usable_rows
 from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.file_analysis.units.unit_layer import UnitLayer, open_layer
-from hookscope.file_analysis.units.unit_ranking import BINS, QuantileHistogram, UnitRanking
 from hookscope.files.progress import Progress
 from hookscope.specs.top_options import MAX, TopOptions
 from hookscope.stores.features.features import Features
-from hookscope.stores.features.token_spans import SPANS
+from hookscope.stores.features.token_spans import SPANS, Span, split_spans
 
+BINS = 1 << 16  # of the histogram that approximates quantiles of very many activations
+
+
+LARGEST = "The activation is the largest over the tokens."
+BRACKETS = "Brackets mark the token that has it."
+NUMBER = "'position' is the number of the token, from 0."
+NO_SPANS = f"Where the tokens are in the text is not known from this folder: {NUMBER}"
+MIXED = (
+    "The stored values are the largest of each channel over the tokens, which may be different"
+    " tokens. So no token is marked for a direction."
+)
 _EXACT = 1 << 27  # bytes of activations up to which quantiles are exact
 _BLOCK = 1 << 24  # bytes of float64 values that are read at a time
-
-
 _FRAMES = {
     True: "In a picture, a frame marks the cell of the layer's grid that has it. The value depends"
     " on more of the input than its cell.",
     False: "Which part of the input has it is not known from this folder; whole inputs are shown.",
 }
+
+
+class UnitRanking:
+    """The ``count`` largest activations of each unit, with their rows; earlier rows first.
+
+    NaN is never among them. Memory does not grow with the rows.
+
+    Example:
+        >>> ranking = UnitRanking(1, 2)
+        >>> ranking.add(np.array([[3.0], [7.0], [7.0]]), np.array([0, 1, 2]), np.zeros((3, 1), int))
+        >>> ranking.rows[0].tolist()
+        [1, 2]
+    """
+
+    def __init__(self, units: int, count: int) -> None:
+        self.values: Matrix = np.full((units, 0), math.nan)
+        self.rows: NDArray[Any] = np.empty((units, 0), np.intp)
+        self.places: NDArray[Any] = np.empty((units, 0), np.intp)
+        self._count = count
+
+    def add(self, values: Matrix, rows: NDArray[Any], places: NDArray[Any]) -> None:
+        """Add a block: values and places of (rows, units), and the numbers of the rows."""
+        numbers = np.broadcast_to(rows[:, None], values.shape)
+        joined = np.concatenate([self.values, values.T], axis=1)
+        all_rows = np.concatenate([self.rows, numbers.T], axis=1)
+        all_places = np.concatenate([self.places, places.T], axis=1)
+        # NaN last; the sort is stable, so earlier rows stay first.
+        order = np.argsort(-joined, axis=1, kind="stable")[:, : self._count]
+        self.values, self.rows, self.places = (
+            np.take_along_axis(array, order, axis=1) for array in (joined, all_rows, all_places)
+        )
+
+
+class QuantileHistogram:
+    """Quantiles of the activations of units, from equal bins between the smallest and the largest.
+
+    A quantile is at most the width of a bin, (largest - smallest) / 65536, from the exact one.
+    """
+
+    def __init__(self, low: Matrix, high: Matrix) -> None:
+        self._low, self._high = low, high
+        self._counts = np.zeros((len(low), BINS), np.int64)
+
+    def add(self, values: Matrix) -> None:
+        """Add a block, (rows, units); values that are not finite are left out."""
+        span = np.where(self._high > self._low, self._high - self._low, 1.0)
+        for unit in range(values.shape[1]):
+            column = values[:, unit]
+            column = column[np.isfinite(column)]
+            bins = ((column - self._low[unit]) / span[unit] * BINS).astype(np.int64)
+            self._counts[unit] += np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS)
+
+    def quantiles(self, shares: tuple[float, ...]) -> Matrix:
+        """Return the quantiles, (units, shares)."""
+        found = np.full((len(self._low), len(shares)), math.nan)
+        for unit, counts in enumerate(self._counts):
+            total = counts.sum()
+            if not total:
+                continue
+            ends = np.cumsum(counts)
+            at = np.searchsorted(ends, np.array(shares) * (total - 1), side="right")
+            width = (self._high[unit] - self._low[unit]) / BINS
+            found[unit] = self._low[unit] + (at + 0.5) * width
+        return found
+
+
+class TextReader(Protocol):
+    """Reads the texts of a dataset again, from their files."""
+
+    def read(self, name: str, sha256: str | None) -> str | None:
+        """Return the text of a row; None if it is not there any more, or has changed."""
+
+    def notes(self) -> Sequence[str]:
+        """Return what could not be read, in sentences."""
+
+
+def is_text(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the table of inputs is that of a text."""
+    return isinstance(entry.get("tokens"), int)
+
+
+def token_at(
+    entry: dict[str, Any], position: int, text: str | None
+) -> tuple[str | None, Span | None]:
+    """Return the characters of a token, or its name if it has none; and where they are in the text.
+
+    Example:
+        >>> token_at({"spans": "[CLS] 0-3 3-11"}, 2, "the capital")
+        (' capital', (3, 11))
+        >>> token_at({"spans": "[CLS] 0-3 3-11"}, 0, None)
+        ('[CLS]', (0, 0))
+        >>> token_at({"spans": "0-3"}, 1, "the")
+        (None, None)
+    """
+    spans = split_spans(entry[SPANS])
+    if position >= len(spans):  # a tokenizer that counts them in another way
+        return None, None
+    span = spans[position]
+    if isinstance(span, str):
+        before = [each[1] for each in spans[:position] if not isinstance(each, str)]
+        end = before[-1] if before else 0
+        return span, (end, end)
+    start, stop = span
+    return (text[start:stop] or None if text is not None else None), span
 
 
 def rank_inputs(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weight_findings.state_findings import adapter_start
+from hookscope.file_analysis.weight_findings.value_findings import adapter_start
 from hookscope.file_analysis.weights.channel_measures import ChannelMeasures
 from hookscope.file_analysis.weights.tensor_measures import TensorMeasures
 from hookscope.results.health import Finding

@@ -9,17 +9,15 @@ from hookscope.file_analysis.weight_findings.channel_findings import (
     outlier_findings,
     zero_findings,
 )
-from hookscope.file_analysis.weight_findings.state_findings import (
+from hookscope.file_analysis.weight_findings.value_findings import (
     adapter_findings,
     batchnorm_findings,
-    variance_findings,
-)
-from hookscope.file_analysis.weight_findings.value_findings import (
     inf_findings,
     nan_findings,
     overflow_findings,
     underflow_findings,
     unread_findings,
+    variance_findings,
 )
 from hookscope.file_analysis.weights.tensor_measures import TensorMeasures, measure_weights
 from hookscope.files.progress import NamedProgress

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from hookscope.errors import EditError, HookscopeError
 from hookscope.hooks.edits.edit_tensors import check_key, fit_operand, operand, read_source
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
-from hookscope.hooks.layers import Layer, names_in
-from hookscope.hooks.position_sink import put_positions, take_positions
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import Layer, names_in, select
+from hookscope.hooks.tensor_sink import put_positions, take_positions
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.positions import LocatedPositions
 from hookscope.specs.edit import Edit, TensorSource, read_again

@@ -12,7 +12,7 @@ from torch import Tensor
 from hookscope.errors import EditError
 from hookscope.files.output_path import MARK, holds_features
 from hookscope.files.suggestions import did_you_mean
-from hookscope.hooks.position_sink import take_positions
+from hookscope.hooks.tensor_sink import take_positions
 from hookscope.results.positions import LocatedPositions
 from hookscope.specs.edit import Edit, TensorSource
 from hookscope.stores.features.features import Features

@@ -17,10 +17,10 @@ from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.edits.edited_weights import EditedWeights
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.position_sink import locate_in
 from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tensor_sink import locate_in
 from hookscope.results.records import key_of
 from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD

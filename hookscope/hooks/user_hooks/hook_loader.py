@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import RequestError
-from hookscope.hooks.layers import Layer
-from hookscope.hooks.selection import select
+from hookscope.hooks.layers import Layer, select
 from hookscope.sources.user_code import bind_arguments, function_file, function_name, load_functions
 from hookscope.specs.choices import (
     BACKWARD,
@@ -24,8 +23,7 @@ from hookscope.specs.choices import (
     STEP_POST,
     STEP_PRE,
 )
-from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
-from hookscope.specs.intervention_spec import Hooks
+from hookscope.specs.intervention_spec import Hooks, parse_hook, resolve_hook_kinds
 from hookscope.specs.model_spec import FunctionSpec
 from hookscope.specs.patterns import ROOT
 

@@ -20,9 +20,7 @@ from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer
 from hookscope.model_analysis.ablation.baseline import Baseline
-from hookscope.model_analysis.sweep.clean_run import fingerprint, warn_of_noise
-from hookscope.model_analysis.sweep.edit_scan import EditScan
-from hookscope.model_analysis.sweep.resumable_runs import make_runs
+from hookscope.model_analysis.sweep.edit_scan import EditScan, fingerprint, make_runs, warn_of_noise
 from hookscope.results.ablation import (
     AblatedPart,
     Ablation,

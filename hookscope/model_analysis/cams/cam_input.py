@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,8 +14,13 @@ from hookscope.execution.prepare import Prepared
 from hookscope.files.progress import Progress
 from hookscope.hooks.layers import Layer
 from hookscope.inputs.image_recipes import black_and_white
-from hookscope.model_analysis.cams.class_score import ClassScore
-from hookscope.model_analysis.cams.score_gradients import gradient_at_image, run_on_image
+from hookscope.model_analysis.cams.layer_scan import LayerCandidate
+from hookscope.model_analysis.cams.score_gradients import (
+    ClassScore,
+    gradient_at_image,
+    run_on_image,
+)
+from hookscope.results.records import Coverage
 from hookscope.sources.loaded import Recipe
 from hookscope.tensors.nested import TensorPath, as_call, walk
 
@@ -103,3 +110,28 @@ def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str
         values, origin = (image - low) / torch.where(high > low, high - low, 1.0), STRETCHED
     pixels = (values * 255).round().clamp(0, 255).nan_to_num().to(torch.uint8)
     return pixels.expand(-1, 3, -1, -1).contiguous(), origin
+
+
+@dataclass
+class CamResult:
+    """The maps of a method, and the run that they come from."""
+
+    maps: Tensor
+    output: Any
+    coverage: Coverage = field(default_factory=Coverage)
+    candidate: LayerCandidate | None = None
+    attribution: Tensor | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class CamMethod(ABC):
+    """A method that explains the score of a class by a map over each image."""
+
+    @abstractmethod
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Run the model as often as the method needs, and return the maps.
+
+        Raises:
+            RequestError: the model has no layer or score that the method could use.
+            LossError, ForwardError, CheckFailed: as for ``grads``.
+        """

@@ -11,20 +11,28 @@ from torch import Tensor
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.record_key import what_of
-from hookscope.model_analysis.cams.cam_input import CamInput, displayable_image
-from hookscope.model_analysis.cams.cam_method import CamMethod, CamResult
-from hookscope.model_analysis.cams.methods.attention_rollout import AttentionRollout
-from hookscope.model_analysis.cams.methods.eigen_cam import EigenCam
-from hookscope.model_analysis.cams.methods.grad_cam import GradCam
-from hookscope.model_analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
-from hookscope.model_analysis.cams.methods.gradient_times_input import GradientTimesInput
-from hookscope.model_analysis.cams.methods.guided_backprop import GuidedBackprop
-from hookscope.model_analysis.cams.methods.hires_cam import HiResCam
-from hookscope.model_analysis.cams.methods.integrated_gradients import IntegratedGradients
-from hookscope.model_analysis.cams.methods.layer_cam import LayerCam
-from hookscope.model_analysis.cams.methods.occlusion import Occlusion
-from hookscope.model_analysis.cams.methods.saliency import Saliency
-from hookscope.model_analysis.cams.methods.score_cam import ScoreCam
+from hookscope.model_analysis.cams.attention_rollout import AttentionRollout
+from hookscope.model_analysis.cams.cam_input import (
+    CamInput,
+    CamMethod,
+    CamResult,
+    displayable_image,
+)
+from hookscope.model_analysis.cams.input_methods import (
+    GradientTimesInput,
+    GuidedBackprop,
+    IntegratedGradients,
+    Occlusion,
+    Saliency,
+)
+from hookscope.model_analysis.cams.layer_methods import (
+    EigenCam,
+    GradCam,
+    GradCamPlusPlus,
+    HiResCam,
+    LayerCam,
+    ScoreCam,
+)
 from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions

@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.errors import RequestError
+from hookscope.errors import LossError, RequestError
 from hookscope.execution.forward import backward, detach_clone, forward
 from hookscope.execution.isolation import disable_mha_fast_path, frozen, preserve_model_state
-from hookscope.execution.losses.loss import class_scores
+from hookscope.execution.losses.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.cams.class_score import ClassScore
 from hookscope.model_analysis.cams.layer_scan import (
     LayerCandidate,
     LayerScan,
@@ -217,3 +216,52 @@ def _with_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
     """Copies of the model's arguments, with ``image`` in place of its own images."""
     call = as_call(prepared.value)
     return map_tensors(call, lambda here, own: (image if here == path else own.detach()).clone())
+
+
+_ONE = "cam needs a classifier or a segmentation model."
+
+
+class ClassScore:
+    """The score of the target. The first output that it is computed of fixes the classes."""
+
+    def __init__(self, target: Any) -> None:
+        self.text = ""
+        self.classes: Tensor | None = None
+        self._target = target
+
+    def loss(self, prepared: Prepared, output: Any) -> Loss:
+        """Return the score summed over the batch. The score of one image does not depend on
+        others.
+        """
+        self._check_classes(output)
+        categories = prepared.loaded.categories
+        loss = compute_loss("logit", output, self._target, categories=categories)
+        if self.classes is None:
+            self.text, self.classes = loss.target, loss.classes
+            self._target = loss.classes
+        return loss
+
+    def each(self, output: Any) -> Tensor:
+        """Return the score of every image, (N,); of a segmentation, the sum over its positions."""
+        assert self.classes is not None
+        scores = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
+        return scores.flatten(1).sum(1).cpu()
+
+    def probabilities(self, output: Any) -> list[float | None]:
+        """Return the target's softmax, its mean over positions; None if there is one class."""
+        assert self.classes is not None
+        logits = class_scores(output).detach().cpu().double()
+        if logits.shape[1] == 1:
+            return [None] * len(logits)
+        shares = logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1))
+        means: list[float | None] = shares.flatten(1).mean(1).tolist()
+        return means
+
+    def _check_classes(self, output: Any) -> None:
+        sequence = isinstance(output, Tensor) and output.ndim == 3
+        try:
+            class_scores(output)
+        except LossError as error:
+            raise RequestError(error.message, _ONE) from error
+        if sequence:
+            raise RequestError("The output is a sequence, not class scores for the image.", _ONE)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hookscope.file_analysis.captures.record_matches import ExportRules
 from hookscope.file_analysis.captures.value_matches import Fingerprints
 from hookscope.hooks.layers import layers_of
+from hookscope.results.diff_result import DifferingModule
 from hookscope.results.records import Record
 from hookscope.sources.onnx.absent_modules import has_absorbed_norm, holders, norm_that_absorbed
 from hookscope.sources.onnx.graph_modules import GraphModel
+from hookscope.sources.wrappers import class_name
+from hookscope.specs.patterns import ROOT
+
+_MOST = 4  # operators of one module that are shown
+_LONGEST = 6  # numbers of one attribute
+_FLOAT, _INT, _TEXT, _FLOATS, _INTS = 1, 2, 3, 6, 7  # types of attributes
+
 
 _NEXT = 2  # records after that of a convolution in which its batch normalization is looked for
 _IDLE = (
@@ -26,6 +37,46 @@ _IDLE = (
 _LEFT_OUT = "the exporter left it out, because it changes nothing"
 _ABSORBED = "its batch norm {} is folded into it"
 _CUT = "its last module {} has {} folded into it by the exporter"
+EQUAL, UNEQUAL, TRANSPOSED = "equal", "unequal", "transposed"
+
+
+def describe_operators(model: GraphModel, name: str) -> str:
+    """Return the operators of a module's own nodes, in execution order, with their attributes.
+
+    Nodes of its children, constants and computations of sizes are left out. Example:
+    ``BatchNormalization(epsilon=0.001)``.
+    """
+    program = model._onnx_program
+    protos = {
+        output: node for node in program.session.file.proto.graph.node for output in node.output
+    }
+    texts = []
+    for node in program.graph.nodes:
+        levels = node.scope.levels if node.scope is not None else None
+        own = levels is not None and (levels[-1].name if levels else "") == name
+        if own and not node.is_plain and node.outputs:
+            texts.append(_text(protos[node.outputs[0]]))
+    shown = list(dict.fromkeys(texts))
+    rest = [f"{len(shown) - _MOST} more"] if len(shown) > _MOST else []
+    return ", ".join(shown[:_MOST] + rest)
+
+
+def _text(proto: Any) -> str:
+    values = {attribute.name: _value(attribute) for attribute in proto.attribute}
+    return f"{proto.op_type}({', '.join(f'{k}={v}' for k, v in sorted(values.items()) if v)})"
+
+
+def _value(attribute: Any) -> str:
+    if attribute.type == _FLOAT:
+        return f"{attribute.f:g}"
+    if attribute.type == _INT:
+        return str(attribute.i)
+    if attribute.type == _TEXT:
+        return bytes(attribute.s).decode(errors="replace") if len(attribute.s) < 40 else ""
+    numbers = {_FLOATS: attribute.floats, _INTS: attribute.ints}.get(attribute.type, ())
+    if not 0 < len(numbers) <= _LONGEST:
+        return ""
+    return f"[{', '.join(f'{number:g}' for number in numbers)}]"
 
 
 def export_rules(
@@ -105,3 +156,75 @@ def _absorbed_norms(
                     norms[after.module] = record.module
                     break
     return norms
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A tensor that both models have under one name."""
+
+    name: str
+    owner: str
+    relation: str
+
+
+def describe_difference(
+    models: tuple[nn.Module, nn.Module], names: tuple[str, str]
+) -> DifferingModule:
+    """Return what a module is in both models, and which of its parameters are equal."""
+    pairs = list(_pairs(*models))
+    prefix = "" if names[0] == ROOT else names[0]
+    own = [pair for pair in pairs if pair.owner == prefix and names[0] == names[1]]
+    a, b = (_description(model, name) for model, name in zip(models, names, strict=True))
+    return DifferingModule(
+        names,
+        (a, b),
+        tuple(pair.name for pair in own if pair.relation == EQUAL),
+        tuple(pair.name for pair in own if pair.relation == UNEQUAL),
+        tuple(pair.name for pair in own if pair.relation == TRANSPOSED),
+        len(pairs),
+        sum(pair.relation == UNEQUAL for pair in pairs),
+    )
+
+
+def _description(model: nn.Module, name: str) -> str:
+    path = "" if name == ROOT else name
+    if isinstance(model, GraphModel):
+        return describe_operators(model, path)
+    module = model.get_submodule(path)
+    return f"{class_name(module)}({module.extra_repr()})" if not module._modules else ""
+
+
+def _pairs(a: nn.Module, b: nn.Module) -> Iterator[_Pair]:
+    """The parameters and buffers that both models have, without modules that an exporter folded.
+
+    A folded module has tensors of other shapes than before, or is marked.
+    """
+    parts_b = dict(b.named_modules())
+    for name, part in a.named_modules():
+        other = parts_b.get(name)
+        if other is None or has_absorbed_norm(part) or has_absorbed_norm(other):
+            continue
+        tensors, others = _tensors(part), _tensors(other)
+        shared = [key for key in tensors if key in others]
+        relations = {key: _relation(tensors[key], others[key]) for key in shared}
+        if all(relations.values()):
+            for key, relation in relations.items():
+                yield _Pair(f"{name}.{key}" if name else key, name, relation)
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    found = {
+        **dict(module.named_parameters(recurse=False)),
+        **dict(module.named_buffers(recurse=False)),
+    }
+    return {name: tensor.detach() for name, tensor in found.items() if tensor.ndim}
+
+
+def _relation(a: Tensor, b: Tensor) -> str:
+    """How two tensors relate; empty if their shapes have nothing to do with each other."""
+    b = b.to(a.device)
+    if a.shape == b.shape and torch.equal(a.to(b.dtype), b):
+        return EQUAL
+    if a.ndim == 2 and a.T.shape == b.shape and torch.equal(a.T.to(b.dtype), b):
+        return TRANSPOSED
+    return UNEQUAL if a.shape == b.shape else ""

@@ -34,8 +34,7 @@ from hookscope.hooks.record_key import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import absent, put
 from hookscope.inputs.batch import Batch
-from hookscope.model_analysis.diff.differing_module import describe_difference
-from hookscope.model_analysis.diff.export_rules import export_rules
+from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.results.diff_result import Diff, TensorComparison
 from hookscope.results.records import Absent, Record

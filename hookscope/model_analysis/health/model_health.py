@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hookscope.execution.losses.loss import projection_loss
 from hookscope.execution.objective import Objective, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
-from hookscope.model_analysis.health.gradient_findings import gradient_findings, not_finite
+from hookscope.model_analysis.health.module_names import owner_of
 from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.model_analysis.health.run_findings import (
+    UNNORMALISED,
     CheckContext,
     activation_findings,
     dtype_promotion_findings,
@@ -27,23 +30,154 @@ from hookscope.model_analysis.health.run_observation import (
     runs_in_training,
     trace_gradients,
 )
+from hookscope.results.gradient_flow import SPREAD, GradientLimits, first_norms, gradient_marks
 from hookscope.results.health import Finding, Health
 from hookscope.results.records import Record
+from hookscope.results.stats import Stats
 from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.health_checks import (
     CHECKS,
+    ERROR,
     EXPLODING,
     FROZEN,
     INF,
     LEVELS,
+    NAN,
+    NOTE,
     RUN,
     UNCALLED,
     VANISHING,
+    WARNING,
+    Thresholds,
 )
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.request import Request
 
 UNTRAINED = ("random", "as built", "as given")
+
+
+def gradient_findings(context: CheckContext) -> Iterator[Finding]:
+    """Gradients that are not finite, vanish or explode."""
+    run, thresholds = context.run, context.thresholds
+    if not_finite(run.gradients):
+        kinds = context.nonfinite_kinds
+        gradients = context.traced_gradients or run.gradients
+        nonfinite = [r for r in gradients if _is_nonfinite(r.stats, kinds)]
+        if nonfinite and not context.nonfinite_origins() and not context.nonfinite_parameters():
+            yield _gradient_origin(nonfinite[0], kinds)
+        infinite = next((r for r in run.gradients if r.stats.inf), None)
+        if infinite and INF not in context.checks:
+            yield _infinite_finding(infinite, thresholds)
+        return
+    limits = GradientLimits(
+        thresholds.vanishing, thresholds.exploding, thresholds.floor, thresholds.ceiling
+    )
+    marks = gradient_marks(run.gradients, limits)
+    first = first_norms(run.gradients)
+    largest = _largest_by_module(r for r in run.gradients if r.kind == PARAM_GRAD)
+    for check in (VANISHING, EXPLODING):
+        records = [r for r in run.gradients if marks.get(r.key) == check and r.kind != INPUT_GRAD]
+        if check == VANISHING:  # the gradient of a bias before a normalisation is always zero
+            records = [r for r in records if r.kind != PARAM_GRAD or r.key == largest[r.module].key]
+        if records:
+            finding = _size_finding(check, records, first, thresholds)
+            reason = _harmless_reason(check, records[0], first, context)
+            yield replace(finding, level=NOTE, hint=reason) if reason else finding
+
+
+def _harmless_reason(
+    check: str, nearest: Record, first: dict[str, float], context: CheckContext
+) -> str:
+    """Why small or large gradients are not a fault of the model; empty if they are."""
+    report, gradients = context.report, context.run.gradients
+    if check == VANISHING:
+        outputs = [record for record in gradients if record.kind == OUTPUT_GRAD]
+        ends = [record for record in gradients if record.kind == INPUT_GRAD] or outputs[-1:]
+        reached = max((record.stats.norm or 0.0 for record in ends), default=0.0)
+        if reached >= first.get(OUTPUT_GRAD, 0.0) * context.thresholds.vanishing:
+            return (
+                "Only this branch is affected: the gradient still reaches the start of the model."
+            )
+        nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
+        zeros = (tensor.name for tensor in report.tensors if tensor.all_zero)
+        name = next((name for name in zeros if owner_of(name) in nearer), "")
+        if nearest.stats.norm == 0 and name:
+            return f"{name} is all zeros, a common initialisation, and passes no gradient back."
+    return UNNORMALISED if context.unnormalised else ""
+
+
+def _largest_by_module(records: Iterable[Record]) -> dict[str, Record]:
+    largest: dict[str, Record] = {}
+    for record in records:
+        best = largest.get(record.module)
+        if best is None or (record.stats.norm or 0) > (best.stats.norm or 0):
+            largest[record.module] = record
+    return largest
+
+
+def _size_finding(
+    check: str, records: Sequence[Record], first: dict[str, float], thresholds: Thresholds
+) -> Finding:
+    """One finding for all gradients that vanish, or explode, at the one nearest to the loss."""
+    nearest = records[0]
+    norm = nearest.stats.norm or 0.0
+    ratio = norm / first[nearest.kind] if first.get(nearest.kind) else 0.0
+    spread = SPREAD[nearest.kind]
+    limit = thresholds.vanishing / spread if check == VANISHING else thresholds.exploding * spread
+    others = tuple(dict.fromkeys(r.module for r in records if r.module != nearest.module))
+    verb = "vanishes" if check == VANISHING else "explodes"
+    norm_text = f"the gradient {verb}: the norm of {nearest.what} is {norm:.3g}"
+    message = f"{norm_text}, {ratio:.3g} times the one nearest to the loss"
+    measured, threshold = ratio, limit
+    absmax = nearest.stats.absmax or 0.0
+    if check == EXPLODING and ratio <= limit:
+        message = f"the gradient explodes: the largest entry of {nearest.what} is {absmax:.3g}"
+        measured, threshold = float(absmax), thresholds.ceiling
+    elif check == VANISHING and ratio >= limit:
+        message = norm_text
+        measured, threshold = norm, thresholds.floor
+    hint = (
+        "The layers before it barely learn: use ReLUs, normalisation or skip connections."
+        if check == VANISHING
+        else "Clip gradients, add normalisation, or start with smaller weights."
+    )
+    return Finding(check, WARNING, nearest.module, message, measured, threshold, hint, others)
+
+
+def _infinite_finding(record: Record, thresholds: Thresholds) -> Finding:
+    """The finding for an infinite gradient if the check for infinities is not made."""
+    share = f"{record.stats.inf:,} of {record.stats.numel:,} entries of {record.what}"
+    message = f"the gradient explodes: {share} are infinite"
+    hint = "Run the inf check too: it finds where they first appear."
+    return Finding(EXPLODING, WARNING, record.module, message, math.inf, thresholds.ceiling, hint)
+
+
+def _gradient_origin(first: Record, kinds: frozenset[str]) -> Finding:
+    """The finding for the first gradient that is not finite, at the call that it came from."""
+    stats = first.stats
+    nan = NAN in kinds and stats.nan
+    check, count = (NAN, stats.nan) if nan else (INF, stats.inf)
+    kind = "NaN" if nan else "infinite"
+    layer, what = first.module, "this module"
+    if first.kind == OUTPUT_GRAD:  # made between this module and the next one
+        layer = ROOT if first.module == ROOT else owner_of(first.module)
+        used = f"the code that uses the output of {first.module}"
+        what = "the loss" if first.module == ROOT else used
+    message = f"the backward pass of {what} produces a gradient that is not finite"
+    share = f"{count:,} of {stats.numel:,} entries of {first.module}/{first.what} are {kind}"
+    hint = "sqrt and log have no finite derivative at 0: add a small constant inside."
+    return Finding(check, ERROR, layer, f"{message}: {share}", count, 0, hint)
+
+
+def not_finite(gradients: Iterable[Record]) -> bool:
+    """Whether an entry of a gradient is NaN or infinite. Their sizes are then not checked."""
+    return any(_is_nonfinite(record.stats, frozenset((NAN, INF))) for record in gradients)
+
+
+def _is_nonfinite(stats: Stats, kinds: frozenset[str]) -> bool:
+    return bool((NAN in kinds and stats.nan) or (INF in kinds and stats.inf))
 
 
 def check_model(request: Request, options: CheckOptions) -> Health:

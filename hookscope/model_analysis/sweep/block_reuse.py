@@ -20,21 +20,21 @@ them other than by their outputs, and the last block not either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError
 from hookscope.execution.forward import detach_clone, forward
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import first_difference
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.stored_outputs import StoredOutputs
 from hookscope.model_analysis.sweep.call_effects import (
     ModuleState,
     clone_values,
@@ -43,7 +43,47 @@ from hookscope.model_analysis.sweep.call_effects import (
     same_values,
 )
 from hookscope.specs.patterns import ROOT
+from hookscope.tensors.nested import TensorPath, map_tensors
 from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS
+
+
+class StoredOutputs(SignalSafeContext["StoredOutputs"]):
+    """Lets modules return stored outputs while the ``with`` block runs.
+
+    A hook cannot skip a module's ``forward``, so it is replaced on the instance, and the attribute
+    is deleted afterwards. Every call returns a copy, which the model may change in place.
+    """
+
+    def __init__(self, outputs: Mapping[nn.Module, Any]) -> None:
+        self.outputs = outputs
+        self.calls: dict[nn.Module, int] = dict.fromkeys(outputs, 0)
+
+    def _enter(self) -> StoredOutputs:
+        try:
+            for module in self.outputs:
+                module.forward = self._forward_of(module)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def _leave(self, *error: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for module in self.outputs:
+            module.__dict__.pop("forward", None)
+
+    def _forward_of(self, module: nn.Module) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.calls[module] += 1
+            return map_tensors(self.outputs[module], _clone)
+
+        return forward
+
+
+def _clone(path: TensorPath, tensor: Tensor) -> Tensor:
+    return tensor.clone()
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from hookscope.errors import EditError
+from hookscope.errors import CheckFailed, EditError
+from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.forward import detach_clone, forward
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import first_difference
+from hookscope.files.progress import Progress
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.position_sink import NO_SEQUENCE, locate_in
 from hookscope.hooks.record_key import RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tensor_sink import NO_SEQUENCE, locate_in
 from hookscope.results.ablation import SkippedLayer
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.records import Coverage, key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT
-from hookscope.tensors.nested import TensorPath, map_tensors
+from hookscope.tensors.hash import hash_tensors
+from hookscope.tensors.nested import TensorPath, map_tensors, walk
+
+log = logging.getLogger("hookscope")
+SAVED_EVERY = 3.0  # seconds between two writes of the file
+Place = TypeVar("Place", bound=Hashable)
 
 
 class EditScan(CallSubscriber):
@@ -115,3 +125,82 @@ class EditScan(CallSubscriber):
             if n == 0:
                 apply_edit(bound, tensor, key, self.prepared.seed, located=located)
         return True
+
+
+def warn_of_noise(clean: Any, again: Any) -> bool:
+    """Warn if two runs without a change gave different outputs; return whether they did."""
+    different = first_difference(clean, again)
+    if different:
+        log.warning(
+            "A second run without a change gave a different result (%s differs, relative difference"
+            " %.3g). Changes up to that size are noise.",
+            different,
+            relative_change(clean, again) or 0.0,
+        )
+    return bool(different)
+
+
+def fingerprint(prepared: Prepared, clean: Any) -> dict[str, str | None]:
+    """Return the entry of the metadata by which a later run knows that it is the same.
+
+    It is the hash of the model's parameters and buffers, its input and the clean output; None if
+    values cannot be read.
+    """
+    state = {**dict(prepared.module.named_parameters()), **dict(prepared.module.named_buffers())}
+    tensors = walk((state, prepared.value, clean))
+    return {"fingerprint": hash_tensors((" ".join(path), tensor) for path, tensor in tensors)}
+
+
+class RunEffect(Protocol):
+    """The effect of one change, or the reason why the model failed with it."""
+
+    @property
+    def layer(self) -> str:
+        """Name of the changed layer."""
+
+    @property
+    def failed(self) -> str:
+        """The model's error; empty if it ran."""
+
+
+Effect = TypeVar("Effect", bound=RunEffect)
+
+
+def make_runs(
+    places: Sequence[Place],
+    earlier: Mapping[Place, Effect],
+    run: Callable[[Place], Effect],
+    save: Callable[[Mapping[Place, Effect]], object] | None,
+    progress: Progress | None,
+) -> dict[Place, Effect]:
+    """Make the runs that were not made earlier; return the effects in the order of the places.
+
+    After an error or Ctrl-C too, all that were made are saved.
+    """
+    if earlier:
+        log.info("resuming: %d of %d already done", len(earlier), len(places))
+    made = dict(earlier)
+    saved = time.monotonic()
+    try:
+        if progress:
+            progress(len(made), len(places))
+        for place in places:
+            if place in made:
+                continue
+            made[place] = run(place)
+            if progress:
+                progress(len(made), len(places))
+            if save is not None and time.monotonic() - saved > SAVED_EVERY:
+                save(made)
+                saved = time.monotonic()
+    finally:
+        if save is not None and made:
+            save(made)
+    effects = {place: made[place] for place in places}
+    if all(effect.failed for effect in effects.values()):
+        first = next(iter(effects.values()))
+        raise CheckFailed(
+            f"The model failed with every change. The first, of {first.layer}: {first.failed}",
+            "Try another change, or select other layers.",
+        )
+    return effects

@@ -28,11 +28,8 @@ from hookscope.model_analysis.sweep.block_reuse import (
     find_blocks,
     resolve_reuse,
 )
-from hookscope.model_analysis.sweep.clean_run import fingerprint, warn_of_noise
-from hookscope.model_analysis.sweep.edit_scan import EditScan
+from hookscope.model_analysis.sweep.edit_scan import EditScan, fingerprint, make_runs, warn_of_noise
 from hookscope.model_analysis.sweep.effect_measure import EffectMeasure
-from hookscope.model_analysis.sweep.layer_shapes import LayerShapes
-from hookscope.model_analysis.sweep.resumable_runs import make_runs
 from hookscope.model_analysis.sweep.routed_experts import (
     ExpertEdit,
     common_expert_count,
@@ -40,6 +37,7 @@ from hookscope.model_analysis.sweep.routed_experts import (
 )
 from hookscope.model_analysis.sweep.sweep_columns import (
     EditPlace,
+    LayerShapes,
     expert_places,
     head_channels,
     head_places,

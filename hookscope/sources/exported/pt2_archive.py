@@ -25,9 +25,12 @@ from hookscope.errors import ModelError
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
 from hookscope.sources.torchscript.operators import REFUSED
-from hookscope.stores.weights.record_sizes import check_record_sizes
 from hookscope.stores.weights.tensor_location import span_of
-from hookscope.stores.weights.zip_records import DamagedArchive, check_record_size
+from hookscope.stores.weights.zip_records import (
+    DamagedArchive,
+    check_record_size,
+    check_record_sizes,
+)
 from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)

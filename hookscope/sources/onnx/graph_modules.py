@@ -21,9 +21,8 @@ from hookscope.sources.onnx.calls import GraphCall
 from hookscope.sources.onnx.dtypes import torch_dtype
 from hookscope.sources.onnx.graph import Graph
 from hookscope.sources.onnx.input_contract import InputContract
-from hookscope.sources.onnx.recorded_values import RecordedValues
 from hookscope.sources.onnx.session import GraphSession, NodeFailed
-from hookscope.sources.onnx.value_shapes import ValueShapes
+from hookscope.sources.onnx.value_shapes import RecordedValues, ValueShapes
 from hookscope.tensors.torch_internals import (
     GLOBAL_FORWARD_HOOKS,
     GLOBAL_FORWARD_PRE_HOOKS,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,60 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, InputError, cause
 from hookscope.sources.loaded import TextRecipe
+from hookscope.sources.transformers.model_inputs import (
+    ModelInputs,
+    accepted,
+    decoder_note,
+    load_processor,
+)
 from hookscope.sources.vocabulary import Vocabulary
 from hookscope.specs.input_spec import VOCABULARIES
 from hookscope.specs.model_spec import end_sentence
 from hookscope.stores.features.token_spans import join_spans
+
+log = logging.getLogger("hookscope")
+
+_MOST = 5  # words that are named; the rows of a data set come one by one
+
+
+_UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
+
+
+class UnknownWords:
+    """Warns of the words in texts that become a tokenizer's token for unknown words, once each."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._named: set[str] = set()
+
+    def warn(self, texts: Sequence[str], encoding: Any) -> None:
+        """Name the new unknown words of texts that were encoded."""
+        room = _MOST - len(self._named)
+        if room == 0:
+            return
+        new = dict.fromkeys(w for w in self._found(texts, encoding) if w not in self._named)
+        words = list(new)[:room]
+        self._named.update(words)
+        if words:
+            log.warning(
+                "%s %s not in the vocabulary; the model gets %s instead.%s",
+                ", ".join(map(repr, words)),
+                "is" if len(words) == 1 else "are",
+                self._tokenizer.unk_token,
+                " Further words are not named." if len(self._named) == _MOST else "",
+            )
+
+    def _found(self, texts: Sequence[str], encoding: Any) -> Iterator[str]:
+        unknown = self._tokenizer.unk_token_id
+        if unknown is None or not self._tokenizer.is_fast:  # others do not know where a token is
+            return
+        for row, token in (encoding["input_ids"] == unknown).nonzero().tolist():
+            span = encoding.token_to_chars(row, token)
+            word = "" if span is None else texts[row][span.start : span.end].strip()
+            # GPT-2 has one special token for all purposes, which a text may contain.
+            if word and word != self._tokenizer.unk_token:
+                yield word
+
 
 try:
     import transformers
@@ -25,16 +76,6 @@ except ModuleNotFoundError as exc:
         "--tokenizer needs the package transformers, which is not installed.",
         'Install it: python -m pip install "hookscope[transformers]"',
     ) from exc
-
-from hookscope.sources.transformers.model_inputs import (
-    ModelInputs,
-    accepted,
-    decoder_note,
-    load_processor,
-)
-from hookscope.sources.transformers.unknown_words import UnknownWords
-
-_UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
 
 
 def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import safetensors
@@ -26,10 +26,9 @@ from hookscope.files.file_types import (
     SCRIPT_ARCHIVE,
     describe_file,
 )
-from hookscope.files.near_files import RESULT_FILES, near_files
 from hookscope.files.output_path import MARK, header_of, holds_features
 from hookscope.files.shell_words import cite_command, quote_word
-from hookscope.files.suggestions import did_you_mean
+from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
@@ -39,6 +38,9 @@ SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
 _RESULTS = "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run."
 _FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
+
+
+MEMORY = "the capture"
 
 
 @dataclass(frozen=True)
@@ -281,3 +283,60 @@ def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestErr
 def open_capture(path: str | os.PathLike[str]) -> CaptureFile:
     """Open the file of a capture; only its header is read."""
     return CaptureFile(path)
+
+
+@runtime_checkable
+class InMemory(Protocol):
+    """A recording with its tensors in memory, such as ``hookscope.Capture``."""
+
+    def reader(self) -> CaptureArrays:
+        """Return the recording for reading."""
+        ...
+
+
+class CaptureArrays(CaptureFile):
+    """A capture whose tensors are in memory, with the methods of ``CaptureFile``.
+
+    Args:
+        recording: the records and the metadata.
+        read: returns the tensor of a key as an array.
+        nbytes: size of all tensors in bytes.
+    """
+
+    def __init__(
+        self, recording: Recording, read: Callable[[str], NDArray[Any]], nbytes: int
+    ) -> None:
+        Recording.__init__(self)
+        self.path = MEMORY
+        self.listing = "list(capture) returns its keys."
+        self._records = {record.key: record for record in recording.records}
+        self.absent, self.coverage = recording.absent, recording.coverage
+        self.metadata = recording.metadata
+        self._read, self._nbytes = read, nbytes
+        self._last: tuple[str, NDArray[Any]] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors in bytes."""
+        return self._nbytes
+
+    def _view(self, key: str, index: Index) -> tuple[NDArray[Any], str]:
+        record = self.record(key)
+        if self._last is None or self._last[0] != key:  # a tensor is read several times in a row
+            self._last = key, self._read(key)
+        try:
+            return np.asarray(self._last[1][index]), ""
+        except IndexError as error:
+            raise slice_error(key, record.shape, error) from error
+
+
+def open_source(source: str | os.PathLike[str] | InMemory) -> CaptureFile:
+    """Open the file of a capture, or return a capture in memory for reading."""
+    if isinstance(source, InMemory):
+        return source.reader()
+    if isinstance(source, str | os.PathLike):
+        return open_capture(source)
+    raise RequestError(
+        f"A {type(source).__name__} is neither a file nor a capture.",
+        "Give the path of a file, or what capture, grads, step, cam or load returned.",
+    )

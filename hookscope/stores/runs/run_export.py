@@ -6,11 +6,12 @@ Rows are read and written in parts, so memory does not grow with the number of s
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,74 @@ from hookscope.files.atomic_files import replacement_file
 from hookscope.files.progress import Progress
 from hookscope.files.pyarrow_package import require_pyarrow
 from hookscope.results.result import Result
-from hookscope.stores.runs.event_file import write_scalars, write_version
 from hookscope.stores.runs.row_blocks import RowBlock
-from hookscope.stores.runs.series import TABLES, Series
-from hookscope.stores.runs.series_choice import choose_series
+from hookscope.stores.runs.series import TABLES, Series, choose_series
 from hookscope.stores.runs.training_run import TrainingRun
+
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), its bits reversed
+_MASK = 0xA282EAD8
+
 
 COLUMNS = ("table", "step", "seconds", "model", "key", "measure", "value")
 MAX_VALUES = 1 << 18  # that are converted at a time
+
+
+def write_version(file: BinaryIO, wall_time: float) -> None:
+    """Write the first event of a file."""
+    _write_record(file, _double(1, wall_time) + _bytes(3, b"brain.Event:2"))
+
+
+def write_scalars(
+    file: BinaryIO, wall_time: float, step: int, scalars: Iterable[tuple[bytes, float]]
+) -> None:
+    """Write the scalars of one step, each with its tag in UTF-8, as one event."""
+    values = b"".join(
+        _bytes(1, _bytes(1, tag) + b"\x15" + struct.pack("<f", value)) for tag, value in scalars
+    )
+    _write_record(file, _double(1, wall_time) + b"\x10" + _varint(step) + _bytes(5, values))
+
+
+def _write_record(file: BinaryIO, data: bytes) -> None:
+    length = struct.pack("<Q", len(data))
+    file.write(length + _masked_crc(length) + data + _masked_crc(data))
+
+
+def _double(field: int, value: float) -> bytes:
+    return bytes([field << 3 | 1]) + struct.pack("<d", value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + _varint(len(value)) + value
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _table()
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    return struct.pack("<I", (rotated + _MASK) & 0xFFFFFFFF)
 
 
 @dataclass(frozen=True)

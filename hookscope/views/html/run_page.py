@@ -118,7 +118,7 @@ class RunPageData:
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunPageSide:
     """The summary of one run.
 
     Attributes:
@@ -157,7 +157,7 @@ class RunPage:
     """The content of the page; ``notes`` say what was thinned or left out."""
 
     title: str
-    sides: tuple[RunSummary, ...]
+    sides: tuple[RunPageSide, ...]
     findings: tuple[PageFinding, ...]
     notes: tuple[str, ...]
     columns: tuple[PageColumn, ...]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,10 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from hookscope.files.words import count_text, visible
+from hookscope.file_analysis.runs.run_summary import RunSummary
+from hookscope.files.words import count_text, number_text, plural, visible
 from hookscope.results.health import Finding
 from hookscope.specs.health_checks import LEVELS
-from hookscope.stores.runs.run_info import ModelInfo
+from hookscope.specs.patterns import layer_text
+from hookscope.stores.runs.run_info import ModelInfo, OptimizerInfo, RunInfo, place_of
 from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import RunTable, TrainingRun
 from hookscope.views.html.packed_values import (
@@ -21,6 +25,7 @@ from hookscope.views.html.packed_values import (
     series_words,
     word_limit,
 )
+from hookscope.views.html.page import PageCell, PageColumn, PageRow
 from hookscope.views.html.page_findings import page_findings
 from hookscope.views.html.run_charts import (
     CHARTS,
@@ -30,7 +35,6 @@ from hookscope.views.html.run_charts import (
     series_group,
     series_label,
 )
-from hookscope.views.html.run_header import layer_links, run_summary
 from hookscope.views.html.run_page import (
     PackedAxis,
     PackedRun,
@@ -39,14 +43,156 @@ from hookscope.views.html.run_page import (
     PageModel,
     RunPage,
     RunPageData,
+    RunPageRow,
+    RunPageSide,
 )
-from hookscope.views.html.run_table import RUN_COLUMNS, layer_rows
 
+# The same numbers as in the table of ``show``.
+_MEASURES = {
+    "rms": "rms",
+    "max": "max",
+    "zeros": "zeros",
+    "dead": "dead",
+    "gradient at output": "grad_norm",
+    "weight norm": "weight_norm",
+    "weight gradient": "weight_grad_norm",
+    "update ratio": "update_ratio",
+}
+RUN_COLUMNS = (
+    PageColumn("#", number=True, about="execution order"),
+    PageColumn("layer"),
+    PageColumn("type"),
+    *(PageColumn(title, number=True) for title in _MEASURES),
+    PageColumn("first not finite", number=True, about="first sampled step with NaN or infinity"),
+)
+
+
+_VERDICTS = {
+    "running": "Running, or killed: the end was not recorded",
+    "finished": "Finished",
+    "failed": "Failed",
+    "interrupted": "Interrupted",
+    "stopped": "Stopped at a bad value",
+}
 LETTERS = tuple(string.ascii_uppercase)
 MAX_RUN_PAGE_BYTES = 30_000_000
 MAX_WORDS = 5_000_000  # of the page, for all values: 27 MB in base64
-
 Findings = Sequence[Finding]
+
+
+def layer_rows(number: int, run: TrainingRun, models: Sequence[PageModel]) -> Iterable[RunPageRow]:
+    """Yield a row for each layer that run ``number`` measured, in execution order."""
+    by_layer = {(layer.model, layer.layer): layer for layer in RunSummary.of(run).layers}
+    for m, model in enumerate(models):
+        for n, layer in enumerate(model.layers):
+            if summary := by_layer.get((model.name, layer.name)):
+                cells = (
+                    PageCell(count_text(n + 1), str(n + 1)),
+                    PageCell(visible(layer_text(layer.name))),
+                    PageCell(visible(layer.type)),
+                    *(_number_cell(getattr(summary, name)) for name in _MEASURES.values()),
+                    _step_cell(summary.nonfinite_from),
+                )
+                yield RunPageRow(number, m, n, PageRow(n, cells))
+
+
+def _number_cell(value: float | None) -> PageCell:
+    if value is None:
+        return PageCell("")
+    if math.isnan(value):
+        return PageCell("NaN", loud=True)
+    return PageCell(number_text(value), repr(value), loud=math.isinf(value))
+
+
+def _step_cell(step: int | None) -> PageCell:
+    return PageCell("") if step is None else PageCell(count_text(step), str(step), loud=True)
+
+
+def run_summary(run: TrainingRun, letter: str) -> RunPageSide:
+    """Return the summary of a run; ``letter`` is ``A``, ``B`` and so on if there are several."""
+    info = run.info
+    verdict = (
+        f"{_VERDICTS[info['status']]} after {plural(info['steps'], 'step')}"
+        f" in {duration_text(info['seconds'])}."
+    )
+    warnings = (f"The record is incomplete: {info['incomplete']}",) if info["incomplete"] else ()
+    return RunPageSide(
+        letter,
+        visible(run.folder.resolve().name),
+        visible(shlex.join([info["script"], *info["arguments"]])),
+        verdict,
+        tuple(map(visible, warnings)),
+        tuple((name, visible(text)) for name, text in _facts(info)),
+        tuple((visible(entry["what"]), visible(entry["reason"])) for entry in info["unwatched"]),
+        tuple(_events(run)),
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration with its two largest units.
+
+    >>> duration_text(4.2), duration_text(125), duration_text(7260)
+    ('4.2 s', '2 min 5 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _facts(info: RunInfo) -> Iterable[tuple[str, str]]:
+    yield "started", info["started"]
+    if info["exit_status"] is not None:
+        yield "exit status", str(info["exit_status"])
+    every = info["every"]
+    yield (
+        "sampling",
+        (f"every {count_text(every)} steps" if every > 1 else "every step")
+        if every
+        else "steps 0, 1, 2, 4, 8, 16, 32, and every 50th",
+    )
+    if rule := info.get("loss"):
+        yield "loss of a step", f"{rule} over its backward passes"
+    if info["layers"]:
+        yield "layers", ", ".join(info["layers"])
+    yield from (("model", _model_text(model)) for model in info["models"])
+    yield from (("optimizer", _optimizer_text(optimizer)) for optimizer in info["optimizers"])
+    if info["world_size"] > 1:
+        yield "rank", f"{info['rank']} of {info['world_size']} processes"
+    yield "versions", ", ".join(f"{name} {text}" for name, text in info["versions"].items())
+
+
+def _model_text(model: ModelInfo) -> str:
+    parts = [
+        f"{plural(model['parameters'], 'parameter')} in {plural(len(model['layers']), 'layer')}"
+    ]
+    if model["layout"] == "sharded":
+        parts.append("each rank holds a part of each parameter")
+    return f"{model['name']} ({model['type']}): {', '.join(parts)}"
+
+
+def _optimizer_text(optimizer: OptimizerInfo) -> str:
+    of = f" of {', '.join(optimizer['models'])}" if optimizer["models"] else ""
+    groups = plural(optimizer["groups"], "parameter group")
+    return f"{optimizer['name']} ({optimizer['type']}): {groups}{of}"
+
+
+def _events(run: TrainingRun) -> Iterable[str]:
+    for event in run.events:
+        place = f"step {count_text(event.step)} ({place_of(event, run.info)})"
+        file = f" See {event.file}." if event.file else ""
+        yield visible(f"Stopped by --stop-on {event.kind} at {place}: {event.message}.{file}")
+
+
+def layer_links(models: Sequence[PageModel]) -> dict[str, str]:
+    """Return the address of each layer on the page; of layers of one name, of the first."""
+    return {
+        layer.name: f"#m{m}l{n}"
+        for m, model in reversed(list(enumerate(models)))
+        for n, layer in enumerate(model.layers)
+    }
 
 
 @dataclass(frozen=True)

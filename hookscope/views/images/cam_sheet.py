@@ -74,7 +74,7 @@ def overlay_style(alpha: float, colormap: str | None, dpi: int) -> OverlayStyle:
     if colormap is None:
         return OverlayStyle(alpha, dpi=dpi)
     with require_matplotlib():
-        from hookscope.views.images.figures.colormaps import color_table
+        from hookscope.views.images.figures.canvas import color_table
     return OverlayStyle(alpha, color_table(colormap), dpi)
 
 

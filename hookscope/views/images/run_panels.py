@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.runs.key_curves import KeyCurves, read_key_curves
+from hookscope.file_analysis.runs.run_summary import KeyCurves, read_key_curves
 from hookscope.stores.runs.series import MEASURES, Series
 from hookscope.stores.runs.training_run import TrainingRun
 

@@ -5,23 +5,29 @@ The file is read block by block, so a tensor may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.files.progress import NamedProgress
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims, token_labels
-from hookscope.specs.tensor_key import WHOLE, Index, slice_text
+from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, modules_above, slice_text
 from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images.colors import ColorScale
 
 BINS = 16
 LARGEST_COUNT = 8
+
+
+_PASSES = 3  # over a tensor with its values: statistics, the largest entries, the histogram
 
 
 @dataclass(frozen=True)
@@ -187,3 +193,35 @@ def to_full_index(
         range(n)[entry][next(left)] if isinstance(entry, slice) else range(n)[entry]
         for entry, n in zip(entries, shape, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class WeightChoice:
+    """The tensors of a set that somebody wants to see."""
+
+    weights: WeightSet
+    parts: tuple[tuple[str, Index], ...]
+    is_table: bool
+
+    def read(self, progress: NamedProgress | None = None) -> list[TensorSummary]:
+        """Return what the tensors hold: in a table a ``TensorSummary``, else a ``TensorView``."""
+        reader = WeightReader(self.weights)
+        if progress is not None:
+            sizes = (self.weights.tensors[name].nbytes for name, i in self.parts if i == WHOLE)
+            reader.show_progress(sum(sizes) * (1 if self.is_table else _PASSES), progress)
+        view = summarize_tensor if self.is_table else read_tensor_view
+        return [view(reader, name, index) for name, index in self.parts]
+
+
+def choose_weights(weights: WeightSet, keys: Sequence[str]) -> WeightChoice:
+    """Return the tensors that keys select; those of a module, or of a glob, make a table.
+
+    Example:
+        >>> from hookscope.stores.weights.open_weights import open_weights
+        >>> choice = choose_weights(open_weights("sample_models/digits.safetensors"), ["fc"])
+        >>> [name for name, index in choice.parts], choice.is_table
+        (['fc.bias', 'fc.weight'], True)
+    """
+    names = list(weights.tensors)
+    parts = choose_keys(keys, names, weights.label, holders=modules_above)
+    return WeightChoice(weights, tuple(parts), is_table=len(parts) > len(keys))

@@ -25,11 +25,10 @@ from hookscope.files.words import (
     wrap,
 )
 from hookscope.views.text.html_table import html_sentence, html_table
-from hookscope.views.text.row_order import order_rows
-from hookscope.views.text.table import Cell, Column, Row, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, order_rows
 
 if TYPE_CHECKING:
-    from hookscope.views.text.csv_table import CollectedTables
+    from hookscope.views.text.table import CollectedTables
 
 MAX_PADDED_WIDTH = 100  # in a pipe, a wider cell moves its own line only, not all other lines
 GAP = "  "

@@ -12,7 +12,7 @@ import torch
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis.features import features_diff
+from hookscope.file_analysis import features_diff
 from tests.extraction.handwritten_features import ramp, write_features
 
 

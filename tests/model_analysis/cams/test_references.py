@@ -146,7 +146,7 @@ def test_gradcam_plus_plus_is_the_papers_where_gradients_are_small() -> None:
 def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> None:
     from pytorch_grad_cam.utils.svd_on_activations import get_2d_projection
 
-    from hookscope.model_analysis.cams.methods.eigen_cam import EigenCam
+    from hookscope.model_analysis.cams.layer_methods import EigenCam
 
     model, x = resnet(), images(2, 3, 64, 96)
     kept: dict[str, Tensor] = {}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed
-from hookscope.sources.onnx import recorded_values
+from hookscope.sources.onnx import value_shapes as recorded_values
 from tests.sources.onnx.conftest import built, export, images
 from tests.sources.onnx.handmade import FLOAT, model, saved, session_values
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import CheckFailed, EditError, InputError, RequestError
-from hookscope.sources.onnx import recorded_values
+from hookscope.sources.onnx import value_shapes as recorded_values
 from tests.conftest import Run
 from tests.sources.onnx.conftest import Exported, images
 from tests.sources.onnx.handmade import FLOAT, INT64, model, saved, session_values, two_layers

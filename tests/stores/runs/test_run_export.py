@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hookscope
 from hookscope.errors import LayerError, RequestError, StoreError
-from hookscope.stores.runs.event_file import _masked_crc, write_scalars
+from hookscope.stores.runs.run_export import _masked_crc, write_scalars
 from hookscope.stores.runs.series import Series
 from tests.conftest import Run
 

@@ -12,8 +12,7 @@ import hookscope
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.html import weights_page_builder
 from hookscope.views.html.weights_page import WeightsPage, write_weights_page
-from hookscope.views.html.weights_page_builder import build_weights_page
-from hookscope.views.html.weights_page_table import WEIGHT_COLUMNS
+from hookscope.views.html.weights_page_builder import WEIGHT_COLUMNS, build_weights_page
 
 RNG = np.random.default_rng(0)
 SCRIPT = "<script>alert(1)</script>"

@@ -21,8 +21,8 @@ from hookscope.results.layer_similarity import (
     LayerSimilarity,
 )
 from hookscope.views.display import draw_analysis
-from hookscope.views.images.figures.attention_figure import draw_attention
 from hookscope.views.images.figures.canvas import paper_style
+from hookscope.views.images.figures.matrix_figures import draw_attention
 from hookscope.views.images.matrices import AttentionHeads
 
 MODEL = "sample_models/digits.py:trained"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import rcParams, style
+from matplotlib import colormaps, rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
+from hookscope.files.suggestions import did_you_mean
+from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, RGB, SEQUENTIAL, ColorScale
 
 # Blue, orange, green, purple, light blue, pink and red: the seven colours with the largest distance
 # from each other in all kinds of colour vision, among those with the contrast that WCAG 2 requires
@@ -184,3 +185,19 @@ def draw_image(
         # Smoothing would mix the values of neighbours, which need not have to do with each other.
         interpolation="nearest",
     )
+
+
+def color_table(name: str) -> RGB:
+    """Return 256 colours of a colour map, uint8 (256, 3), from its lowest to its highest.
+
+    Example:
+        >>> color_table("gray")[[0, 128, 255]].tolist()
+        [[0, 0, 0], [128, 128, 128], [255, 255, 255]]
+    """
+    if name not in colormaps:
+        near = did_you_mean(name, list(colormaps)) or "Some are viridis, magma, turbo and jet."
+        raise RequestError(
+            f"matplotlib has no colour map called {name!r}.",
+            f"{near} matplotlib.colormaps lists all.",
+        )
+    return np.asarray(colormaps[name](np.linspace(0, 1, 256), bytes=True))[:, :3]

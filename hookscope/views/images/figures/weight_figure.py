@@ -5,22 +5,44 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.weights.channel_measures import has_channels
 from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.files.words import shape_label
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.views.images.figures.canvas import paper_style
+from hookscope.views.images.figures.canvas import SERIES, finish_figure, new_figure, paper_style
 from hookscope.views.images.figures.capture_figure import draw_capture
-from hookscope.views.images.figures.curve_figure import draw_curve
 from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 from hookscope.views.images.figures.filters_figure import draw_matrix, draw_weight
-from hookscope.views.images.plot_choice import PlotChoice, TensorPart
-from hookscope.views.images.weight_plot_choice import CURVE, FILTERS
-from hookscope.views.images.weight_values import read_curve, read_kernels, read_matrix
+from hookscope.views.images.plot_choice import CURVE, FILTERS, PlotChoice, TensorPart
+from hookscope.views.images.weight_values import ReducedCurve, read_curve, read_kernels, read_matrix
+
+_WIDTH, _HEIGHT = 7.0, 2.6  # inches
+_MARKED = 200  # entries that have a mark each
+
 
 _AXES = ("output feature", "input feature")
+
+
+def draw_curve(curve: ReducedCurve, title: str, about: str) -> Figure:
+    """Draw the entries of a vector; of a long one the range of every few entries."""
+    figure, _ = new_figure(_WIDTH, _HEIGHT, title, about)
+    axes = figure.subplots()
+    position = np.arange(len(curve.low)) * curve.cell
+    if curve.cell > 1:
+        axes.fill_between(position, curve.low, curve.high, color=SERIES[0], linewidth=0.4)
+    else:
+        marker = "o" if len(curve.low) <= _MARKED else ""
+        axes.plot(position, curve.low, color=SERIES[0], linewidth=0.7, marker=marker, markersize=2)
+    axes.set_xlabel("index")
+    axes.set_ylabel("weight")
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    return finish_figure(figure)
 
 
 def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOptions) -> Drawing:

@@ -1,1 +1,0 @@
-"""Differences between folders of features."""

@@ -1,1 +1,0 @@
-"""How much each token or pixel contributes to a score."""

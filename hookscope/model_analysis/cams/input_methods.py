@@ -1,0 +1,291 @@
+"""Saliency maps: the gradient at the image."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hookscope.errors import RequestError
+from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.hooks.hook_set import HookSet
+from hookscope.hooks.ops.op_recorder import plain_name
+from hookscope.hooks.torch_state import FunctionMode
+from hookscope.inputs.image_recipes import black_and_white
+from hookscope.model_analysis.cams.cam_input import CamInput, CamMethod, CamResult, widen
+from hookscope.model_analysis.occlusion_drops import occlusion_drops
+from hookscope.model_analysis.path_integral import integrate_gradient
+from hookscope.specs.cam_methods import PATCHES, STEPS
+
+_RELU = "relu"
+_OTHERS = (
+    *("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish"),
+    *("prelu", "relu6", "rrelu", "selu", "sigmoid", "silu", "softplus", "tanh"),
+)
+
+
+def baseline_name(baseline: Any) -> str:
+    """Return the name of a baseline for metadata.
+
+    Example:
+        >>> baseline_name(None), baseline_name("black"), baseline_name(torch.zeros(1))
+        ('zero', 'black', 'given')
+    """
+    if isinstance(baseline, str):
+        return baseline
+    return "zero" if baseline is None else "given"
+
+
+def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
+    """Return the baseline in the shape of the images."""
+    image = inputs.image
+    if baseline is None or (isinstance(baseline, str) and baseline == "zero"):
+        return torch.zeros_like(image)
+    if isinstance(baseline, Tensor):
+        try:
+            return baseline.to(image).expand_as(image).clone()
+        except RuntimeError as error:
+            shapes = ["x".join(map(str, t.shape)) for t in (baseline, image)]
+            raise RequestError(
+                f"A baseline of shape {shapes[0]} does not fit images of shape {shapes[1]}.",
+                "Give one of a shape that broadcasts to that of the images.",
+            ) from error
+    recipe = inputs.prepared.recipe
+    bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe else None
+    if bounds is None:
+        raise RequestError(
+            f"Cannot tell what a {baseline} image is to this model: its input was not made from"
+            " an image file, or its preprocessing does more than scale and shift each channel.",
+            "Use an image file as --input, or --baseline zero.",
+        )
+    color = bounds[0 if baseline == "black" else 1]
+    return color.to(image).expand_as(image).clone()
+
+
+class Saliency(CamMethod):
+    """Saliency map.
+
+    The map is max_c |g_c|, where g is the gradient of the target's score at the image, and c runs
+    over the image's channels.
+
+    K. Simonyan, A. Vedaldi, A. Zisserman: Deep Inside Convolutional Networks: Visualising Image
+    Classification Models and Saliency Maps, 2014 (arXiv:1312.6034), section 3.1.
+    """
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Return the maps from one run of the model."""
+        output, gradient = inputs.gradient_at(inputs.image)
+        return CamResult(channel_maximum(gradient), output, attribution=gradient)
+
+
+def channel_maximum(gradient: Tensor) -> Tensor:
+    """Return max_c |g_c| of a gradient at images: (N, C, H, W) to (N, H, W)."""
+    return gradient.abs().amax(1)
+
+
+class GuidedBackprop(CamMethod):
+    """Guided backpropagation.
+
+    The map is max_c |g_c|, where g is the gradient of the target's score at the image with another
+    derivative of the ReLU: it passes back relu(G) where its input was positive, and 0 elsewhere,
+    for the gradient G at its output. c runs over the image's channels.
+
+    J. T. Springenberg, A. Dosovitskiy, T. Brox, M. Riedmiller: Striving for Simplicity: The All
+    Convolutional Net, 2015 (arXiv:1412.6806), section 3.4.
+    """
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Return the maps from one run of the model.
+
+        Raises:
+            RequestError: no ReLU lies between the image and the score.
+        """
+        with guide_relus(inputs.prepared.module) as metadata:
+            output, gradient = inputs.gradient_at(inputs.image)
+        return CamResult(channel_maximum(gradient), output, attribution=gradient, metadata=metadata)
+
+
+class _ActivationMode(TorchFunctionMode):
+    """Guides every ReLU: a module, a function, or an operator of a scripted or exported model.
+
+    ``ran`` counts the calls of each activation function by name, ``passed`` the calls that a
+    gradient came back to.
+    """
+
+    def __init__(self, hooks: HookSet) -> None:
+        super().__init__()
+        self.ran: Counter[str] = Counter()
+        self.passed: Counter[str] = Counter()
+        self._hooks = hooks
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # the mode is off in here
+        result = func(*args, **(kwargs or {}))
+        name = plain_name(func).rstrip("_")
+        if (name == _RELU or name in _OTHERS) and isinstance(result, Tensor):
+            self.ran[name] += 1
+            if result.requires_grad:
+                # At the ReLU's output. The ReLU itself then sets the gradient to 0 where its
+                # input was not positive.
+                self._hooks.listen(result, partial(self._guide, name))
+        return result
+
+    def _guide(self, name: str, grad: Tensor | None) -> Tensor | None:
+        if grad is None:
+            return None
+        self.passed[name] += 1
+        return grad.clamp(min=0) if name == _RELU else None
+
+
+@signal_safe_contextmanager
+def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Pass only positive gradients back through the ReLUs that run within the block.
+
+    The parameters must be frozen in the block, so that gradients go from the score to the image
+    only.
+    """
+    metadata: dict[str, Any] = {}
+    with HookSet(model) as hooks:
+        activations = _ActivationMode(hooks)
+        with FunctionMode(activations):
+            yield metadata
+    passed = activations.passed
+    others = {name: passed[name] for name in sorted(passed) if name != _RELU}
+    metadata.update(relus=passed[_RELU], unguided=others)
+    if metadata["relus"]:
+        return
+    ran = activations.ran[_RELU]
+    why = "No ReLU ran in this model"
+    if ran:
+        why = f"No ReLU is between the image and the score ({ran} elsewhere)"
+    names = ", ".join(f"{name} {count}" for name, count in others.items())
+    raise RequestError(
+        f"{why}{f', only other activations: {names}' if names else ''}.",
+        "Guided backpropagation changes only ReLUs, so here it is the plain gradient. Use --by"
+        " saliency for that, or --by integrated.",
+    )
+
+
+class GradientTimesInput(CamMethod):
+    """Gradient times input.
+
+    The attribution of entry i of the image x is x_i g_i, where g is the gradient of the target's
+    score at x. The map is the absolute sum over the image's channels.
+
+    A. Shrikumar, P. Greenside, A. Shcherbina, A. Kundaje: Not Just a Black Box: Learning Important
+    Features Through Propagating Activation Differences, 2016 (arXiv:1605.01713), section 2.
+    """
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Return the maps from one run of the model."""
+        output, gradient = inputs.gradient_at(inputs.image)
+        attribution = widen(inputs.image.detach()) * gradient
+        return CamResult(attribution.sum(1).abs(), output, attribution=attribution)
+
+
+class IntegratedGradients(CamMethod):
+    """Integrated gradients.
+
+    The attribution of entry i of the image x is (x_i - b_i) times the integral over t from 0 to 1
+    of the gradient of the target's score at b + t (x - b), where b is the baseline. The map is the
+    absolute sum over the image's channels. By the completeness axiom the attribution adds up to
+    the difference of the scores of x and b. The deviation from it is ``gap`` in the metadata.
+
+    M. Sundararajan, A. Taly, Q. Yan: Axiomatic Attribution for Deep Networks, 2017
+    (arXiv:1703.01365).
+
+    Args:
+        steps: number of points of the quadrature, with one run of the model each; None for 50.
+        baseline: ``zero``, ``black`` or ``white``, or a tensor that broadcasts to the images; None
+            for ``zero``.
+    """
+
+    def __init__(self, steps: int | None = None, baseline: Any = None) -> None:
+        self.steps = steps or STEPS
+        self.baseline = baseline
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Return the maps, the attribution, and how far it is from completeness."""
+        score, image = inputs.score, inputs.image
+        output = inputs.run(image)
+        score.loss(inputs.prepared, output)  # the class is that of the image as given
+        start = baseline_image(inputs, self.baseline)
+        attribution = integrate_gradient(
+            lambda at: inputs.gradient_at(at)[1], start, image, self.steps, inputs.report_progress
+        )
+        before = score.each(inputs.run(start)).double()
+        after = score.each(output).double()
+        gaps = attribution.flatten(1).sum(1) - (after - before)
+        metadata = {
+            "steps": self.steps,
+            "baseline": baseline_name(self.baseline),
+            "gap": gaps.tolist(),
+            "from": before.tolist(),
+        }
+        attribution = attribution.to(widen(image))
+        return CamResult(
+            attribution.sum(1).abs(), output, attribution=attribution, metadata=metadata
+        )
+
+
+class Occlusion(CamMethod):
+    """Occlusion. It takes one run of the model for each patch.
+
+    The map at a pixel is relu(S(x) - S(x')), where S is the target's score of the image x, and x'
+    is x with the patch of this pixel from the baseline. The patches are squares side by side; those
+    at the right and lower edges may be cut off.
+
+    M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
+    (arXiv:1311.2901), section 4.2.
+
+    Args:
+        patch: side of a patch in pixels; None for an eighth of the shorter side of the image.
+        baseline: ``zero``, ``black`` or ``white``, or a tensor that broadcasts to the images; None
+            for ``zero``.
+    """
+
+    def __init__(self, patch: int | None = None, baseline: Any = None) -> None:
+        self.patch = patch
+        self.baseline = baseline
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Return the maps, and the signed change of the score as the attribution.
+
+        Raises:
+            RequestError: the patch is larger than the image.
+        """
+        score, image = inputs.score, inputs.image
+        height, width = inputs.size
+        side = self.patch or max(1, min(height, width) // PATCHES)
+        if side > min(height, width):
+            raise RequestError(
+                f"A patch of {side} pixels is larger than the image, which is {height}x{width}.",
+                f"Give a --patch of at most {min(height, width)}.",
+            )
+        output = inputs.run(image)
+        score.loss(inputs.prepared, output)  # the class is that of the image as given
+        start = baseline_image(inputs, self.baseline)
+        every = slice(None)
+        regions = [
+            (every, every, slice(top, top + side), slice(left, left + side))
+            for top in range(0, height, side)
+            for left in range(0, width, side)
+        ]
+        attribution = torch.zeros(image.shape, dtype=torch.float64)
+        drops = occlusion_drops(
+            lambda values: score.each(inputs.run(values)),
+            *(image, start, regions, inputs.report_progress),
+        )
+        for region, drop in zip(regions, drops, strict=True):
+            attribution[region] = drop[:, None, None, None]
+        metadata = {"patch": side, "baseline": baseline_name(self.baseline)}
+        attribution = attribution.to(widen(image))
+        return CamResult(
+            attribution[:, 0].relu(), output, attribution=attribution, metadata=metadata
+        )

@@ -1,0 +1,283 @@
+"""What the methods share that make a map from a layer's output."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hookscope.errors import RequestError
+from hookscope.hooks.layers import Layer
+from hookscope.model_analysis.cams.cam_input import CamInput, CamMethod, CamResult, widen
+from hookscope.model_analysis.cams.layer_scan import LayerCandidate
+from hookscope.model_analysis.cams.score_gradients import clone_at_layer, observe_layer
+from hookscope.results.records import Coverage, ExecutedModule
+
+log = logging.getLogger("hookscope")
+
+
+class LayerMethod(CamMethod):
+    """A map from what one layer returned for the images.
+
+    Attributes:
+        needs_gradients: whether the score's gradient at the layer's output is used too.
+    """
+
+    needs_gradients: ClassVar[bool] = False
+
+    def attribute(self, inputs: CamInput) -> CamResult:
+        """Run the model, by default with the last suitable layer, and return the maps."""
+        prepared, score, image = inputs.prepared, inputs.score, inputs.image
+        layer, gradient = self.choose_layer(inputs), self.needs_gradients
+        layer_pass = observe_layer(prepared, score, inputs.path, image, layer, gradient=gradient)
+        if layer_pass is None:
+            layer_pass = clone_at_layer(prepared, score, image, layer, gradient=gradient)
+        candidate = layer_pass.candidate
+        if layer is None:
+            why = " that affects the score" if candidate.needed else ""
+            log.info("layer: %s (the last spatial output%s)", candidate.layer.name, why)
+        maps = self.maps_of(inputs, candidate)
+        module = ExecutedModule(candidate.layer.name, candidate.layer.type, layer_pass.calls)
+        metadata = self.metadata_of(candidate)
+        output, coverage = layer_pass.output, Coverage((module,))
+        return CamResult(maps, output, coverage, candidate, metadata=metadata)
+
+    def choose_layer(self, inputs: CamInput) -> Layer | None:
+        """Return the layer to use; None for the last suitable one."""
+        return inputs.layer
+
+    def metadata_of(self, candidate: LayerCandidate) -> dict[str, Any]:
+        """Return further entries of the metadata, once the maps are made."""
+        return {}
+
+    @abstractmethod
+    def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
+        """Return the maps (N, h, w) of a layer's output."""
+
+
+class GradientLayerMethod(LayerMethod):
+    """A map from what one layer returned and from the score's gradient there, by a formula."""
+
+    needs_gradients = True
+
+    def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
+        """Return the formula's maps of the layer's output."""
+        activations = on_grid(candidate, candidate.value)
+        return self.heat_map(activations, on_grid(candidate, candidate.gradient))
+
+    @staticmethod
+    @abstractmethod
+    def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps, never negative.
+
+        Args:
+            activations: what the layer returned, (N, K, H, W) with K channels.
+            gradients: the gradient of the target's score there, of the same shape.
+
+        Returns:
+            The maps, (N, H, W).
+        """
+
+
+def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
+    """Return a layer's value or gradient as (N, K, H, W), on the CPU, in float32 or wider."""
+    assert candidate.grid is not None
+    if tensor is None:
+        raise RequestError(
+            f"The score has no gradient at the output of layer {candidate.layer.title}"
+            f" ({candidate.layer.type}).",
+            "Choose another --layer or --target, or --by eigencam, which needs no gradient.",
+        )
+    return candidate.grid.maps(widen(tensor))
+
+
+def finite_on_grid(candidate: LayerCandidate, why: str) -> Tensor:
+    """Return a layer's value as ``on_grid`` does, for a method that needs finite values."""
+    values = on_grid(candidate, candidate.value)
+    count = int((~values.isfinite()).sum())
+    if count:
+        raise RequestError(
+            f"Layer {candidate.layer.title} ({candidate.layer.type}) returned"
+            f" {count} of {values.numel()} values that are NaN or infinite, and {why} needs finite"
+            " ones.",
+            "Find where they come from with 'hookscope check', or name an earlier --layer.",
+        )
+    return values
+
+
+def weighted_sum(activations: Tensor, weights: Tensor) -> Tensor:
+    """Return relu(sum_k w_k A_k), (N, H, W), for one weight a channel, of shape (N, K)."""
+    return (weights[:, :, None, None] * activations).sum(1).relu()
+
+
+class GradCam(GradientLayerMethod):
+    """Grad-CAM.
+
+    The map is relu(sum_k w_k A_k), where A_k is channel k of the layer's output and w_k the mean
+    over all positions of the gradient of the target's score at A_k.
+
+    R. R. Selvaraju, M. Cogswell, A. Das, R. Vedantam, D. Parikh, D. Batra: Grad-CAM: Visual
+    Explanations from Deep Networks via Gradient-based Localization, 2017 (arXiv:1610.02391),
+    equations 1 and 2.
+
+    Example:
+        >>> import torch
+        >>> GradCam.heat_map(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 5.0]]]]))
+        tensor([[[4., 8.]]])
+    """
+
+    @staticmethod
+    def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        return weighted_sum(activations, gradients.mean((2, 3)))
+
+
+class GradCamPlusPlus(GradientLayerMethod):
+    """Grad-CAM++.
+
+    The map is relu(sum_k w_k A_k) with w_k = sum_p a relu(G_k), where A_k is channel k of the
+    layer's output, G_k the gradient of the target's score there, p runs over the positions and
+    a = G_k^2 / (2 G_k^2 + sum(A_k) G_k^3). ``a`` is 0 where its denominator is 0.
+
+    A. Chattopadhay, A. Sarkar, P. Howlader, V. N. Balasubramanian: Grad-CAM++: Generalized
+    Gradient-Based Visual Explanations for Deep Convolutional Networks, 2018 (arXiv:1710.11063),
+    equations 5, 6 and 19 for the score exp(S). Its factor exp(S) scales the whole map of an image
+    and is left out.
+
+    Example:
+        >>> ones = torch.ones(1, 1, 1, 2)
+        >>> GradCamPlusPlus.heat_map(ones, ones)  # a = 1 / (2 + 2)
+        tensor([[[0.5000, 0.5000]]])
+    """
+
+    @staticmethod
+    def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        # Both sides of the fraction are divided by G^2, which underflows for small gradients.
+        denominator = 2 + activations.sum((2, 3), keepdim=True) * gradients
+        zero = denominator == 0
+        shares = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, denominator))
+        return weighted_sum(activations, (shares * gradients.relu()).sum((2, 3)))
+
+
+class HiResCam(GradientLayerMethod):
+    """HiResCAM.
+
+    The map is relu(sum_k G_k A_k), where A_k is channel k of the layer's output and G_k the
+    gradient of the target's score there: every position has its own gradient as weight.
+
+    R. L. Draelos, L. Carin: Use HiResCAM instead of Grad-CAM for faithful explanations of
+    convolutional neural networks, 2020 (arXiv:2011.08891).
+
+    Example:
+        >>> import torch
+        >>> HiResCam.heat_map(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, -5.0]]]]))
+        tensor([[[3., 0.]]])
+    """
+
+    @staticmethod
+    def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        return (gradients * activations).sum(1).relu()
+
+
+class LayerCam(GradientLayerMethod):
+    """LayerCAM.
+
+    The map is relu(sum_k relu(G_k) A_k), where A_k is channel k of the layer's output and G_k the
+    gradient of the target's score there.
+
+    P.-T. Jiang, C.-B. Zhang, Q. Hou, M.-M. Cheng, Y. Wei: LayerCAM: Exploring Hierarchical Class
+    Activation Maps for Localization, 2021 (doi:10.1109/TIP.2021.3089943), equations 4 to 6.
+
+    Example:
+        >>> import torch
+        >>> gradients = torch.tensor([[[[-3.0]], [[5.0]]]])
+        >>> LayerCam.heat_map(torch.tensor([[[[-1.0]], [[2.0]]]]), gradients)
+        tensor([[[10.]]])
+    """
+
+    @staticmethod
+    def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        return (gradients.relu() * activations).sum(1).relu()
+
+
+class EigenCam(LayerMethod):
+    """Eigen-CAM. It does not depend on the target.
+
+    The map is relu(A v), where A is the layer's output as a matrix of positions by channels, and v
+    its first right singular vector. The sign of a singular vector is arbitrary. The one is taken
+    with which the map's entries add up to 0 or more.
+
+    M. B. Muhammad, M. Yeasin: Eigen-CAM: Class Activation Map using Principal Components, 2020
+    (arXiv:2008.00299), equation 3.
+
+    Example:
+        >>> EigenCam.heat_map(torch.tensor([[[[3.0, 0.0]], [[4.0, 0.0]]]]))
+        tensor([[[5., 0.]]])
+    """
+
+    def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
+        """Return the maps of the layer's output.
+
+        Raises:
+            RequestError: a value is NaN or infinite.
+        """
+        return self.heat_map(finite_on_grid(candidate, "a singular vector"))
+
+    @staticmethod
+    def heat_map(activations: Tensor) -> Tensor:
+        """Return the maps (N, H, W) of values (N, K, H, W), computed in float64."""
+        rows = activations.flatten(2).transpose(1, 2).double()
+        direction = torch.linalg.svd(rows, full_matrices=False).Vh[:, 0]
+        maps = (rows @ direction.unsqueeze(2)).squeeze(2)
+        maps = torch.where(maps.sum(1, keepdim=True) < 0, -maps, maps).relu()
+        return maps.to(activations.dtype).reshape(len(maps), *activations.shape[2:])
+
+
+class ScoreCam(LayerMethod):
+    """Score-CAM. It takes one run of the model for each channel.
+
+    The map is relu(sum_k w_k A_k), where A_k is channel k of the layer's output and w the softmax
+    over k of the target's score for the image times M_k. The mask M_k is A_k at the image's size,
+    its range scaled to 0..1.
+
+    H. Wang, Z. Wang, M. Du, F. Yang, Z. Zhang, S. Ding, P. Mardziel, X. Hu: Score-CAM:
+    Score-Weighted Visual Explanations for Convolutional Neural Networks, 2020 (arXiv:1910.01279),
+    equation 5.
+    """
+
+    def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
+        """Return the maps of the layer's output. Each run has the batch size of the images.
+
+        Raises:
+            RequestError: a value is NaN or infinite.
+        """
+        activations = finite_on_grid(candidate, "the range of a mask")
+        scores, count = [], activations.shape[1]
+        for channel in range(count):
+            mask = channel_mask(activations[:, channel], inputs.size).to(inputs.image)
+            masked = inputs.image * mask.expand_as(inputs.image)
+            scores.append(inputs.score.each(inputs.run(masked)))
+            inputs.report_progress(channel + 1, count)
+        weights = torch.stack(scores, 1).softmax(1)
+        return weighted_sum(activations, weights.to(activations))
+
+
+def channel_mask(channel: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a channel (N, h, w) at ``size``, bilinear, scaled to 0..1: (N, 1, H, W).
+
+    A channel of one value becomes 0.
+
+    Example:
+        >>> channel_mask(torch.tensor([[[1.0, 3.0]]]), (1, 2))
+        tensor([[[[0., 1.]]]])
+    """
+    large = F.interpolate(channel.unsqueeze(1), size, mode="bilinear", align_corners=False)
+    low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
+    return (large - low) / torch.where(high > low, high - low, 1.0)

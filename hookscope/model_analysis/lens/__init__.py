@@ -1,1 +1,0 @@
-"""What each layer of a language model would predict."""
