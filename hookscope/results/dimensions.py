@@ -1,4 +1,4 @@
-"""The meaning of a tensor's dimensions, inferred from its shape, its layer's class and the input.
+"""The meaning of a tensor's dimensions: batch, channel, token, height and width.
 
 The class of a layer decides if possible: ``Conv2d`` has channels second, ``Linear`` last. For all
 other classes four dimensions are ``(N, C, H, W)``, unless only dimensions 1 and 2 have the aspect

@@ -1,4 +1,4 @@
-"""Products of the features of pairs of layers, X'Y, summed over the rows in few passes.
+"""Measures of the similarity of two layers: CKA, CCA and its relatives, distances between rows.
 
 Features are centred. A pass computes as many products as fit into the memory; a product that does
 not fit alone is computed in tiles of columns, if its sum of squares is all that is needed.

@@ -1,4 +1,4 @@
-"""The input of a method of ``cam``: a model with its images, and the score that is explained."""
+"""The input of a method of ``cam``: a model with its images and scores; and what a method is."""
 
 from __future__ import annotations
 

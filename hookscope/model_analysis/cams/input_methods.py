@@ -1,4 +1,4 @@
-"""Saliency maps: the gradient at the image."""
+"""Methods of ``cam`` that map the input itself: saliency, guided backprop, occlusion and others."""
 
 from __future__ import annotations
 

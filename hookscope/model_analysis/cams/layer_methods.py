@@ -1,4 +1,4 @@
-"""What the methods share that make a map from a layer's output."""
+"""Methods of ``cam`` that map a layer's output: Grad-CAM and its relatives."""
 
 from __future__ import annotations
 

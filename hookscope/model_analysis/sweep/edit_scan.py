@@ -1,4 +1,4 @@
-"""A run without changes that finds out which layers an edit fits."""
+"""The first run of a sweep: which layers an edit fits, and runs that an interrupt can resume."""
 
 from __future__ import annotations
 

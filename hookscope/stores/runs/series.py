@@ -1,4 +1,4 @@
-"""What is measured in a training run: one number per measured step, under a name."""
+"""The series of a training run: one number for each measured step, under a name of some kind."""
 
 from __future__ import annotations
 

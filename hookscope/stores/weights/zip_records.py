@@ -1,4 +1,4 @@
-"""Where the records of a zip archive lie in its file, so that they can be read without unpacking.
+"""The records of a zip archive: where they lie in its file, and whether each is complete.
 
 ``torch.save`` and ``numpy.savez`` store records as they are. An archive that was packed again has
 compressed ones, which are read as a stream.

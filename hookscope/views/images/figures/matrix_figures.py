@@ -1,4 +1,4 @@
-"""``--kind heat``: channels by position, such as those of tokens, one panel for each tensor."""
+"""``--kind heat``: channels by position, and ``--kind attention``: positions by position."""
 
 from __future__ import annotations
 
