@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from hookscope.cli.windows_console import enable_escape_sequences
 from hookscope.errors import RequestError
 from hookscope.escapes import bounded, visible, visible_lines
-from hookscope.views.display import Shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress

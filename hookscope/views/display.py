@@ -52,7 +52,7 @@ def find_view(name: str) -> View[Any]:
 
     Example:
         >>> find_view("lens").columns[0].title
-        'text'
+        'layer'
     """
     module, _, constant = name.partition(".")
     view: View[Any] = getattr(import_module(f"hookscope.views.{module}"), constant or "VIEW")

@@ -12,7 +12,7 @@ from hookscope.files.words import count_text, plural, short_count_text
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, result_table, sentence
-from hookscope.views.view import make_document
+from hookscope.views.view import View, make_document
 
 COLUMNS = (
     Column("model"),
@@ -57,3 +57,8 @@ def _parameters_cell(number: int | None) -> Cell:
 def models_document(models: Sequence[ModelInfo]) -> dict[str, Any]:
     """Return the listed models, each with all its fields."""
     return make_document("models", {"models": [asdict(model) for model in models]})
+
+
+VIEW: View[Sequence[ModelInfo]] = View(
+    models_lines, lambda models, file: models_document(models), columns=COLUMNS
+)

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import hookscope
 from hookscope.errors import RequestError
 from hookscope.execution.isolation import preserve_model_state
-from hookscope.hooks import registry as hooks
+from hookscope.hooks import hook_set as hooks
 from hookscope.tensors import threads
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
