@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from hookscope.errors import StoreError, cause
 from hookscope.escapes import encodable
 
@@ -39,7 +37,13 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
         yield scratch
         os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
         os.replace(scratch, target)
-    except (OSError, SafetensorError, ValueError) as error:
+    except Exception as error:
+        # By name: importing safetensors takes longer than most commands without torch.
+        if (
+            not isinstance(error, OSError | ValueError)
+            and type(error).__name__ != "SafetensorError"
+        ):
+            raise
         raise StoreError(
             f"Cannot write {target}: {cause(error)}.", f"Nothing was written. {repair}"
         ) from error
