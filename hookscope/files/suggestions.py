@@ -38,9 +38,9 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     if not wanted:
         return []
 
-    def rank(name: str) -> tuple[bool, float, int]:
+    def rank(name: str) -> tuple[bool, float, int, str]:
         text = name.lower()
-        return (wanted not in text, -SequenceMatcher(None, wanted, text).ratio(), len(name))
+        return (wanted not in text, -SequenceMatcher(None, wanted, text).ratio(), len(name), text)
 
     def resembles(name: str) -> bool:
         text = name.lower()

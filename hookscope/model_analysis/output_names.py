@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hookscope.errors import RequestError
 from hookscope.execution.language_output import is_over_vocabulary
+from hookscope.execution.losses.target import find_class
 from hookscope.execution.prepare import Prepared
-from hookscope.files.suggestions import did_you_mean
 from hookscope.results.lens import Token
 
 _ARGMAX = "argmax"
@@ -47,10 +47,7 @@ class OutputNames:
                 )
             return int(text)
         if self._classes:
-            if text not in self._classes:
-                near = did_you_mean(text, self._classes)
-                raise RequestError(f"The model has no class {text!r}.", near)
-            return self._classes.index(text)
+            return find_class(text, self._classes)
         if self._vocabulary is None:
             raise RequestError(
                 f"The model has no tokenizer, so {text!r} has no id.", "Give the id of the token."

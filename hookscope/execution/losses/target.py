@@ -193,23 +193,37 @@ def _class_index(part: Any, count: int, categories: Sequence[str]) -> int:
     return index
 
 
-def _index_of_label(part: str, count: int, categories: Sequence[str]) -> int:
-    matches = [i for i, name in enumerate(categories) if name == part] or [
-        i for i, name in enumerate(categories) if name.lower() == part.lower()
+def find_class(label: str, categories: Sequence[str]) -> int:
+    """Return the index of a class by its label; capitals count only if two labels differ by them.
+
+    Raises:
+        LossError: no class, or several, have the label.
+
+    Example:
+        >>> find_class("dog", ["Cat", "Dog"]), find_class("cat", ["Cat", "cat"])
+        (1, 1)
+    """
+    matches = [i for i, name in enumerate(categories) if name == label] or [
+        i for i, name in enumerate(categories) if name.lower() == label.lower()
     ]
     if len(matches) > 1:
         indices = " and ".join(map(str, matches))
-        raise LossError(f"Several classes have the label {part!r}: {indices}.", "Give the index.")
-    if not matches and Path(part).is_file():
+        raise LossError(f"Several classes have the label {label!r}: {indices}.", "Give the index.")
+    if not matches:
+        near = did_you_mean(label, categories)
+        known = near if categories else "This model has no class labels. Give an index."
+        raise LossError(f"No class has the label {label!r}.", known or f"A target is {TARGETS}.")
+    return matches[0]
+
+
+def _index_of_label(part: str, count: int, categories: Sequence[str]) -> int:
+    if Path(part).is_file() and part.lower() not in map(str.lower, categories):
         raise LossError(
             f"{part!r} is {describe_file(part)[0]}, which cannot be read as a target.", f"{_FILES}."
         )
-    if not matches:
-        near = did_you_mean(part, categories)
-        known = near if categories else "This model has no class labels. Give an index."
-        raise LossError(f"No class has the label {part!r}.", known or f"A target is {TARGETS}.")
-    _check_range(matches[0], count)
-    return matches[0]
+    index = find_class(part, categories)
+    _check_range(index, count)
+    return index
 
 
 def _check_range(index: int, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -104,11 +104,3 @@ class MeasuredRun:
 
 def _layer_of(place: Series | RunEvent) -> tuple[str, str]:
     return place.model, place.layer if isinstance(place, RunEvent) else place.module
-
-
-def by_model(series: Iterable[Series]) -> dict[str, list[Series]]:
-    """Return the series of each model, in their order."""
-    groups: dict[str, list[Series]] = {}
-    for one in series:
-        groups.setdefault(one.model, []).append(one)
-    return groups

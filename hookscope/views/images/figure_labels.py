@@ -35,7 +35,7 @@ def recording_caption(metadata: dict[str, Any]) -> str:
     if "weights" in model:
         # The name of the weights may be a file, or a phrase such as "as built".
         caption += f", {os.path.basename(str(model['weights']))}"
-        caption += "" if "as " in str(model["weights"]) else " weights"
+        caption += "" if str(model["weights"]).startswith("as ") else " weights"
         caption += " (untrained)" if has_random_weights(metadata) else ""
     inputs = metadata.get("inputs") or ()
     # One spec may give several tensors, such as the ids of a text and their mask.
