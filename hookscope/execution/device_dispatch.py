@@ -17,20 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, StoreError, cause
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.sources.wrappers import unwrapped
 
-try:
+with optional_package("accelerate", "accelerate", "--device-map"):
     import accelerate
     from accelerate.hooks import AlignDevicesHook, add_hook_to_module
     from accelerate.utils import get_balanced_memory, get_max_memory
-except ModuleNotFoundError as exc:
-    if exc.name != "accelerate":
-        raise
-    raise EnvironmentFault(
-        "--device-map needs the package accelerate, which is not installed.",
-        'Install it: python -m pip install "hookscope[accelerate]"',
-    ) from exc
 
 log = logging.getLogger("hookscope")
 

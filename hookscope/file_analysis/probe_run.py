@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, cause
-from hookscope.file_analysis.probes.sklearn_package import require_sklearn
 from hookscope.file_analysis.similarity.layer_rows import (
     LayerRows,
     Matrix,
     check_numbers,
     row_count,
 )
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.progress import Progress
 from hookscope.results.layer_probes import LayerProbes, ProbedLayer, ProbeSplit
 from hookscope.specs.probe_options import LOGISTIC, RIDGE, ProbeOptions
@@ -135,7 +135,7 @@ def probe_layers(
     features: Features, options: ProbeOptions, progress: Progress | None = None
 ) -> LayerProbes:
     """Fit a probe to each layer, for each split."""
-    with require_sklearn():
+    with optional_package("sklearn", "probe", "Fitting probes"):
         import sklearn
     layers = [LayerRows(key, features[key]) for key in features.choose(options.layers)]
     labels = read_labels(features, options.labels, options.by)

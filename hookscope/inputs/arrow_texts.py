@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
-from hookscope.errors import EnvironmentFault, InputError, cause
+from hookscope.errors import InputError, cause
 from hookscope.files.file_types import WRITE_AGAIN
-from hookscope.files.pyarrow_package import require_pyarrow
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.text_sources import TextSource
 from hookscope.inputs.text_columns import TextRow, stored_columns, stored_values, text_column
 from hookscope.specs.model_spec import end_sentence
@@ -49,7 +49,7 @@ class ParquetTexts(_ArrowTexts):
     """A column of a Parquet file. One row group at a time is in memory."""
 
     def __init__(self, source: TextSource) -> None:
-        with require_pyarrow("Reading"):
+        with optional_package("pyarrow", "parquet", "Reading Parquet"):
             from pyarrow import parquet
         self._open = parquet.ParquetFile
         with open(source.path, "rb") as file:
@@ -85,13 +85,8 @@ class DatasetTexts(_ArrowTexts):
     """A column of a folder of the package ``datasets``, which maps it into memory."""
 
     def __init__(self, source: TextSource) -> None:
-        try:
+        with optional_package("datasets", "datasets", repr(source.path)):
             import datasets
-        except ImportError as error:
-            raise EnvironmentFault(
-                f"{source.path!r} needs the package datasets, which cannot be imported: {error}.",
-                'Install it: pip install "hookscope[datasets]"',
-            ) from error
         try:
             table = datasets.load_from_disk(source.path)
         except Exception as error:  # its readers raise nearly any type

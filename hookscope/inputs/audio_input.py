@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hookscope.errors import EnvironmentFault, InputError
+from hookscope.errors import InputError
 from hookscope.files.file_types import AUDIO
+from hookscope.files.optional_packages import optional_package
 from hookscope.inputs.input_reader import (
     ReadContext,
     ReadResult,
@@ -69,10 +70,8 @@ def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
 
     The channels are averaged.
     """
-    try:
+    with optional_package("soundfile", "audio", "Reading audio"):
         import soundfile
-    except (ImportError, OSError) as exc:  # OSError: without libsndfile
-        raise _missing("soundfile") from exc
     with decoding_errors(path, AUDIO), soundfile.SoundFile(io.BytesIO(data)) as file:
         rate, count = int(file.samplerate), 0
         if not _RATE_LIMITS[0] <= rate <= _RATE_LIMITS[1]:
@@ -104,17 +103,8 @@ def resample(wave: Tensor, rate: int, wanted: int) -> Tensor:
     """Return a waveform at another rate, by the polyphase filter of scipy (with anti-aliasing)."""
     if rate == wanted:
         return wave
-    try:
+    with optional_package("scipy", "audio", "Reading audio at another rate"):
         from scipy.signal import resample_poly
-    except ImportError as exc:
-        raise _missing("scipy") from exc
     divisor = math.gcd(rate, wanted)
     samples = resample_poly(wave.numpy(), wanted // divisor, rate // divisor)
     return torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32))
-
-
-def _missing(package: str) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"Reading audio requires {package}, which is not installed.",
-        'Install it: pip install "hookscope[audio]"',
-    )

@@ -6,8 +6,9 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookscope.errors import EnvironmentFault, InputError
+from hookscope.errors import InputError
 from hookscope.files.file_types import VIDEO
+from hookscope.files.optional_packages import optional_package
 from hookscope.inputs import image_input
 from hookscope.inputs.input_reader import (
     ReadContext,
@@ -82,13 +83,8 @@ def _sample(data: bytes, path: str, wanted: int, count: int) -> Iterator[Image]:
 
 
 def _frames(data: bytes, path: str) -> Iterator[Any]:
-    try:
+    with optional_package("av", "video", "Reading a video"):
         import av
-    except ImportError as exc:
-        raise EnvironmentFault(
-            "Reading a video requires PyAV, which is not installed.",
-            'Install it: pip install "hookscope[video]"',
-        ) from exc
     with decoding_errors(path, VIDEO), av.open(io.BytesIO(data), "r") as file:
         if not file.streams.video:
             return

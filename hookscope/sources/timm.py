@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
+from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
@@ -21,16 +22,9 @@ from hookscope.sources.torchvision_weights import weights_only_load
 from hookscope.specs.catalog import ModelInfo, check_model_name
 from hookscope.specs.model_spec import TIMM, ModelSpec, is_weights_file
 
-try:
+with optional_package("timm", "timm", "A timm: model"):
     import timm
     import timm.data
-except ModuleNotFoundError as exc:
-    if exc.name != "timm":
-        raise
-    raise EnvironmentFault(
-        "timm: models need the package timm, which is not installed.",
-        'Install it: python -m pip install "hookscope[timm]"',
-    ) from exc
 
 log = logging.getLogger("hookscope")
 data: Any = timm.data  # has no type annotations

@@ -95,7 +95,7 @@ def test_without_matplotlib_only_what_needs_it_is_refused(run: Run, tmp_path: Pa
     for words in (("-o", "a.svg"), ("-o", "b.png", "--colormap", "viridis")):
         done = run("cam", DIGITS, "--input", FIVE, *words, env=env)
         assert (done.rc, done.stdout) == (1, "")
-        assert "pip install matplotlib" in done.stderr
+        assert 'pip install "hookscope[plot]"' in done.stderr
     assert sorted(p.name for p in (tmp_path / "work").iterdir()) == ["a.jpg", "a.safetensors"]
 
 

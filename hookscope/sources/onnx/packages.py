@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from hookscope.errors import EnvironmentFault
+from hookscope.files.optional_packages import optional_package
 
-INSTALL = 'Install it: python -m pip install "hookscope[onnx]"'
 SILENT = 4  # the severity of onnxruntime's log above which nothing is printed: errors are raised
 
 
@@ -24,11 +23,6 @@ def import_onnxruntime() -> ModuleType:
 
 
 def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == name
-        reason = "is not installed" if missing else f"cannot be imported: {error}"
-        raise EnvironmentFault(
-            f"An ONNX file needs the package {name}, which {reason}.", INSTALL
-        ) from error
+    with optional_package(name, "onnx", "An ONNX file"):
+        module = importlib.import_module(name)
+    return module

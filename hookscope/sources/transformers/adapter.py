@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.errors import EnvironmentFault, WeightsError, WeightsFileError, cause
+from hookscope.errors import WeightsError, WeightsFileError, cause
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.words import plural
 from hookscope.sources import weights
 from hookscope.sources.loaded import AdapterInfo
@@ -20,17 +21,10 @@ from hookscope.specs.model_spec import check_weights_file, end_sentence
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_torch
 
-try:
+with optional_package("peft", "peft", "--adapter"):
     import peft
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import ModulesToSaveWrapper
-except ModuleNotFoundError as exc:
-    if exc.name != "peft":
-        raise
-    raise EnvironmentFault(
-        "--adapter needs the package peft, which is not installed.",
-        'Install it: python -m pip install "hookscope[peft]"',
-    ) from exc
 
 log = logging.getLogger("hookscope")
 

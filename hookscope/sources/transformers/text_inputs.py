@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import transformers
 from torch import nn
 
-from hookscope.errors import EnvironmentFault, InputError, cause
+from hookscope.errors import InputError, cause
 from hookscope.sources.loaded import TextRecipe
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
@@ -65,17 +66,6 @@ class UnknownWords:
             # GPT-2 has one special token for all purposes, which a text may contain.
             if word and word != self._tokenizer.unk_token:
                 yield word
-
-
-try:
-    import transformers
-except ModuleNotFoundError as exc:
-    if exc.name != "transformers":
-        raise
-    raise EnvironmentFault(
-        "--tokenizer needs the package transformers, which is not installed.",
-        'Install it: python -m pip install "hookscope[transformers]"',
-    ) from exc
 
 
 def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:

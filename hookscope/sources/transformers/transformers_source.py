@@ -117,17 +117,6 @@ def _message(exc: BaseException) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
 
 
-try:
-    import transformers
-except ModuleNotFoundError as exc:
-    if exc.name != "transformers":
-        raise
-    raise EnvironmentFault(
-        "hf: models need the package transformers, which is not installed.",
-        'Install it: python -m pip install "hookscope[transformers]"',
-    ) from exc
-
-
 @dataclass(frozen=True)
 class _ModelFiles:
     """The files of a model."""

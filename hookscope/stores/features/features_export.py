@@ -21,8 +21,8 @@ from hookscope.errors import RequestError
 from hookscope.escapes import encodable
 from hookscope.files import strict_json
 from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.output_path import MARK, NPZ
-from hookscope.files.pyarrow_package import require_pyarrow
 from hookscope.results.dtypes import widen
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.lazy_rows import BLOCK, LazyRows
@@ -81,7 +81,7 @@ def write_parquet(
 
     The metadata of a column has the shape of a row. bfloat16 becomes float32.
     """
-    with require_pyarrow():
+    with optional_package("pyarrow", "parquet", "Writing Parquet"):
         import pyarrow as arrow
         from pyarrow import parquet
     for rows in chosen:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hookscope.escapes import encodable
 from hookscope.files.atomic_files import replacement_file
+from hookscope.files.optional_packages import optional_package
 from hookscope.files.progress import Progress
-from hookscope.files.pyarrow_package import require_pyarrow
 from hookscope.results.result import Result
 from hookscope.stores.runs.row_blocks import RowBlock
 from hookscope.stores.runs.series import TABLES, Series, choose_series
@@ -201,7 +201,7 @@ def _write_csv(path: Path, parts: Iterator[_Part]) -> None:
 
 
 def _write_parquet(path: Path, parts: Iterator[_Part]) -> None:
-    with require_pyarrow():
+    with optional_package("pyarrow", "parquet", "Writing Parquet"):
         import pyarrow as arrow
         from pyarrow import parquet
     text = arrow.dictionary(arrow.int32(), arrow.string())

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.errors import EnvironmentFault, WeightsFileError
+from hookscope.errors import WeightsFileError
+from hookscope.files.optional_packages import optional_package
 from hookscope.specs.tensor_key import Index
 from hookscope.stores.weights.strided_values import StridedValues
 from hookscope.stores.weights.tensor_location import QuantisedLocation, StridedLocation
@@ -28,15 +29,9 @@ class QuantisedValues:
     def _dequantise(self) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
         """What dequantises blocks; the bytes of a tensor are read without it."""
         location = self._location
-        try:
+        with optional_package("gguf", "gguf", "Reading quantised values of a GGUF file"):
             from gguf.constants import GGMLQuantizationType
             from gguf.quants import dequantize
-        except ImportError as error:
-            raise EnvironmentFault(
-                "Reading quantised values of a GGUF file needs the package gguf, which is not"
-                " installed.",
-                "Install it: pip install 'hookscope[gguf]'",
-            ) from error
         try:
             kind = GGMLQuantizationType(location.type_number)
         except ValueError as error:

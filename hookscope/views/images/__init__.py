@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
-from hookscope.errors import EnvironmentFault
+from hookscope.files.optional_packages import optional_package
 
-
-@contextmanager
-def require_matplotlib() -> Iterator[None]:
-    """Report a failed import of matplotlib in the block as an error with a hint."""
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise EnvironmentFault(
-            f"Pictures are drawn with matplotlib, which does not load: {error}.",
-            "Install it: pip install matplotlib (hookscope[plot] includes it).",
-        ) from error
+require_matplotlib = partial(optional_package, "matplotlib", "plot", "A picture")

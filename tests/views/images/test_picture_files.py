@@ -124,8 +124,8 @@ def test_without_matplotlib_a_sentence_tells_how_to_get_it(run, file, tmp_path, 
     path = f"{missing.parent}:{repo}"
     done = run("plot", file, env={"PYTHONPATH": path})
     assert (done.rc, done.stdout) == (1, "")
-    assert "Error: Pictures are drawn with matplotlib, which does not load" in done.stderr
-    assert "pip install matplotlib" in done.stderr
+    assert "Error: A picture needs the package matplotlib, which" in done.stderr
+    assert 'pip install "hookscope[plot]"' in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "work").iterdir())
 

@@ -1,1 +1,0 @@
-"""Linear probes fitted to rows of features."""

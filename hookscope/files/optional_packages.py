@@ -1,0 +1,37 @@
+"""Packages that only some requests need, and what is said where one of them is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hookscope.errors import EnvironmentFault
+
+
+@contextmanager
+def optional_package(package: str, extra: str, need: str) -> Iterator[None]:
+    """Turn a failed import of a package in the block into an error that says how to install it.
+
+    Args:
+        package: the name by which it is imported.
+        extra: of hookscope, which includes it.
+        need: what needs it, as the subject of the sentence.
+
+    Example:
+        >>> with optional_package("unheard_of", "plot", "A picture"):
+        ...     import unheard_of
+        Traceback (most recent call last):
+        hookscope.errors.EnvironmentFault: A picture needs the package unheard_of, which is not \
+installed. Install it: python -m pip install "hookscope[plot]"
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or package).partition(".")[0] != package:
+            raise
+        missing = isinstance(error, ModuleNotFoundError)
+        reason = "is not installed" if missing else f"cannot be imported: {error}"
+        raise EnvironmentFault(
+            f"{need} needs the package {package}, which {reason}.",
+            f'Install it: python -m pip install "hookscope[{extra}]"',
+        ) from error
