@@ -171,8 +171,8 @@ class ChannelStatistics:
 
     @property
     def dead(self) -> Tensor:
-        """Whether a channel was never above zero, bool."""
-        return self.positive == 0
+        """Whether all values of a channel were zero, bool."""
+        return (self.count > 0) & (self.zeros == self.count) & (self.nan + self.inf == 0)
 
     def quantiles(self, shares: Sequence[float] = QUANTILES) -> Tensor:
         """Return the smallest value that ``share`` of the values do not exceed, (C, len(shares)).

@@ -104,7 +104,7 @@ def statistics_lines(recording: Recording, options: TextOptions) -> list[Text]:
     rows = tuple(map(_statistics_row, layers))
     dead = sum(layer["dead"] for layer in layers)
     total = f"Over {plural(recording.metadata['rows'], 'input')}: "
-    total += f"{plural(dead, 'channel')} never above zero." if dead else "no channel is dead."
+    total += f"{plural(dead, 'channel')} always zero." if dead else "no channel is dead."
     table = result_table(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
     return join_blocks(table, sentence(total, options), options=options)
 

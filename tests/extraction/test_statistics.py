@@ -66,6 +66,13 @@ def test_merging_is_associative_and_knows_no_left_and_right() -> None:
     agree(a.merge(b), b.merge(a))
 
 
+def test_a_channel_is_dead_if_all_its_values_are_zero() -> None:
+    values = torch.tensor(
+        [[0.0, -1.0, 0.0, torch.nan, 2.0], [-0.0, 0.0, torch.nan, torch.nan, 0.0]]
+    )
+    assert described(values[..., None], [1]).dead.tolist() == [True, False, False, False, False]
+
+
 def test_numbers_are_those_of_numpy_over_the_whole() -> None:
     random = np.random.default_rng(1)
     array = random.normal(1e6, 1e-1, size=(40, 5, 9)).astype(np.float32)  # large mean, small spread
@@ -82,7 +89,7 @@ def test_numbers_are_those_of_numpy_over_the_whole() -> None:
         assert (found.min[channel], found.max[channel]) == (sound.min(), sound.max())
         assert found.zeros[channel] == (sound == 0).sum()
     assert (found.nan.tolist(), found.inf.tolist()) == ([0, 0, 0, 1, 360], [0, 0, 0, 1, 0])
-    assert found.dead.tolist() == [False, False, True, False, True]
+    assert found.dead.tolist() == [False, False, False, False, False]
     assert found.count[4] == 0
     assert found.std[4].isnan()
     assert found.quantiles()[4].isnan().all()

@@ -194,7 +194,7 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
         np.testing.assert_allclose(found[f"{key}.mean"], array.mean(0), rtol=1e-12)
         np.testing.assert_allclose(found[f"{key}.std"], array.std(0), rtol=1e-10)
         np.testing.assert_array_equal(found[f"{key}.min"], array.min(0))
-        np.testing.assert_array_equal(found[f"{key}.dead"], (array <= 0).all(0))
+        np.testing.assert_array_equal(found[f"{key}.dead"], (array == 0).all(0))
         true = np.quantile(array, QUANTILES, axis=0, method="inverted_cdf").T
         off = np.abs(found[f"{key}.quantiles"].numpy() - true)
         assert (off <= np.maximum(np.abs(true) / 32, 2**-20)).all()
