@@ -105,22 +105,16 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: An
         _print_hashes(console, result)
         return
     result = _module_tree(console, values, cache)
-    complete = len(result.nodes) > 1 and not any(
+    complete = len(result.modules) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )
     completion_values.remember_layers(
-        values["model"], [(node.name, node.type) for node in result.nodes], complete
+        values["model"], [(node.name, node.type) for node in result.modules], complete
     )
     if mermaid or dot:
         _print_graph(console, result, mermaid)
         return
-    # Not console.show: it knows every result, and importing all of them needs numpy.
-    from hookscope.views.module_tree import tree_document, tree_lines
-
-    if console.json:
-        console.document(tree_document(result))
-    else:
-        console.result(tree_lines(result, console.text_options))
+    console.show(result)
 
 
 def _module_tree(console: Console, values: dict[str, Any], cache: bool) -> ModuleTree:

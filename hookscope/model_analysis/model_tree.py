@@ -55,7 +55,7 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
     loaded = _load(request.model, meta=True)
     selected = select_layers(request.layers, loaded.module, loaded.spec)
     whole = describe_model(loaded.module, loaded.spec)
-    known = {node.name for node in whole.nodes}
+    known = {node.name for node in whole.modules}
     names = {layer.name for layer in selected}
     if shapes:
         try:
@@ -63,7 +63,7 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
         except ForwardError as error:
             error.tree = _select_nodes(error.tree, names)
             raise
-    for node in whole.nodes:  # modules that ``forward`` added are selected with their parent
+    for node in whole.modules:  # modules that ``forward`` added are selected with their parent
         if node.name not in known and (node.name.rpartition(".")[0] or ROOT) in names:
             names.add(node.name)
     return _select_nodes(whole, names)
@@ -104,7 +104,7 @@ def _load(model: ModelRequest, *, meta: bool) -> LoadedModel:
 
 
 def _select_nodes(whole: ModuleTree, names: Container[str]) -> ModuleTree:
-    return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))
+    return replace(whole, modules=tuple(node for node in whole.modules if node.name in names))
 
 
 def add_shapes(
@@ -250,7 +250,7 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any, *, count: bool = 
         )
         for x in layers
     }
-    nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
+    nodes = tuple(replace(node, run=runs[node.name]) for node in tree.modules)
     execution = tuple(executed.module for executed in capture.coverage.executed)
     known = ModuleTree(tree.model, nodes, nodes[0], execution, tree.absent)
     if failure is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
+from typing import Any
 
 from hookscope.results.result import Result
 from hookscope.specs.patterns import ROOT
@@ -68,7 +69,7 @@ class AbsentModule:
 class ModuleTree(Result):
     """The modules of ``model`` in definition order, the model itself first.
 
-    ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
+    ``modules`` may be a selection of the modules; ``total`` always describes the whole model.
     ``execution`` has the names of the modules that ran in a forward pass, in the order of their
     first calls; it is empty without a pass. ``absent`` has the modules that an exporter removed.
     """
@@ -76,10 +77,21 @@ class ModuleTree(Result):
     view = "module_tree"
 
     model: str
-    nodes: tuple[ModuleNode, ...]
+    modules: tuple[ModuleNode, ...]
     total: ModuleNode
     execution: tuple[str, ...] = ()
     absent: tuple[AbsentModule, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``model``, ``total`` (of the whole model) and ``modules``, with all fields.
+
+        ``absent`` has the modules that an exporter removed from the file, if there are any.
+        """
+        modules = [asdict(node) for node in self.modules]
+        parts = {"model": self.model, "total": asdict(self.total), "modules": modules}
+        if self.absent:
+            parts["absent"] = [asdict(module) for module in self.absent]
+        return parts
 
     def mermaid(self) -> str:
         """Return the modules as a graph for Mermaid, as ``hookscope tree --mermaid`` prints it.
@@ -98,8 +110,8 @@ class ModuleTree(Result):
         return str(import_module(_GRAPHS).dot_text(self))
 
     def __repr__(self) -> str:
-        whole = any(node.name == ROOT for node in self.nodes)
-        modules = f"{len(self.nodes)} modules" if whole else f"{len(self.nodes)} of its modules"
+        whole = any(node.name == ROOT for node in self.modules)
+        modules = f"{len(self.modules)} modules" if whole else f"{len(self.modules)} of its modules"
         return f"<ModuleTree of {self.model}: {modules}, {self.total.parameters:,} parameters>"
 
 

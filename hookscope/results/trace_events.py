@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,15 @@ class Trace(Result):
     coverage: Coverage
     metadata: dict[str, Any]
     output: Any = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the metadata's keys, then milliseconds of each pass, events, coverage."""
+        return {
+            **self.metadata,
+            "milliseconds": {name: self.total(name) for name in ("forward", "backward")},
+            "events": [asdict(event) for event in self.events],
+            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
+        }
 
     def __repr__(self) -> str:
         model = self.metadata.get("model", {}).get("spec", "a model")

@@ -11,7 +11,7 @@ from hookscope.errors import ForwardError
 from hookscope.files.words import plural
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.patterns import layer_text
-from hookscope.views.module_tree import tree_document, tree_lines, type_cell
+from hookscope.views.module_tree import tree_lines, type_cell
 from hookscope.views.text.shared_parts import ALERT_STYLE
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, sentence, table_lines
@@ -93,7 +93,7 @@ def failure_document(command: str, error: ForwardError) -> dict[str, Any]:
     as well.
     """
     content = {"failed": error.message, "hint": error.hint, "failure": asdict(error.failure)}
-    tree = tree_document(error.tree) if error.tree is not None else {}
+    tree = error.tree.to_json() if error.tree is not None else {}
     return make_document(command, {**tree, **content})
 
 

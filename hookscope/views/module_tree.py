@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from rich.text import Text
 
@@ -15,7 +13,7 @@ from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, result_table, sentence
-from hookscope.views.view import View, make_document
+from hookscope.views.view import View, json_document
 
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
@@ -84,8 +82,8 @@ def _levels(names: Sequence[str]) -> list[int]:
 
 def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:
     """Return the tree and a line of totals."""
-    ran = any(node.run for node in tree.nodes)
-    names = [node.name for node in tree.nodes]
+    ran = any(node.run for node in tree.modules)
+    names = [node.name for node in tree.modules]
     guides = name_guides(names, options)
     rows = tuple(
         Row(
@@ -94,7 +92,7 @@ def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None
             *guide,
             missing=bool(node.run and not node.run.calls),
         )
-        for node, guide in zip(tree.nodes, guides, strict=True)
+        for node, guide in zip(tree.modules, guides, strict=True)
     )
     lines = result_table(Table(tree_columns(ran, options.verbose), rows, SQUEEZE), options)
     lines += sentence(_totals(tree, failed is not None), options, "bold")
@@ -214,7 +212,7 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
         until = " until it failed" if failed else ""
         if total.run.flops is not None:
             parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
-    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'layer')} listed."
+    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.modules), 'layer')} listed."
 
 
 def _absent_texts(tree: ModuleTree, every: bool) -> list[str]:
@@ -306,20 +304,8 @@ def _spatial_dimensions(kind: str) -> int:
     return int(match[1]) if match else 1
 
 
-def tree_document(tree: ModuleTree) -> dict[str, Any]:
-    """Return a tree: ``model``, ``total`` (of the whole model) and ``modules``, with all fields.
-
-    ``absent`` has the modules that an exporter removed from the file, if there are any.
-    """
-    modules = [asdict(node) for node in tree.nodes]
-    parts = {"model": tree.model, "total": asdict(tree.total), "modules": modules}
-    if tree.absent:
-        parts["absent"] = [asdict(module) for module in tree.absent]
-    return make_document("tree", parts)
-
-
 VIEW: View[ModuleTree] = View(
     tree_lines,
-    lambda tree, file: tree_document(tree),
+    json_document("tree"),
     columns=(*tree_columns(ran=True, sources=True), NOTE),
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from rich.text import Text
 
 from hookscope.files.words import bytes_text, count_text, number_text, plural, shape_text
@@ -14,7 +11,7 @@ from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import count_cell, coverage_lines
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, make_document
+from hookscope.views.view import View, json_document
 
 COLUMNS = (
     Column("layer"),
@@ -77,14 +74,4 @@ def _totals(trace: Trace) -> str:
     return f"{calls[0].upper()}{calls[1:]} (wall-clock time of one run, without the hooks)."
 
 
-def trace_document(trace: Trace) -> dict[str, Any]:
-    """Return a trace: the metadata's keys, then milliseconds of each pass, events, coverage."""
-    results = {
-        "milliseconds": {name: trace.total(name) for name in ("forward", "backward")},
-        "events": [asdict(event) for event in trace.events],
-        "coverage": {"matched": trace.coverage.matched, **trace.coverage.to_json()},
-    }
-    return make_document("trace", {**trace.metadata, **results})
-
-
-VIEW: View[Trace] = View(trace_lines, lambda trace, file: trace_document(trace), columns=COLUMNS)
+VIEW: View[Trace] = View(trace_lines, json_document("trace"), columns=COLUMNS)

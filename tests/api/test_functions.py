@@ -282,7 +282,7 @@ def test_detectors_are_captured_and_have_gradients(name: str) -> None:
     found = hookscope.grads(name, layers=["*head*"], shape=(3, 96, 96), loss="sum", what="param")
     assert found["./input.0.0.grad"].shape == (3, 96, 96)
     tree = hookscope.tree(name, shapes=True, shape=(3, 96, 96), layers=["backbone"])
-    assert tree.nodes[0].run is not None and tree.nodes[0].run.calls == 1
+    assert tree.modules[0].run is not None and tree.modules[0].run.calls == 1
 
 
 def test_a_large_recording_is_told_before_it_is_made(caplog: pytest.LogCaptureFixture) -> None:
@@ -367,9 +367,9 @@ def test_a_cuda_device_gives_the_same_keys_and_files(tmp_path: Path) -> None:
 def test_the_tree_is_that_of_named_modules() -> None:
     net = zoo.resnet18(weights=None)
     tree = hookscope.tree("resnet18")
-    assert [node.name for node in tree.nodes] == [name or "." for name, _ in net.named_modules()]
+    assert [node.name for node in tree.modules] == [name or "." for name, _ in net.named_modules()]
     assert tree.total.parameters == sum(p.numel() for p in net.parameters())
-    for node, module in zip(tree.nodes, net.modules(), strict=True):
+    for node, module in zip(tree.modules, net.modules(), strict=True):
         assert node.parameters == sum(p.numel() for p in module.parameters())
         assert node.bytes == sum(
             t.numel() * t.element_size() for t in [*module.parameters(), *module.buffers()]
@@ -380,7 +380,7 @@ def test_shared_modules_and_frozen_parts_stand_in_the_tree() -> None:
     shared = nn.Linear(2, 2)
     net = nn.ModuleDict({"a": shared, "b": shared, "c": nn.Linear(2, 2).requires_grad_(False)})
     tree = hookscope.tree(net)
-    assert [(n.name, n.aliases, n.trainable) for n in tree.nodes] == [
+    assert [(n.name, n.aliases, n.trainable) for n in tree.modules] == [
         (".", (), 6),
         ("a", ("b",), 6),
         ("c", (), 0),
@@ -391,7 +391,7 @@ def test_shared_modules_and_frozen_parts_stand_in_the_tree() -> None:
 def test_shapes_and_calls_of_the_tree_are_those_of_a_true_run() -> None:
     tree = hookscope.tree("resnet18", shapes=True, shape=(2, 3, 64, 64))
     shot = hookscope.capture("resnet18", shape=(2, 3, 64, 64))
-    runs = {node.name: node.run for node in tree.nodes}
+    runs = {node.name: node.run for node in tree.modules}
     for executed in shot.coverage.executed:
         run = runs[executed.module]
         assert run is not None and run.calls == executed.calls
@@ -406,7 +406,7 @@ def test_shapes_of_a_model_that_looks_at_values_come_from_a_true_run() -> None:
         return self.lin(x) if x.sum().item() else x
 
     tree = hookscope.tree(Module(forward, lin=nn.Linear(4, 2)), shapes=True, shape=(1, 4))
-    lin = tree.nodes[1].run
+    lin = tree.modules[1].run
     assert lin is not None and (lin.outputs, lin.flops) == (("1x2",), 16)
 
 

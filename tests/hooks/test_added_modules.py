@@ -90,7 +90,7 @@ def test_what_is_added_elsewhere_meanwhile_is_left_alone() -> None:
 
 def test_the_tree_with_shapes_has_added_modules() -> None:
     tree = hookscope.tree(network(), shapes=True, shape=[4, 3])
-    nodes = {node.name: node for node in tree.nodes}
+    nodes = {node.name: node for node in tree.modules}
     assert set(ADDED) <= set(nodes)
     run = nodes["body.block.0"].run
     assert run is not None and run.calls == 1 and run.outputs == ("4x2",)

@@ -43,7 +43,7 @@ def test_a_name_selects_its_layer_in_every_option(name: str, tmp_path: Path) -> 
     net, layer = network(), f"m.{name}"
     capture = hookscope.capture(net, input=X, layers=layer)
     assert list(capture) == [f"{layer}/output"]
-    assert [node.name for node in hookscope.tree(net, layers=layer).nodes] == [layer]
+    assert [node.name for node in hookscope.tree(net, layers=layer).modules] == [layer]
     everything = hookscope.capture(net, input=X, layers="m.*")
     without = hookscope.capture(net, input=X, layers=["m.*", f"!{layer}"])
     assert set(everything) - set(without) == {f"{layer}/output"}

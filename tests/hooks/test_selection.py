@@ -212,7 +212,7 @@ class Weighty(nn.Module):
 
 def test_the_tree_counts_parameters_buffers_and_bytes() -> None:
     tree = describe_model(Weighty(), "spec")
-    root, inner, same = tree.nodes
+    root, inner, same = tree.modules
     assert tree.model == "spec" and tree.total is root
     assert (root.name, root.type, root.depth, root.leaf) == (".", "Weighty", 0, False)
     assert (root.own_parameters, root.parameters, root.trainable) == (5, 5 + 6 + 6, 5 + 3 + 6)

@@ -121,7 +121,7 @@ def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
     assert all(bit_identical(capture[f"{name}/output"], outputs[name]) for name in outputs)
     assert capture.metadata["model"]["spec"] == "Sequential"
     assert "3.1/weight.grad" in hookscope.grads(wrapped, input=X, loss="sum")
-    assert [n.name for n in hookscope.tree(wrapped).nodes] == [
+    assert [n.name for n in hookscope.tree(wrapped).modules] == [
         ".",
         "0",
         "1",

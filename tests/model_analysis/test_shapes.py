@@ -20,7 +20,7 @@ MASK = torch.tensor([[False] * 4, [False, False, True, True]])
 
 def runs(net: nn.Module, *shape: int) -> dict[str, LayerRun]:
     tree = hookscope.tree(net, shapes=True, shape=shape)
-    return {node.name: node.run for node in tree.nodes if node.run is not None}
+    return {node.name: node.run for node in tree.modules if node.run is not None}
 
 
 def encoder() -> nn.TransformerEncoder:

@@ -62,7 +62,7 @@ def agreement(word: str, model_args: dict[str, Any]) -> tuple[int, int, str]:
     call = as_call(hookscope.load_model(word, model_args=model_args).example_input)
     model = fresh()
     tree = hookscope.tree(word, model_args=model_args)
-    assert [node.name for node in tree.nodes] == list(by_hand.first_names(model).values())
+    assert [node.name for node in tree.modules] == list(by_hand.first_names(model).values())
     outputs = by_hand.outputs(model, *call[0], **call[1])
     captured = hookscope.capture(word, model_args=model_args)
     assert list(captured) == list(outputs)
@@ -80,7 +80,7 @@ def agreement(word: str, model_args: dict[str, Any]) -> tuple[int, int, str]:
     one_tensor = by_hand.returned_inputs(fresh(), *call[0], **call[1])
     different = [key for key in gradients if not same_bits(found[key], gradients[key])]
     assert set(different) <= one_tensor
-    return len(tree.nodes), len(outputs), str(len(gradients))
+    return len(tree.modules), len(outputs), str(len(gradients))
 
 
 def at_outputs(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Tensor]:

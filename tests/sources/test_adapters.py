@@ -126,7 +126,7 @@ def test_diff_compares_a_model_with_and_without_it(base: Path, saved: Callable[.
 
 
 def test_tree_shows_its_layers(base: Path, saved: Callable[..., Path]) -> None:
-    names = [node.name for node in hookscope.tree(f"hf:{base}", adapter=saved()).nodes]
+    names = [node.name for node in hookscope.tree(f"hf:{base}", adapter=saved()).modules]
     assert "model.layers.3.self_attn.v_proj.lora_A.default" in names
 
 

@@ -89,7 +89,7 @@ def test_the_scripted_part_of_an_ordinary_model_is_open() -> None:
         model(torch.ones(1, 4))
     assert "part.0/output" in shot and "./output" in shot
     assert model.part is part
-    names = [node.name for node in hookscope.tree(model).nodes]
+    names = [node.name for node in hookscope.tree(model).modules]
     assert names == [".", "part", "part.0", "part.1", "part.2", "last"]
     assert list(hookscope.capture(model, input=torch.ones(1, 4))) == list(shot)
     assert model.part is part
@@ -107,7 +107,11 @@ def test_an_exported_program_is_run_through_its_module() -> None:
     with hookscope.record(program, "0") as shot:
         program.module()(torch.ones(1, 4))
     assert list(shot) == ["0/output"]
-    assert [node.type for node in hookscope.tree(program).nodes][1:] == ["Linear", "ReLU", "Linear"]
+    assert [node.type for node in hookscope.tree(program).modules][1:] == [
+        "Linear",
+        "ReLU",
+        "Linear",
+    ]
     assert type(program.module()).__name__ == "GraphModule"
     assert list(hookscope.capture(program, layers="0", input=torch.ones(1, 4))) == ["0/output"]
 

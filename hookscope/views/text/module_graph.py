@@ -142,16 +142,16 @@ def _nested_lines(
 
 
 def _graph_of(tree: ModuleTree) -> _Graph:
-    ancestors = nearest_ancestors([node.name for node in tree.nodes])
-    labels = tuple(_label(tree, node) for node in tree.nodes)
-    everything = range(len(tree.nodes))
+    ancestors = nearest_ancestors([node.name for node in tree.modules])
+    labels = tuple(_label(tree, node) for node in tree.modules)
+    everything = range(len(tree.modules))
     inside = [(above, n) for n, above in enumerate(ancestors) if above is not None]
     if not tree.execution:
         return _Graph(labels, tuple(everything), {}, frozenset(everything), tuple(inside), ())
     inner: dict[int, list[int]] = {}
     for above, n in inside:
         inner.setdefault(above, []).append(n)
-    indexes = {node.name: n for n, node in enumerate(tree.nodes)}
+    indexes = {node.name: n for n, node in enumerate(tree.modules)}
     executed = [indexes[name] for name in tree.execution if name in indexes]
     # Something inside these ran, so an arrow to them would say nothing.
     passed = {ancestors[n] for n in executed}

@@ -58,11 +58,11 @@ def compare_with_eager(
     expected = hooked_tensors(model, args, inputs)
     export(model, args, path, **({"kwargs": inputs} if inputs else {}), **options)
     tree = hookscope.tree(path)
-    names = frozenset(node.name for node in tree.nodes[1:])
+    names = frozenset(node.name for node in tree.modules[1:])
     absent = {module.name: module.reason for module in tree.absent}
     own = {name for name, _ in model.named_modules(remove_duplicate=False) if name}
     shot = hookscope.capture(path, input=inputs or (args[0] if len(args) == 1 else args))
-    cut = frozenset(n.name for n in tree.nodes if n.note.startswith("its last module"))
+    cut = frozenset(n.name for n in tree.modules if n.note.startswith("its last module"))
     deviations, unmatched = {}, []
     for key in shot:
         call, _, leaf = key.partition("/output")

@@ -153,4 +153,4 @@ def test_shapes_of_a_graph_of_texts_say_that_texts_are_no_input(tmp_path: Path) 
     path = saved(proto, tmp_path / "a.onnx")
     with pytest.raises(InputError, match="is of type string, which hookscope cannot give"):
         hookscope.tree(path, shapes=True)
-    assert [node.name for node in hookscope.tree(path).nodes] == [".", "y"]
+    assert [node.name for node in hookscope.tree(path).modules] == [".", "y"]

@@ -91,7 +91,7 @@ def test_a_file_of_more_than_2_gb_is_listed_run_and_checked_in_bounded_memory(
         write(small, 1000)
         size = (large / "net.onnx.data").stat().st_size
         assert size > 2**31 + 2**28
-        nodes = {node.name: node.parameters for node in hookscope.tree(path).nodes}
+        nodes = {node.name: node.parameters for node in hookscope.tree(path).modules}
         assert nodes["embed"] == ROWS * WIDTH and nodes["hidden"] == WIDTH * WIDTH
         shot = hookscope.capture(path, layers=["hidden"], input=str(large / "ids.npy"))
         expected = rows.astype(np.float64) @ matrix.astype(np.float64)

@@ -46,7 +46,7 @@ def with_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def shown(path: str) -> list[tuple[str, str, int]]:
-    nodes = hookscope.tree(path).nodes
+    nodes = hookscope.tree(path).modules
     return [(node.name, node.type, node.own_parameters) for node in nodes]
 
 
@@ -110,7 +110,7 @@ def test_weights_that_a_node_has_as_numbers_or_of_eight_bits_are_parameters(
         [("y", FLOAT, [1, 1, 3])],
     )
     path = saved(proto, tmp_path / "a.onnx")
-    counts = {node.name: node.own_parameters for node in hookscope.tree(path).nodes}
+    counts = {node.name: node.own_parameters for node in hookscope.tree(path).modules}
     assert counts == {".": 0, "weight": 6, "fc": 0, "add": 3, "unsqueeze": 0}
     x = np.array([[2, -1]], np.float32)
     expected = session_values(path, {"x": x}, ["y"])["y"]
@@ -201,7 +201,7 @@ def test_a_single_number_is_a_parameter_only_where_an_operator_has_one(
         helper.make_node(op, ["x", "number"], ["y"], "node"),
     ]
     path = saved(model(nodes, [("x", FLOAT, [4])], [("y", FLOAT, [4])]), tmp_path / "a.onnx")
-    assert sum(node.own_parameters for node in hookscope.tree(path).nodes) == count
+    assert sum(node.own_parameters for node in hookscope.tree(path).modules) == count
 
 
 def test_sizes_in_constant_nodes_are_no_weights(tmp_path: Path) -> None:
@@ -216,4 +216,4 @@ def test_sizes_in_constant_nodes_are_no_weights(tmp_path: Path) -> None:
         [("y", FLOAT, [6]), ("size", INT64, [1])],
     )
     path = saved(proto, tmp_path / "a.onnx")
-    assert sum(node.own_parameters for node in hookscope.tree(path).nodes) == 0
+    assert sum(node.own_parameters for node in hookscope.tree(path).modules) == 0

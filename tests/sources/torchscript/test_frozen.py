@@ -30,9 +30,9 @@ def frozen(tmp_path: Path) -> Path:
 
 def test_operators_are_modules_named_by_kind_and_order(frozen: Path) -> None:
     tree = hookscope.tree(frozen)
-    names = [node.name for node in tree.nodes]
+    names = [node.name for node in tree.modules]
     assert names[0] == "." and {"conv2d_1", "relu_1", "conv2d_2"} <= set(names)
-    assert {node.name: node.type for node in tree.nodes}["conv2d_2"] == "conv2d"
+    assert {node.name: node.type for node in tree.modules}["conv2d_2"] == "conv2d"
 
 
 def test_weights_are_parameters_of_the_operator_that_uses_them(frozen: Path) -> None:

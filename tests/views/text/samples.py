@@ -62,7 +62,7 @@ def with_run(tree: ModuleTree) -> ModuleTree:
     """The tree as after a pass: the container ``block`` never called, the head called twice."""
     runs = {"block": LayerRun(0, (), 0), "block.first": LayerRun(2, ("1x8", "8x1x2"), 236_027_904)}
     usual = LayerRun(1, ("1x8x15x15",), 1_555)
-    nodes = tuple(replace(node, run=runs.get(node.name, usual)) for node in tree.nodes)
+    nodes = tuple(replace(node, run=runs.get(node.name, usual)) for node in tree.modules)
     return ModuleTree(tree.model, nodes, nodes[0])
 
 

@@ -11,9 +11,9 @@ from hookscope.escapes import encodable
 from hookscope.files import strict_json
 from hookscope.hooks.capture import Capture
 from hookscope.specs.catalog import ModelInfo
+from hookscope.views import display
 from hookscope.views.capture import capture_document
 from hookscope.views.models import models_document
-from hookscope.views.module_tree import tree_document
 from hookscope.views.view import make_document
 from tests.views.text import samples
 
@@ -74,7 +74,7 @@ def test_odd_names_and_values_stay_strict() -> None:
 
 
 def test_tree_document_has_every_field_of_every_module() -> None:
-    data = strict(tree_document(samples.with_run(samples.small_tree())))
+    data = strict(display.document(samples.with_run(samples.small_tree())))
     assert (data["command"], data["model"]) == ("tree", "small.py:make")
     first = next(m for m in data["modules"] if m["name"] == "block.first")
     assert first["aliases"] == ["head"]
@@ -85,7 +85,7 @@ def test_tree_document_has_every_field_of_every_module() -> None:
         "other_outputs": [],
     }
     assert data["total"]["parameters"] == 600
-    assert strict(tree_document(samples.small_tree()))["modules"][0]["run"] is None
+    assert strict(display.document(samples.small_tree()))["modules"][0]["run"] is None
 
 
 def test_models_document_lists_the_models() -> None:

@@ -146,7 +146,7 @@ class Nested(nn.Module):
 def test_arrows_lead_from_each_module_to_those_inside_it(write, read) -> None:
     tree = small_tree()
     drawn = read(write(tree))
-    names = [node.name for node in tree.nodes]
+    names = [node.name for node in tree.modules]
     inside = [(name.rpartition(".")[0] or "small.py:make", name) for name in names if name != "."]
     shared = "block.first = head"
     assert drawn.named_arrows() == [(a, shared if b == "block.first" else b) for a, b in inside]
@@ -208,8 +208,8 @@ def hostile_tree(ran: bool) -> ModuleTree:
     tree = replace(tree, model='a "model" & more')
     if not ran:
         return tree
-    nodes = tuple(replace(node, run=LayerRun(1, ("1x2",), 0)) for node in tree.nodes)
-    return replace(tree, nodes=nodes, execution=tuple(node.name for node in nodes))
+    nodes = tuple(replace(node, run=LayerRun(1, ("1x2",), 0)) for node in tree.modules)
+    return replace(tree, modules=nodes, execution=tuple(node.name for node in nodes))
 
 
 @pytest.mark.parametrize("ran", [False, True])
@@ -219,7 +219,7 @@ def test_hostile_names_are_read_back_as_they_are_shown(write, read, ascii, ran) 
     tree = hostile_tree(ran)
     text = write(tree, ascii)
     drawn = read(text)
-    names = [tree.model, *(node.name for node in tree.nodes[1:])]
+    names = [tree.model, *(node.name for node in tree.modules[1:])]
     shown = {visible(name, ascii) for name in names}
     assert {lines[0] for lines in drawn.labels.values()} == shown
     leaves = len(HOSTILE)

@@ -19,7 +19,7 @@ def plain(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[str]
 
 
 def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:
-    return replace(tree, nodes=tuple(node for node in tree.nodes if node.name in names))
+    return replace(tree, modules=tuple(node for node in tree.modules if node.name in names))
 
 
 def test_guides_join_each_module_to_its_parent() -> None:
