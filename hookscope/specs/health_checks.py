@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
@@ -24,13 +25,33 @@ RUN = "run"  # that the model ran to its end, which all other checks need
 
 
 class Check(NamedTuple):
-    """A check of a model."""
+    """A check of a model, of a training run or of weights.
+
+    Attributes:
+        name: what ``--only`` and ``--skip`` call it.
+        finds: what it finds, for the help.
+        measure: the sentence of a measured value: one, or ``singular|plural``.
+        thresholds: the options that move its limits.
+        backward: whether it needs a backward pass.
+        function: what finds it in a run or in weights: its file in ``hookscope.file_analysis`` and
+            its name, ``weight_findings.channel_findings.zero_findings``. A model is checked in one
+            pass by ``hookscope.model_analysis.health``.
+    """
 
     name: str
     finds: str
     measure: str
     thresholds: tuple[str, ...] = ()
     backward: bool = False
+    function: str = ""
+
+    def find(self, measured: Any) -> Iterator[Any]:
+        """Yield the findings in what was measured of a run or of weights."""
+        module, _, name = self.function.rpartition(".")
+        found: Iterator[Any] = getattr(import_module(f"hookscope.file_analysis.{module}"), name)(
+            measured
+        )
+        yield from found
 
 
 CHECKS: dict[str, Check] = {
@@ -110,7 +131,24 @@ SHARES = ("dead", "saturated", "margin")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The values beyond which a measure is a finding."""
+    """The values beyond which a measure is a finding.
+
+    Attributes:
+        dead: share of dead units in a layer. The default, half, is that of the rule ``DeadRelu`` of
+            Amazon SageMaker Debugger (parameter ``threshold_layer``, 50 percent:
+            docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html). That rule reports a layer above
+            the threshold, and counts a unit as dead if it is active in less than 1 percent of its
+            values. Here a layer at the threshold is reported too, and a dead unit is always zero.
+        saturated: share of entries at a bound.
+        margin: how near a bound counts as at it, as a share of the width between the bounds.
+        vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
+        exploding: the same upwards; parameters' 100 times it.
+        floor: norm of a gradient under which it has vanished whatever the others are.
+        ceiling: entry of a gradient over which it has exploded.
+
+    Raises:
+        RequestError: a share is not between 0 and 1, or another number not above 0.
+    """
 
     dead: float = 0.5
     saturated: float = 0.9

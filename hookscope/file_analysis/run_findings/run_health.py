@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hookscope.file_analysis.run_findings.first_nonfinite import nonfinite_findings
 from hookscope.file_analysis.run_findings.layer_activations import (
-    dead_findings,
-    growth_findings,
-    overflow_findings,
     uses_float16,
 )
 from hookscope.file_analysis.run_findings.loss_curve import (
-    learning_rate_findings,
-    loss_findings,
-    spike_findings,
     why_loss_is_not_judged,
 )
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
-from hookscope.file_analysis.run_findings.weight_updates import (
-    adam_findings,
-    frozen_findings,
-    unused_findings,
-    update_findings,
-    vanishing_findings,
-)
 from hookscope.results.health import Finding, Health
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import (
@@ -49,11 +35,9 @@ from hookscope.specs.run_checks import (
     INCOMPLETE,
     LEARNING_RATE,
     LOSS,
-    NONFINITE,
     OVERFLOW,
     RUN_CHECKS,
     SKIPPED,
-    SPIKE,
     UNFINISHED,
     UPDATES,
 )
@@ -73,7 +57,7 @@ def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
         measured = MeasuredRun(run, thresholds)
         unmade |= _unmade_checks(measured, names)
         for name in names:
-            for finding in CHECK_FUNCTIONS[name](measured):
+            for finding in RUN_CHECKS[name].find(measured):
                 found.append((ranks[n] if ranks else None, finding))
     findings = _merge_ranks(found)
     order = list(RUN_CHECKS)
@@ -221,22 +205,3 @@ def _unmade_checks(measured: MeasuredRun, names: Iterable[str]) -> dict[str, str
     if measured.of_step("loss_scale", "skipped") is None:
         reasons[SKIPPED] = "no gradient scaler"
     return {name: reasons[name] for name in names if name in reasons}
-
-
-CHECK_FUNCTIONS: dict[str, Callable[[MeasuredRun], Iterator[Finding]]] = {
-    NONFINITE: nonfinite_findings,
-    SPIKE: spike_findings,
-    LOSS: loss_findings,
-    LEARNING_RATE: learning_rate_findings,
-    UPDATES: update_findings,
-    DEAD: dead_findings,
-    VANISHING: vanishing_findings,
-    GROWTH: growth_findings,
-    OVERFLOW: overflow_findings,
-    UNUSED: unused_findings,
-    FROZEN: frozen_findings,
-    SKIPPED: skipped_findings,
-    ADAM: adam_findings,
-    INCOMPLETE: incomplete_findings,
-    UNFINISHED: unfinished_findings,
-}

@@ -2,55 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from hookscope.file_analysis.weight_findings.channel_findings import (
-    constant_findings,
-    outlier_findings,
-    zero_findings,
-)
-from hookscope.file_analysis.weight_findings.value_findings import (
-    adapter_findings,
-    batchnorm_findings,
-    inf_findings,
-    nan_findings,
-    overflow_findings,
-    underflow_findings,
-    unread_findings,
-    variance_findings,
-)
 from hookscope.file_analysis.weights.tensor_measures import TensorMeasures, measure_weights
 from hookscope.files.progress import NamedProgress
 from hookscope.results.health import Finding, Health
 from hookscope.specs.command_options import WeightCheckOptions
-from hookscope.specs.health_checks import BATCHNORM, INF, LEVELS, NAN, UNREAD
+from hookscope.specs.health_checks import LEVELS
 from hookscope.specs.weight_checks import (
-    ADAPTER,
-    CONSTANT,
     DEFAULT_WEIGHT_THRESHOLDS,
-    OUTLIER,
-    OVERFLOW,
-    UNDERFLOW,
-    VARIANCE,
     WEIGHT_CHECKS,
-    ZERO,
 )
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.version import __version__
-
-CHECK_FUNCTIONS: dict[str, Callable[[Sequence[TensorMeasures]], Iterator[Finding]]] = {
-    NAN: nan_findings,
-    INF: inf_findings,
-    VARIANCE: variance_findings,
-    ZERO: zero_findings,
-    CONSTANT: constant_findings,
-    OVERFLOW: overflow_findings,
-    ADAPTER: adapter_findings,
-    BATCHNORM: batchnorm_findings,
-    OUTLIER: outlier_findings,
-    UNDERFLOW: underflow_findings,
-    UNREAD: unread_findings,
-}
 
 
 def check_weights(
@@ -80,6 +44,6 @@ def weight_findings(
     measures: Sequence[TensorMeasures], names: Iterable[str] = WEIGHT_CHECKS
 ) -> tuple[Finding, ...]:
     """Return the findings of some checks: errors, then warnings, then notes."""
-    findings = [finding for name in names for finding in CHECK_FUNCTIONS[name](measures)]
+    findings = [finding for name in names for finding in WEIGHT_CHECKS[name].find(measures)]
     order = list(WEIGHT_CHECKS)
     return tuple(sorted(findings, key=lambda f: (LEVELS.index(f.level), order.index(f.check))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.run_findings.loss_curve import find_spike
-from hookscope.file_analysis.run_findings.run_health import CHECK_FUNCTIONS, check_run
+from hookscope.file_analysis.run_findings.run_health import check_run
 from hookscope.results.health import Finding, Health
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions
 from hookscope.specs.health_checks import LEVELS
 from hookscope.specs.run_checks import RUN_CHECKS, RunThresholds
+from hookscope.specs.weight_checks import WEIGHT_CHECKS
 from hookscope.stores.runs.run_info import RunEvent
 from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.stores.runs.series import Series
@@ -431,7 +433,9 @@ def test_findings_come_in_the_order_of_levels_and_checks() -> None:
 
 
 def test_every_check_has_a_function_and_a_source_of_each_threshold() -> None:
-    assert list(CHECK_FUNCTIONS) == list(RUN_CHECKS)
+    for check in (*RUN_CHECKS.values(), *WEIGHT_CHECKS.values()):
+        module, _, name = check.function.rpartition(".")
+        assert callable(getattr(import_module(f"hookscope.file_analysis.{module}"), name))
     assert RunThresholds.__doc__ is not None
     for name in RunThresholds().to_json():
         assert f"        {name}: " in RunThresholds.__doc__
