@@ -12,7 +12,6 @@ from hookscope.file_analysis.captures.record_matches import LayerFilter
 from hookscope.file_analysis.features_diff import FeaturesDiff, compare_features
 from hookscope.file_analysis.runs.run_comparator import compare_runs
 from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
-from hookscope.file_analysis.weights.weight_comparison import weight_sides
 from hookscope.file_analysis.weights.weight_diff import WeightDiff
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import Diff
@@ -29,6 +28,7 @@ from hookscope.specs.weight_diff_options import (
     WeightDiffOptions,
     check_weight_diff_options,
 )
+from hookscope.stores.weights.open_weights import weight_sides
 from hookscope.stores.weights.weight_set import WeightSet
 
 if TYPE_CHECKING:

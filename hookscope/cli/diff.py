@@ -254,7 +254,7 @@ def diff(ctx: click.Context, more: tuple[str, ...], **values: Any) -> None:
     if are_features(values["a"], values["b"]):
         _diff_runs(ctx, values, "features folders")
         return
-    from hookscope.file_analysis.weights.weight_comparison import weight_sides
+    from hookscope.stores.weights.open_weights import weight_sides
 
     if any(are_weights := weight_sides(values["a"], values["b"])):
         _diff_weights(ctx, values, are_weights)

@@ -11,12 +11,10 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from hookscope.errors import RequestError
 from hookscope.file_analysis.weights.change_sums import ChangeSums
 from hookscope.file_analysis.weights.tensor_pairs import Pair, match_tensors, select_pairs
 from hookscope.file_analysis.weights.weight_diff import (
@@ -24,11 +22,9 @@ from hookscope.file_analysis.weights.weight_diff import (
     WeightDiff,
     WeightSide,
 )
-from hookscope.files.output_path import holds_features, is_hookscope_file
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.specs.weight_diff_options import WeightDiffOptions
-from hookscope.stores.weights.open_weights import is_weights
 from hookscope.stores.weights.weight_set import WeightSet
 
 THREADS = min(os.cpu_count() or 1, 4)  # more of them rarely read faster, and need memory
@@ -155,30 +151,3 @@ def _compare(a: Iterator[NDArray[Any]], b: Iterator[NDArray[Any]], sums: ChangeS
         rest_a = rest_a[count:] if count < len(rest_a) else next(a, None)
         rest_b = rest_b[count:] if count < len(rest_b) else next(b, None)
     return sums
-
-
-def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
-    """Return for A and B whether it is a file or folder of weights, or an opened one."""
-    sides = _are_weights(a), _are_weights(b)
-    if sides[0] != sides[1]:
-        weights, other = (a, b) if sides[0] else (b, a)
-        kind = ""
-        if isinstance(other, str | os.PathLike):
-            if is_hookscope_file(Path(other)):
-                kind = "a capture"
-            elif holds_features(other):
-                kind = "a features folder"
-        if kind:
-            name = weights.label if isinstance(weights, WeightSet) else weights
-            raise RequestError(
-                f"{other} is {kind} and {name} contains weights; diff compares two of the same"
-                " kind.",
-                "Name two files of weights, or a model and a file of weights.",
-            )
-    return sides
-
-
-def _are_weights(side: Any) -> bool:
-    if isinstance(side, WeightSet):
-        return True
-    return isinstance(side, str | os.PathLike) and is_weights(os.fspath(side))

@@ -28,7 +28,22 @@ STRETCHED = "the values scaled to their range"
 
 
 class CamInput:
-    """A model with its images, and the score of a class that is explained."""
+    """A model with its images, and the score of a class that is explained.
+
+    Args:
+        prepared: the model; its first layer is the one asked for where ``layer_given``.
+        score: the score that is explained.
+        layer_given: whether the user named a layer.
+        progress: called with the number of runs made and that of all, where there are many.
+
+    Attributes:
+        layer: the layer that the user named; None to look for one.
+        path: position of the images in the model's input.
+        image: the images, (N, C, H, W).
+
+    Raises:
+        RequestError: the model takes no images.
+    """
 
     def __init__(
         self,
@@ -114,7 +129,16 @@ def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str
 
 @dataclass
 class CamResult:
-    """The maps of a method, and the run that they come from."""
+    """The maps of a method, and the run that they come from.
+
+    Attributes:
+        maps: (N, h, w), never negative: on the layer's grid, or at the image's size.
+        output: the model's output for the images as given.
+        coverage: how often the layer ran.
+        candidate: the layer's output that was used; None for methods at the image.
+        attribution: the values that a map at the image is made from, (N, C, H, W).
+        metadata: further entries of the metadata.
+    """
 
     maps: Tensor
     output: Any
