@@ -112,6 +112,15 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     parameters without storing them. Each finding names the layer, the measured value and the
     threshold. The default loss is the output along a random direction (seed 0). Exit status: 0 if
     there is no error and no warning, 1 otherwise.
+
+    The folder of a training run, which 'hookscope run' wrote, is checked without running anything:
+    each finding names the layer and the first step. Of a folder of runs, such as runs/, all are
+    checked, and each finding names its run. Only --only, --skip, --dead, --vanishing and --floor
+    apply.
+
+    In a file of weights, every tensor is checked: NaN, infinities, zero or constant channels,
+    numbers that float16 cannot hold, adapters and batch normalizations that were not trained.
+    --only, --skip and --trust apply to it.
     """
     console: Console = ctx.obj
     from pathlib import Path

@@ -42,6 +42,11 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
     """Show every setting and its source.
 
     A value comes from the first of: flag, environment variable, project file, user file, default.
+
+    A project file may have been written by somebody else. Any model-arg, method, hook and
+    hook-arg in it, and a model, input or loss that names Python code, is refused until --allow has
+    recorded the file's path and the hash of its content. trust, force and an output outside the
+    file's folder are always refused.
     """
     console: Console = ctx.obj
     if allow or revoke:

@@ -234,6 +234,29 @@ def diff(ctx: click.Context, more: tuple[str, ...], **values: Any) -> None:
     and relative difference, cosine similarity, signal-to-noise ratio in decibels, and the number of
     entries beyond tolerance. Unmatched tensors follow. Tensors match by name, by their name
     after --map, or by order if module type and shape are equal.
+
+    With two models, an option applies to both. --weights, --dtype, --device, --method, --attn and
+    --onnx-optimize may be given twice, for A and then B.
+
+    With an ONNX file, the default tolerance is wider, because onnxruntime adds numbers in another
+    order than PyTorch. Modules that the exporter folded or left out are listed with the reason.
+    For the first difference, the operators in the file and the parameters that differ are named.
+
+    With two folders that 'hookscope run' wrote, prints the first step at which each kind of series
+    differs, and names the first layer. With more than two, compares the first with each of the
+    others. --layer, --atol, --rtol and --strict apply.
+
+    With two files of weights, prints each tensor that changed, the most changed first: relative L2
+    distance, change of the norm, cosine similarity, largest change of an entry, share of entries
+    that changed. A tensor of one file alone is a difference. With a model and a file of weights,
+    compares the values that the model is loaded with (--weights, --seed); no model runs. --layer,
+    --rename, --atol, --rtol and --strict apply.
+
+    With two features folders of the same inputs, prints each tensor whose rows differ: relative L2
+    distance, cosine similarity, largest difference, number of rows beyond tolerance and the first
+    of them. --layer, --atol, --rtol and --strict apply.
+
+    Exit status: 0 if equal within tolerance, 1 if different, 2 if there was an error.
     """
     console: Console = ctx.obj
     console.failed = FAILED

@@ -67,6 +67,12 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
     feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
     Torch is not loaded.
+
+    For a training run, or a folder of runs such as runs/, plots loss, gradient norm and learning
+    rate over the steps, or the curves of each KEY; only --dark applies.
+
+    For weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and
+    without a KEY mean and spread of all; --kind is then hist or flow.
     """
     console: Console = ctx.obj
     from hookscope.cli.run_context import reading, show_logs

@@ -75,6 +75,13 @@ def report(
     and a graph of the modules, the statistics, histograms and feature maps of each, a sortable
     table, plots of values and gradients by layer, warnings, and the command that wrote the result
     file. Two files are shown side by side.
+
+    For a run folder, which hookscope run wrote, it has curves over the steps: loss, learning rates,
+    gradient norms, and for each layer the activations, gradients and updates. The curves of several
+    runs are drawn together. A folder of runs, such as runs/, means all of them.
+
+    For weights (a file, a folder or an index) it has totals, the findings of hookscope check, a
+    tree of names, and statistics and a histogram of each tensor.
     """
     console: Console = ctx.obj
     from hookscope.files import output_path as outputs

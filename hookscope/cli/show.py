@@ -96,7 +96,14 @@ def show(
 
     Without a KEY, prints the table of the file; with -v also its metadata. With a KEY, prints
     statistics, a histogram and the largest entries of each tensor, or with --map its feature maps:
-    in colour if the terminal has 256 colours, otherwise as ASCII shades.
+    in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
+    features. For the folder of a training run, prints what is known of it and the last values of
+    each layer, and for a KEY its values over the steps. For a folder of runs, such as runs/, prints
+    a row for each. Torch is not loaded, and only the tensors shown are read.
+
+    For weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
+    without reading values; with a KEY that names one tensor, its values; with one that names a
+    module or is a glob, a row of statistics for each tensor.
     """
     console: Console = ctx.obj
     draws, trust = values.pop("map"), values.pop("trust")

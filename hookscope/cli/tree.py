@@ -78,6 +78,13 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: An
     total parameters, and whether they are trainable. A shared module is listed once, with its other
     names. --shapes uses a pass without values (on the meta device) where possible.
 
+    Of weights (.safetensors, .pth, .pt, .bin, .npz, .gguf, or a folder or an index of several),
+    each line shows a part of a name with the dtype, shape, parameters and bytes of its tensors;
+    only headers are read, and no code of a file is run. FILE.pth#PART is a part of a checkpoint.
+
+    In a graph, arrows lead from a module to the modules inside it; with --shapes, boxes show what
+    is inside a module, and arrows the order in which modules first ran.
+
     --hash prints a line that is equal for equal architectures (names and shapes), and one that is
     equal for equal weights, in whatever format they are saved.
     """
