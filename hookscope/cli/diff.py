@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import collected
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import reading, running
@@ -22,6 +23,7 @@ from hookscope.specs.choices import (
     DTYPES,
     ONNX_OPTIMIZATIONS,
 )
+from hookscope.specs.value_readers import read_prefixes
 
 DIFFERENT, FAILED = 1, 2
 
@@ -93,7 +95,7 @@ matching = combine(
         section="Comparison",
         multiple=True,
         metavar="OLD=NEW",
-        callback=options.read_prefixes,
+        callback=collected(read_prefixes),
         help="Replace the prefix OLD in A by NEW to match B. Repeatable.",
     ),
     option(

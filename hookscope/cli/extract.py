@@ -11,7 +11,7 @@ from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, read_byte_count
+from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
@@ -22,6 +22,7 @@ from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.input_spec import names_object
 from hookscope.specs.model_spec import parse_function
 from hookscope.specs.reduction import STORE_DTYPES
+from hookscope.specs.value_readers import read_byte_count
 
 if TYPE_CHECKING:
     from hookscope.extraction.batch_runner import RunProgress

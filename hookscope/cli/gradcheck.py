@@ -10,9 +10,10 @@ from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import ParsedValue, read_shape
+from hookscope.cli.param_types import ParsedValue
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
+from hookscope.specs.value_readers import read_shape
 
 DIFFERS = 1
 

@@ -8,12 +8,14 @@ import click
 
 from hookscope.cli import input_options, options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
+from hookscope.specs.command_options import LensOptions
 
 EXAMPLES = (
     Example(
@@ -31,33 +33,11 @@ EXAMPLES = (
     ),
 )
 
-how = combine(
-    option(
-        "--target",
-        section="Lens",
-        default="argmax",
-        metavar="TOKEN",
-        help="Token of the rank and probability: text, id or argmax.",
-    ),
-    option(
-        "--norm",
-        section="Lens",
-        metavar="NAME",
-        help="Final norm, or none. Default: the module that feeds the head.",
-    ),
-    option(
-        "--head",
-        section="Lens",
-        metavar="NAME",
-        help="Unembedding. Default: the module that returns the logits.",
-    ),
-)
-
 
 @command(
     "lens",
     options.text_model,
-    how,
+    options_of(LensOptions, "target", "norm", "head"),
     options.layers_by_default("the blocks of the model"),
     input_options.inputs,
     input_options.texts,

@@ -14,23 +14,16 @@ from click.core import ParameterSource
 
 from hookscope.cli import completion_values
 from hookscope.cli.commands import Option, combine, flag, option
-from hookscope.cli.param_types import (
-    Choice,
-    CommaList,
-    FileName,
-    ParsedValue,
-    read_byte_count,
-)
+from hookscope.cli.declared import options_of, refuse_from_file
+from hookscope.cli.param_types import CommaList, FileName, ParsedValue
 from hookscope.errors import RequestError
 from hookscope.specs.choices import (
     DEFAULT_MODEL,
-    DEVICE_ALIASES,
-    DEVICE_MAPS,
-    DEVICES,
-    DTYPE_ALIASES,
-    DTYPES,
-    ONNX_OPTIMIZATIONS,
 )
+from hookscope.specs.request import LayerSelection, ModelRequest
+from hookscope.specs.run_options import RunOptions
+from hookscope.specs.settings import settings_of
+from hookscope.specs.value_readers import read_byte_count
 
 _MODEL_ARGUMENT = f"{__name__}.model_spec"
 
@@ -69,69 +62,10 @@ def argument_after_model(ctx: click.Context, param: click.Parameter, value: str 
     return value or ""
 
 
-def read_assignments(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, Any] | None:
-    """Return the ``KEY=VALUE`` pairs of an option as a dict, or None."""
-    if not value or ctx.resilient_parsing:
-        return None
-    from hookscope.specs.model_spec import parse_assignments
-
-    return dict(parse_assignments(value))
-
-
-def read_prefixes(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str] | None:
-    """Return the ``OLD=NEW`` pairs of an option as a dict, or None."""
-    if not value or ctx.resilient_parsing:
-        return None
-    from hookscope.specs.model_spec import parse_prefixes
-
-    return parse_prefixes(value)
-
-
-def _read_memory(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, int] | None:
-    """Return the ``DEVICE=SIZE`` pairs of an option as a dict, or None."""
-    if not value or ctx.resilient_parsing:
-        return None
-    memory: dict[str, int] = {}
-    for pair in value:
-        device, equals, size = pair.partition("=")
-        if not equals or device in memory:
-            why = (
-                "is given twice"
-                if equals
-                else "is not of the form DEVICE=SIZE, such as cuda:0=10GB"
-            )
-            raise click.BadParameter(f"{pair!r} {why}.", ctx, param)
-        try:
-            memory[device] = read_byte_count(size)
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, param) from error
-    return memory
-
-
-def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    """Refuse --trust from a settings file, which may come with the untrusted file."""
-    if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
-        raise click.UsageError("trust cannot be set in a settings file. Type --trust.", ctx)
-    return value
-
-
-trust = flag(
-    "trust",
-    section="Model",
-    callback=_refuse_from_file,
-    help="Open a .pt2 file with pickles, or a pickled model, even if that runs code.",
-)
-
 trust_weights = flag(
     "trust",
     section="Weights",
-    callback=_refuse_from_file,
+    callback=refuse_from_file,
     help="Build a pickled model, which runs its code.",
 )
 
@@ -162,42 +96,10 @@ def _model_option(default: str | None) -> Callable[[Any], Any]:
     )
 
 
-_loading = combine(
-    option(
-        "--model-arg",
-        "model_args",
-        section="Model",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=read_assignments,
-        help="Constructor argument. Of an hf: model a configuration value. Repeatable.",
-    ),
-    option(
-        "--method",
-        section="Model",
-        metavar="NAME",
-        help="Call this method instead of forward.",
-    ),
-    option(
-        "--attn",
-        section="Model",
-        metavar="KIND",
-        help="Attention implementation of an hf: model, such as eager.",
-    ),
-    trust,
-    option(
-        "--onnx-optimize",
-        section="Model",
-        type=Choice(ONNX_OPTIMIZATIONS),
-        help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
-    ),
-    option(
-        "--adapter",
-        section="Model",
-        type=FileName("folder"),
-        help="Folder of a peft adapter for an hf: model.",
-    ),
+_loading = options_of(
+    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
 )
+trust = options_of(ModelRequest, "trust")
 
 model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
 # Of commands for language models; the default model is one of images.
@@ -219,36 +121,8 @@ def note_model_source(ctx: click.Context) -> None:
 
 def layers_by_default(default: str) -> Callable[[Any], Any]:
     """The options that select layers; without them a command takes ``default``."""
-    return combine(
-        option(
-            "--layer",
-            "-l",
-            "layers",
-            section="Layers",
-            multiple=True,
-            metavar="GLOB",
-            shell_complete=completion_values.layers,
-            help="Layers to select, such as 'layer3.*', or '(model)'. Prefix ! to exclude."
-            f" Repeatable. Default: {default}.",
-        ),
-        option(
-            "--type",
-            "types",
-            section="Layers",
-            multiple=True,
-            metavar="NAME",
-            shell_complete=completion_values.types,
-            help="Layers of this type only, such as Conv2d. Repeatable.",
-        ),
-        option(
-            "--depth",
-            section="Layers",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Maximum depth; 0 is the model itself.",
-        ),
-        flag("leaves", section="Layers", help="Leaf layers only."),
-    )
+    text = dict(settings_of(LayerSelection))["layers"].help.replace("all.", f"{default}.")
+    return options_of(LayerSelection, layers={"help": text})
 
 
 layers = layers_by_default("all")
@@ -262,80 +136,14 @@ shapes = flag(
 
 # Run
 
-partial = flag(
-    "partial",
-    section="Run",
-    help="Load only the weights that match; keep initial values for the rest.",
-)
-
-weights = combine(
-    option(
-        "--weights",
-        section="Run",
-        default="random",
-        type=FileName("weights"),
-        shell_complete=completion_values.weights,
-        help="random, default (pretrained), a name, or a file.",
-    ),
-    option(
-        "--rename",
-        section="Run",
-        multiple=True,
-        metavar="OLD=NEW",
-        callback=read_prefixes,
-        help="Replace the prefix OLD by NEW in checkpoint keys. Repeatable.",
-    ),
-    partial,
-)
-
-seed = option(
-    "--seed",
-    section="Run",
-    shared_env="HOOKSCOPE_SEED",
-    default=0,
-    type=int,
-    metavar="N",
-    help="Seed for weights, noise and dropout.",
-)
-
-train = flag("train", section="Run", help="Run in training mode; buffers are restored afterwards.")
-
-dtype = option(
-    "--dtype",
-    section="Run",
-    type=Choice(DTYPES, DTYPE_ALIASES),
-    metavar="DTYPE",
-    help=f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
-)
-
-device = option(
-    "--device",
-    section="Run",
-    shared_env="HOOKSCOPE_DEVICE",
-    type=Choice(DEVICES, DEVICE_ALIASES),
-    help="Device to run on; auto uses a GPU if there is one. Default: cpu.",
-)
-
+partial = options_of(ModelRequest, "partial")
+weights = options_of(ModelRequest, "weights", "rename", "partial")
+seed = options_of(RunOptions, "seed")
+train = options_of(RunOptions, "train")
+dtype = options_of(RunOptions, "dtype")
+device = options_of(RunOptions, "device")
 run = combine(weights, seed, dtype, device, train)
-
-device_map = combine(
-    option(
-        "--device-map",
-        section="Run",
-        type=Choice(DEVICE_MAPS),
-        metavar="MAP",
-        help="Split the model across GPUs, CPU memory and disk (requires accelerate):"
-        f" {', '.join(DEVICE_MAPS)}.",
-    ),
-    option(
-        "--max-memory",
-        section="Run",
-        multiple=True,
-        metavar="DEVICE=SIZE",
-        callback=_read_memory,
-        help="Maximum weight memory with --device-map, such as cuda:0=10GB. Repeatable.",
-    ),
-)
+device_map = options_of(RunOptions, "device_map", "max_memory")
 
 limits = combine(
     flag("strict", section="Checks", help="Fail (exit 1) if a selected layer never runs."),

@@ -10,9 +10,10 @@ import click
 from hookscope.cli import completion_values
 from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.console import Console
-from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
+from hookscope.cli.param_types import Choice, FileName, ParsedValue
 from hookscope.cli.recording_command import note_written_file
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DPI, MAX_DPI, MIN_DPI
+from hookscope.specs.value_readers import read_indices
 
 if TYPE_CHECKING:
     from pathlib import Path

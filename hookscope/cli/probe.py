@@ -16,10 +16,11 @@ from hookscope.cli.analysis_output import (
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, ParsedValue, read_byte_count
+from hookscope.cli.param_types import Choice, ParsedValue
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import table_options
 from hookscope.specs.probe_options import PROBES
+from hookscope.specs.value_readers import read_byte_count
 
 EXAMPLES = (
     Example(

@@ -8,11 +8,13 @@ import click
 
 from hookscope.cli import input_options, intervention_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.declared import collected
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
 from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import OPTIMIZERS
+from hookscope.specs.value_readers import read_arguments
 
 EXAMPLES = (
     Example(
@@ -52,7 +54,7 @@ optimizer = combine(
         section="Optimizer",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=options.read_assignments,
+        callback=collected(read_arguments),
         help="Optimizer argument, such as momentum=0.9. Repeatable.",
     ),
 )

@@ -31,6 +31,7 @@ from hookscope.specs.health_checks import (
 from hookscope.specs.losses import check_target
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
+from hookscope.specs.settings import setting
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
 from hookscope.specs.weight_checks import WEIGHT_CHECKS
 
@@ -252,9 +253,28 @@ class SweepOptions:
 class LensOptions:
     """How ``lens`` reads the layers of a language model."""
 
-    norm: str | None = None
-    head: str | None = None
-    target: str | int = "argmax"
+    section = "Lens"
+
+    norm: str | None = setting(
+        None,
+        "Final norm, or none. Default: the module that feeds the head.",
+        metavar="NAME",
+        python="name of the final norm, or ``none``. None: the module that returns what the head"
+        " gets.",
+    )
+    head: str | None = setting(
+        None,
+        "Unembedding. Default: the module that returns the logits.",
+        metavar="NAME",
+        python="name of the unembedding. None: the module that returns the logits.",
+    )
+    target: str | int = setting(
+        "argmax",
+        "Token of the rank and probability: text, id or argmax.",
+        metavar="TOKEN",
+        python="the token whose rank and probability each cell has: its text, its id, or"
+        " ``argmax`` for the token that the whole model predicts at that position.",
+    )
 
     def __post_init__(self) -> None:
         if (

@@ -10,10 +10,19 @@ from typing import Any
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
+from hookscope.specs.choices import (
+    FORWARD,
+    HOOK_KIND_ALIASES,
+    HOOK_KINDS,
+    HOOK_KINDS_OF,
+    STEP_HOOKS,
+    VALUE_HOOKS,
+)
 from hookscope.specs.edit import Edit, check_comparison, parse_edits
 from hookscope.specs.model_spec import FunctionSpec, parse_function
 from hookscope.specs.patterns import as_texts, compile_pattern
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_arguments
 
 _FORM = (
     "Write FILE.py:FUNCTION or package.module:FUNCTION, or GLOB=FILE.py:FUNCTION for some layers."
@@ -90,12 +99,67 @@ def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[s
 class Interventions:
     """The interventions in a run: edits and user hooks."""
 
-    edits: Iterable[str] = ()
-    grad_edits: Iterable[str] = ()
-    compare: bool = False
-    hooks: Hooks = ()
-    hook_args: Mapping[str, Any] | None = None
-    hook_kind: Iterable[str] = ()
+    section = "Edits"
+
+    edits: str | Iterable[str] = setting(
+        (),
+        "Edit layer outputs, such as 'conv1[3,7]=zero'. Repeatable.",
+        flags=("--edit",),
+        metavar="GLOB=OP",
+        many=True,
+        complete="layers",
+        python="edits of activations during the run, each ``GLOB=OP:ARG`` (see docs/edits.md), in"
+        " order. The value before an edit is recorded as ``<module>/output.unedited``. The model"
+        ' runs once more without edits: ``metadata["effect"]`` has the change of its output.',
+    )
+    grad_edits: str | Iterable[str] = setting(
+        (),
+        "Edit output gradients, such as 'layer4=clip:1e-4'. Repeatable.",
+        flags=("--grad-edit",),
+        metavar="GLOB=OP",
+        many=True,
+        complete="layers",
+        python="edits of the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also change"
+        " all gradients further back. ``<module>/output.grad`` is the edited gradient,"
+        " ``<module>/output.grad.unedited`` the one before.",
+    )
+    compare: bool = setting(
+        False,
+        "Also run without edits and hooks, and show how much every later layer changes.",
+        python="record that run too, and report the change at every later layer.",
+    )
+    hooks: Hooks = setting(
+        (),
+        "Run a custom hook, FILE.py:FUNCTION, at these layers. Repeatable.",
+        section="Hooks",
+        flags=("--hook",),
+        metavar="[GLOB=]HOOK",
+        many=True,
+        python="custom hooks: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,"
+        " functions, or a dict from globs to either. Without a glob, a hook is registered on the"
+        " selected layers.",
+    )
+    hook_args: Mapping[str, Any] | None = setting(
+        None,
+        "Extra argument for the hooks that take it. Repeatable.",
+        section="Hooks",
+        flags=("--hook-arg",),
+        metavar="KEY=VALUE",
+        collect=read_arguments,
+        python="further arguments, passed to every hook that has a parameter of that name.",
+    )
+    hook_kind: str | Iterable[str] = setting(
+        (),
+        "Kind of the hooks: forward, forward_pre. Default: forward.",
+        section="Hooks",
+        metavar="KIND",
+        many=True,
+        choices=VALUE_HOOKS,
+        aliases=HOOK_KIND_ALIASES,
+        python="``forward`` or ``forward_pre``; one for all hooks or one for each. The default is"
+        " ``forward``: ``hook(module, input, output)``, whose result replaces the output unless it"
+        " is None.",
+    )
 
     def __post_init__(self) -> None:
         for name in ("edits", "grad_edits", "hook_kind"):

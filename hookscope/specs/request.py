@@ -17,7 +17,7 @@ from typing import Any
 from hookscope.errors import InputError, LossError, RequestError
 from hookscope.specs.adapter_folder import check_adapter
 from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
-from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
+from hookscope.specs.choices import DEFAULT_MODEL, ONNX_OPTIMIZATIONS, PENALTIES
 from hookscope.specs.edit import check_second_order
 from hookscope.specs.input_spec import (
     IMAGE_OPTIONS,
@@ -32,6 +32,8 @@ from hookscope.specs.intervention_spec import Interventions, resolve_hook_kinds
 from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.losses import (
     FORMULAS,
+    LOSS_ALIASES,
+    REDUCTIONS,
     check_custom_loss_options,
     check_loss_name,
     check_reduction,
@@ -43,6 +45,15 @@ from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, c
 from hookscope.specs.patterns import as_texts, check_patterns
 from hookscope.specs.positions import Positions, find_positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import (
+    read_arguments,
+    read_divisors,
+    read_numbers,
+    read_prefixes,
+    read_shape,
+    read_size,
+)
 
 Text = str | os.PathLike[str]
 
@@ -89,16 +100,70 @@ class ModelRequest:
         True
     """
 
-    model: Any = DEFAULT_MODEL
-    weights: Text = "random"
-    rename: Mapping[str, str] | None = None
-    partial: bool = False
-    model_args: Mapping[str, Any] | None = None
-    method: str | None = None
-    attn: str | None = None
-    trust: bool = False
-    onnx_optimize: str | None = None
-    adapter: Text | None = None
+    section = "Model"
+
+    model: Any = setting(
+        DEFAULT_MODEL,
+        python="the spec of a model, or a module.",
+        annotation="str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram",
+        of_shell=False,
+    )
+    weights: str | os.PathLike[str] = setting(
+        "random",
+        "random, default (pretrained), a name, or a file.",
+        section="Run",
+        file="weights",
+        complete="weights",
+        python="``random``, ``default``, a name of pretrained weights, or a file (of a sharded set"
+        " its index or its folder).",
+    )
+    rename: Mapping[str, str] | None = setting(
+        None,
+        "Replace the prefix OLD by NEW in checkpoint keys. Repeatable.",
+        section="Run",
+        metavar="OLD=NEW",
+        collect=read_prefixes,
+        python="prefixes of names in the file, each with its replacement in the model.",
+    )
+    partial: bool = setting(
+        False, "Load only the weights that match; keep initial values for the rest.", section="Run"
+    )
+    model_args: Mapping[str, Any] | None = setting(
+        None,
+        "Constructor argument. Of an hf: model a configuration value. Repeatable.",
+        flags=("--model-arg",),
+        metavar="KEY=VALUE",
+        collect=read_arguments,
+        python="keyword arguments for a class or factory.",
+    )
+    method: str | None = setting(
+        None,
+        "Call this method instead of forward.",
+        metavar="NAME",
+        python="the method to run instead of ``forward``, of a model given by its spec.",
+    )
+    attn: str | None = setting(
+        None, "Attention implementation of an hf: model, such as eager.", metavar="KIND"
+    )
+    trust: bool = setting(
+        False,
+        "Open a .pt2 file with pickles, or a pickled model, even if that runs code.",
+        in_files=False,
+    )
+    onnx_optimize: str | None = setting(
+        None,
+        "How far onnxruntime may change the graph of an ONNX file. Default: none.",
+        choices=ONNX_OPTIMIZATIONS,
+        python="how far onnxruntime may change the graph of an ONNX file: ``none`` (the default),"
+        " ``basic``, ``extended`` or ``all``.",
+    )
+    adapter: str | os.PathLike[str] | None = setting(
+        None,
+        "Folder of a peft adapter for an hf: model.",
+        file="folder",
+        python="the folder of an adapter of the package peft, for a ``hf:`` model. Its layers are"
+        " named as peft names them, such as ``q_proj.base_layer`` and ``q_proj.lora_A.default``.",
+    )
 
     def __post_init__(self) -> None:
         check_onnx_optimize(self.source, self.onnx_optimize)
@@ -157,10 +222,32 @@ class LayerSelection:
         ('fc',)
     """
 
-    layers: Iterable[str] = ()
-    types: Iterable[str] = ()
-    depth: int | None = None
-    leaves: bool = False
+    section = "Layers"
+
+    layers: str | Iterable[str] = setting(
+        (),
+        "Layers to select, such as 'layer3.*', or '(model)'. Prefix ! to exclude."
+        " Repeatable. Default: all.",
+        flags=("--layer", "-l"),
+        metavar="GLOB",
+        many=True,
+        complete="layers",
+        python="layer patterns; none means all. A leading ``!`` excludes. Of ``h.3@-1`` only these"
+        " positions of the sequence are stored (see docs/language-models.md).",
+    )
+    types: str | Iterable[str] = setting(
+        (),
+        "Layers of this type only, such as Conv2d. Repeatable.",
+        flags=("--type",),
+        metavar="NAME",
+        many=True,
+        complete="types",
+        python="class names, or globs of them.",
+    )
+    depth: int | None = setting(
+        None, "Maximum depth; 0 is the model itself.", metavar="N", minimum=0
+    )
+    leaves: bool = setting(False, "Leaf layers only.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_texts(self.layers))
@@ -198,14 +285,67 @@ class LayerSelection:
 class InputRequest:
     """The input that the model is called with."""
 
-    input: Any = None
-    shape: Sequence[int] | None = None
-    preprocess: str | None = None
-    size: int | tuple[int, int] | None = None
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
-    tokenizer: Text | None = None
-    chat: bool = False
+    section = "Input"
+
+    input: Any = setting(
+        None,
+        "Image, folder, array, text:WORDS or random:SHAPE. Repeatable. Default: noise.",
+        flags=("--input", "-i"),
+        many=True,
+        callback="one_batch",
+        file="spec",
+        python="a spec or a list of specs: files of images and of other kinds,"
+        " ``random:1x3x64x64``, ``NAME=FILE`` for one argument (see docs/inputs.md); or the"
+        " arguments of the model: a tensor, a tuple of positional arguments, a dict of keyword"
+        " arguments, or a pair of both. None: the example input of the model's file, or standard"
+        " normal noise.",
+    )
+    shape: Sequence[int] | None = setting(
+        None,
+        "Input shape, such as 1x3x224x224. With images, sets their size.",
+        kind="shape",
+        parse=read_shape,
+        python="shape of the noise.",
+    )
+    preprocess: str | None = setting(
+        None,
+        "Image preprocessing. Default: that of the weights.",
+        choices=("imagenet", "none"),
+        python="``imagenet`` or ``none``; None for the preset of the weights.",
+    )
+    size: int | tuple[int, int] | None = setting(
+        None,
+        "Image size in pixels, such as 224 or 224x320.",
+        kind="size",
+        parse=read_size,
+        python="height and width that an image is resized to, in pixels.",
+    )
+    mean: Sequence[float] | None = setting(
+        None,
+        "Per-channel mean to subtract, on a scale of 0 to 1.",
+        kind="numbers",
+        parse=read_numbers,
+        python="subtracted from each channel of an image with values from 0 to 1.",
+    )
+    std: Sequence[float] | None = setting(
+        None,
+        "Per-channel standard deviation to divide by.",
+        kind="numbers",
+        parse=read_divisors,
+        python="each channel is then divided by it.",
+    )
+    tokenizer: str | os.PathLike[str] | None = setting(
+        None,
+        "Tokenizer for texts: tokenizer.json or a folder. Default: the model's.",
+        file="path",
+        python="the ``tokenizer.json`` of a tokenizer for texts, or its folder of transformers;"
+        " None for that of the model.",
+    )
+    chat: bool = setting(
+        False,
+        "Put texts in the tokenizer's chat template.",
+        python="put each text in the tokenizer's chat template, as the message of a user.",
+    )
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
@@ -239,12 +379,52 @@ class InputRequest:
 class LossRequest:
     """The loss, or penalty, that is differentiated."""
 
-    loss: str | Callable[..., Any] | None = None
-    target: Any = "argmax"
-    reduction: str | None = None
-    raw: bool = False
-    penalty: str | None = None
-    forward_only: bool = False
+    section = "Loss"
+
+    loss: str | Callable[..., Any] | None = setting(
+        None,
+        "Loss, such as ce, kl or mse, or FILE.py:FUNCTION.",
+        choices=tuple(FORMULAS),
+        aliases=LOSS_ALIASES,
+        or_function=True,
+        metavar="NAME",
+        shown_default="ce",
+        python="``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``,"
+        " ``sum`` or ``norm``; or a custom function, as ``FILE.py:FUNCTION`` or the function"
+        " itself, that takes the output, the output and the target, or parameters named ``output``,"
+        " ``target`` and ``input``, and returns a tensor with one number. None: ``ce``, and ``sum``"
+        " with ``penalty``.",
+    )
+    target: Any = setting(
+        "argmax",
+        "Class index, label, argmax, uniform, or tensor file. Write 3,7 for a batch.",
+        file="target",
+        python="a class index, several for a batch, a label, ``argmax`` (the class that the model"
+        " predicts), ``uniform``, or a tensor file.",
+    )
+    reduction: str | None = setting(
+        None,
+        "Reduction of the loss. Default: that of the loss.",
+        choices=REDUCTIONS,
+        python="``mean``, ``sum`` or ``batchmean``; None for the default of the loss.",
+    )
+    raw: bool = setting(
+        False,
+        "Apply the loss to the output without softmax or sigmoid.",
+        python="apply the loss to the model's output without softmax or sigmoid.",
+    )
+    penalty: str | None = setting(
+        None,
+        "Differentiate the gradient penalty instead of the loss.",
+        choices=PENALTIES,
+        python="``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) instead"
+        " of those of the loss. The penalty is the mean over the batch of (norm - 1)^2, where norm"
+        " is that of the gradient of the score at one sample's input, and the score is the loss"
+        " summed over the batch. That first gradient is recorded as ``./input.0.score.grad``.",
+    )
+    forward_only: bool = setting(
+        False, "Skip the backward pass.", python="run no backward pass, and without autograd."
+    )
 
     def __post_init__(self) -> None:
         if self.forward_only:

@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import DEVICE_MAPS, DTYPES, check_choice
+from hookscope.specs.choices import (
+    DEVICE_ALIASES,
+    DEVICE_MAPS,
+    DEVICES,
+    DTYPE_ALIASES,
+    DTYPES,
+    check_choice,
+)
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_memory
 
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps)(:\d{1,2})?")
 _DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
@@ -18,13 +27,57 @@ _DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
 class RunOptions:
     """How the model runs."""
 
-    seed: int = 0
-    dtype: str | None = None
-    device: str | None = None
-    device_map: str | None = None
-    max_memory: Mapping[str, int] | None = None
-    train: bool = False
-    generate: int | None = None
+    section = "Run"
+
+    seed: int = setting(
+        0,
+        "Seed for weights, noise and dropout.",
+        metavar="N",
+        shared="HOOKSCOPE_SEED",
+        python="of random weights, noise and dropout.",
+    )
+    dtype: str | None = setting(
+        None,
+        f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
+        metavar="DTYPE",
+        choices=DTYPES,
+        aliases=DTYPE_ALIASES,
+        python="``float32``, ``float64``, ``float16`` or ``bfloat16``: of the model and its input.",
+    )
+    device: str | None = setting(
+        None,
+        "Device to run on; auto uses a GPU if there is one. Default: cpu.",
+        choices=DEVICES,
+        aliases=DEVICE_ALIASES,
+        shared="HOOKSCOPE_DEVICE",
+        python="``cpu``, ``cuda``, ``mps`` or ``auto``.",
+    )
+    device_map: str | None = setting(
+        None,
+        "Split the model across GPUs, CPU memory and disk (requires accelerate):"
+        f" {', '.join(DEVICE_MAPS)}.",
+        metavar="MAP",
+        choices=DEVICE_MAPS,
+        python="instead of ``device``, how accelerate splits a model that is too large for one:"
+        " ``auto``, ``balanced``, ``balanced_low_0`` or ``sequential``.",
+    )
+    max_memory: Mapping[str, int] | None = setting(
+        None,
+        "Maximum weight memory with --device-map, such as cuda:0=10GB. Repeatable.",
+        metavar="DEVICE=SIZE",
+        collect=read_memory,
+        python="maximum bytes of weights per device, for ``device_map``, such as"
+        ' ``{"cuda:0": 10**10}``; other devices get up to their free memory.',
+    )
+    train: bool = setting(False, "Run in training mode; buffers are restored afterwards.")
+    generate: int | None = setting(
+        None,
+        "Generate N tokens greedily with a language model.",
+        metavar="N",
+        minimum=1,
+        python="greedily generate so many tokens with a language model's own ``generate``. Every"
+        " step has its own call number: ``lm_head:2/output``.",
+    )
 
     def __post_init__(self) -> None:
         seed: object = self.seed

@@ -1,0 +1,107 @@
+"""Options made from the fields of groups, whose descriptions are their only declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli import callbacks, completion_values
+from hookscope.cli.commands import combine, flag, option
+from hookscope.cli.param_types import (
+    Choice,
+    ChoiceOrFunction,
+    CommaList,
+    FileName,
+    InputName,
+    ParsedValue,
+)
+from hookscope.specs.settings import Setting, settings_of
+
+Decorator = Callable[[Any], Any]
+
+
+def options_of(group: type, *names: str, **changes: Mapping[str, Any]) -> Decorator:
+    """Return the options of some fields of a group, in this order; of all without names.
+
+    Args:
+        group: a dataclass with descriptions; see ``hookscope.specs.settings``.
+        names: fields.
+        changes: what differs in this command from the description of a field.
+    """
+    described = dict(settings_of(group))
+    return combine(
+        *(
+            _option(group, name, replace(described[name], **changes.get(name, {})))
+            for name in names or described
+            if described[name].of_shell
+        )
+    )
+
+
+def _option(group: type, name: str, about: Setting) -> Decorator:
+    [field] = (field for field in fields(group) if field.name == name)
+    default = field.default if about.shell_default is MISSING else about.shell_default
+    key = name.replace("_", "-")
+    more: dict[str, Any] = {"section": about.section or group.section, "help": about.help}  # type: ignore[attr-defined]
+    if not about.in_files:
+        more["callback"] = refuse_from_file
+    if isinstance(default, bool) or str(field.type).startswith("bool"):
+        return flag(key, *about.flags, default=default, **more)
+    repeated = about.collect is not None or (about.many and not about.commas)
+    more["type"] = _type(str(field.type), about)
+    more |= {"multiple": True} if repeated else {"default": default}
+    more |= {"metavar": about.metavar} if about.metavar else {}
+    more |= {"shared_env": about.shared} if about.shared else {}
+    more |= {"show_default": about.shown_default} if about.shown_default else {}
+    if about.complete:
+        more["shell_complete"] = getattr(completion_values, about.complete)
+    if about.callback:
+        more["callback"] = getattr(callbacks, about.callback)
+    elif about.collect is not None:
+        more["callback"] = collected(about.collect)
+    flags = about.flags or (f"--{key}",)
+    return option(*flags, name, **more)
+
+
+def _type(annotation: str, about: Setting) -> Any:
+    """Return the type of the value for Click, or None for any text."""
+    if about.commas:
+        return CommaList(*about.choices, aliases=about.aliases)
+    if about.choices:
+        kind = ChoiceOrFunction if about.or_function else Choice
+        return kind(about.choices, about.aliases)
+    if about.parse is not None:
+        return ParsedValue(about.kind, about.parse)
+    if about.file:
+        return InputName(about.file) if about.file == "spec" else FileName(about.file)
+    if about.minimum is not None:
+        return click.IntRange(min=about.minimum)
+    first = annotation.partition(" ")[0]
+    return {"int": int, "float": float}.get(first)
+
+
+def collected(collect: Callable[[tuple[str, ...]], Any]) -> Callable[..., Any]:
+    """Return a callback that reads all values of a repeated option at once."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Any:
+        if not value or ctx.resilient_parsing:
+            return None
+        try:
+            return collect(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+
+    return callback
+
+
+def refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    """Refuse a value from a settings file, which may come with the file that it is about."""
+    if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
+        raise click.UsageError(
+            f"{param.name} cannot be set in a settings file. Type --{param.name}.", ctx
+        )
+    return value

@@ -1,0 +1,91 @@
+"""What a user can set, declared once: as a field of a group of options.
+
+A group is a frozen dataclass whose fields are made by ``setting``. From the description of a field
+come the option of the command line, its help and its completion (``hookscope.cli.declared``), and
+the keyword of the function in Python with its line under ``Args`` (``hookscope.api.public``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+_KEY = "setting"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The description of one field of a group.
+
+    Attributes:
+        help: what the option does, for the help of the command; ends with a full stop.
+        python: the same for the docstring of the function, if Python needs other words.
+        annotation: the type for Python, if that of the field is too wide.
+        section: of the help; empty for that of the group, its attribute ``section``.
+        flags: such as ``("--layer", "-l")``; empty for the name of the field.
+        metavar: what stands for the value in the help.
+        choices: the possible values, if they are few.
+        aliases: words that users type for a choice.
+        minimum: the smallest number.
+        file: the value names a file or folder; what it is called in the help.
+        kind: what ``parse`` reads, for the help.
+        parse: turns the text of the shell into the value; its ValueError says what is wrong.
+        many: the option can be repeated.
+        commas: commas separate several of the choices.
+        collect: turns all texts of a repeated option into the value.
+        callback: the name of a function of ``hookscope.cli.callbacks`` that checks the value, with
+            Click's context.
+        complete: what completes the value; a name of ``hookscope.cli.completion_values``.
+        shared: an environment variable that sets the value for every command.
+        shown_default: what the help says is the default.
+        shell_default: the default of the command, if it is not that of the function.
+        or_function: a function, ``FILE.py:NAME``, may stand for one of the choices.
+        in_files: whether a settings file may set it.
+        of_shell: whether there is an option; else there is a keyword alone.
+    """
+
+    help: str = ""
+    python: str = ""
+    annotation: str = ""
+    section: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    choices: Sequence[str] = ()
+    aliases: Mapping[str, str] | None = None
+    minimum: int | None = None
+    file: str = ""
+    kind: str = ""
+    parse: Callable[[Any], Any] | None = None
+    many: bool = False
+    commas: bool = False
+    collect: Callable[[tuple[str, ...]], Any] | None = None
+    callback: str = ""
+    complete: str = ""
+    shared: str = ""
+    shown_default: str = ""
+    shell_default: Any = field(default_factory=lambda: MISSING)
+    or_function: bool = False
+    in_files: bool = True
+    of_shell: bool = True
+
+
+def setting(default: Any, help: str = "", **more: Any) -> Any:
+    """Return a field of a group with its default and its description; see ``Setting``.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Lens:
+        ...     section = "Lens"
+        ...     norm: str | None = setting(None, "Final norm, or none.", metavar="NAME")
+        >>> [(name, described.metavar) for name, described in settings_of(Lens)]
+        [('norm', 'NAME')]
+    """
+    return field(default=default, metadata={_KEY: Setting(help, **more)})
+
+
+def settings_of(group: type) -> Iterator[tuple[str, Setting]]:
+    """Yield the name and the description of each field of a group that has one."""
+    for each in fields(group):
+        if _KEY in each.metadata:
+            yield each.name, each.metadata[_KEY]
