@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import torch
-from torch import nn
-
+from hookscope.api.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
@@ -21,7 +18,6 @@ from hookscope.files.progress import Progress
 from hookscope.model_analysis.ablation.ablation_run import prepare_ablation, run_ablation
 from hookscope.model_analysis.ablation.baseline import resolve_baseline
 from hookscope.results.ablation import Ablation
-from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import AblateOptions
 from hookscope.specs.request import (
     InputRequest,
@@ -34,56 +30,24 @@ from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.grad_mode import grad_mode
 
 
+@public
 def ablate(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    options: AblateOptions,
+    loss: Annotated[LossRequest, PLAIN_LOSS],
+    layers: LayerSelection,
+    input: InputRequest,
+    model: ModelRequest,
+    run: Annotated[RunOptions, PLAIN_RUN],
     *,
-    by: str = "zero",
-    channels: bool = False,
-    rank: str | None = None,
-    loss: str | Callable[..., Any] | None = None,
-    target: Any = "argmax",
-    reduction: str | None = None,
-    raw: bool = False,
-    layers: str | Iterable[str] = (),
-    types: str | Iterable[str] = (),
-    depth: int | None = None,
-    leaves: bool = False,
-    input: Any = None,
-    shape: Sequence[int] | None = None,
-    preprocess: str | None = None,
-    size: int | tuple[int, int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    chat: bool = False,
-    weights: str | os.PathLike[str] = "random",
-    rename: Mapping[str, str] | None = None,
-    partial: bool = False,
-    model_args: Mapping[str, Any] | None = None,
-    method: str | None = None,
-    attn: str | None = None,
-    trust: bool = False,
-    onnx_optimize: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    dtype: str | None = None,
-    device: str | None = None,
-    train: bool = False,
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
     """Ablate each selected layer in turn, and rank the layers by the change of the output.
 
     An ablation is an edit of a layer's output, in all of its calls. The model runs once for each,
-    from the same seed. Keywords that ``grads`` also has mean the same here.
+    from the same seed.
 
     Args:
-        by: ``zero``; ``mean``, each channel's mean over the batch and all positions; or ``noise``,
-            standard normal noise times the output's standard deviation, added to it.
-        channels: ablate every channel of every layer separately.
-        rank: what to sort by, the largest change first: ``score``, the target's mean logit over the
-            batch; ``loss``; or ``output``, the norm of the difference from the clean output over
-            the norm of the clean output. None: ``score`` if there is one, else ``output``.
         loss: as for ``grads``. None: ``ce`` if the output has class scores, else no loss.
         target: as for ``grads``. ``argmax`` is the class predicted by the run without ablation.
         layers: layer patterns. By default, without types or depth: all leaf modules.
@@ -106,30 +70,25 @@ def ablate(
         >>> [(ablation.layer, ablation.output) for ablation in found.ablations]
         [('0', 1.0), ('1', 1.0), ('2', 1.0)]
     """
-    options = AblateOptions(by, channels, rank)
-    loss_request = LossRequest(loss, target, reduction, raw)
-    request = Request(
-        "ablate",
-        ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
-        ),
-        LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
-        RunOptions(seed, dtype, device, train=train),
-        loss=loss_request,
-    )
+    request = Request("ablate", model, layers, input, run, loss=loss)
     if file is not None:
         check_ending(Path(file), ".json")
-    objective = resolve_loss(loss_request)
-    selection = replace(request.layers, leaves=leaves or request.layers.everything)
+    objective = resolve_loss(loss)
+    selection = replace(layers, leaves=layers.leaves or layers.everything)
     prepared = prepare(replace(request, layers=selection))
     baseline = functools.partial(
-        resolve_baseline, prepared, request=loss_request, rank=rank, objective=objective
+        resolve_baseline, prepared, request=loss, rank=options.rank, objective=objective
     )
     # The fast path of transformers skips layers, which then could not be ablated.
     with grad_mode(False), disable_mha_fast_path():
         metadata = describe_run("ablate", prepared, request.chosen(options))
-        run, result = prepare_ablation(
-            prepared, by, channels, rank, baseline, metadata, resumable=file is not None
+        job, result = prepare_ablation(
+            prepared,
+            options.by,
+            options.channels,
+            options.rank,
+            baseline,
+            metadata,
+            resumable=file is not None,
         )
-        return run_ablation(run, result, file, progress)
+        return run_ablation(job, result, file, progress)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookscope.api.public import public
 from hookscope.errors import RequestError, StoreError, cause
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.output_path import (
@@ -22,6 +23,8 @@ from hookscope.files.output_path import (
 )
 from hookscope.files.progress import Progress
 from hookscope.results.result import Result
+from hookscope.specs.command_options import ExportOptions
+from hookscope.specs.patterns import as_texts
 from hookscope.stores.captures.capture_export import TensorSlice, choose_slices, write_slices
 from hookscope.stores.captures.capture_file import open_capture
 from hookscope.stores.features.features import Features
@@ -67,11 +70,12 @@ class Exported(Result):
         return {"file": str(self.path), "bytes": self.bytes, "keys": keys}
 
 
+@public
 def export(
     features: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    layers: str | Iterable[str] = (),
+    options: ExportOptions,
     progress: Progress | None = None,
 ) -> Exported | ExportedRun:
     """Write the features of a dataset, tensors of a capture, or the numbers of a run, to one file.
@@ -92,9 +96,6 @@ def export(
             complex32 becomes complex64, with the same values. For a training run: ``.csv`` or
             ``.parquet``, with the columns ``table``, ``step``, ``seconds``, ``model``, ``key``,
             ``measure`` and ``value``; or a folder, which gets a file of scalars for TensorBoard.
-        layers: layers, keys or globs of either; none means all. For a capture, each may be followed
-            by a slice, unless a safetensors file is written. For a training run, ``!`` before
-            one excludes.
         progress: called with the number of rows done and the total, both summed over the layers;
             for a capture, with numbers of tensors.
 
@@ -116,7 +117,7 @@ def export(
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     path = Path(output)
-    selectors = [layers] if isinstance(layers, str) else list(layers)
+    selectors = as_texts(options.layers)
     if is_run_folder(features):
         return _export_run(features, path, selectors, progress)
     missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)

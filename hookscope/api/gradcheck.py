@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
+from hookscope.api.public import Given, Only, public
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import prepare
@@ -23,28 +24,17 @@ from hookscope.specs.request import InputRequest, ModelRequest, Request, chosen_
 from hookscope.specs.run_options import RunOptions
 
 
+@public
 def gradcheck(
+    input: Annotated[InputRequest, Only("input")],
+    options: GradcheckOptions,
+    loading: Given[ModelRequest],
+    run: Annotated[RunOptions, Only("seed")],
     model: str
     | os.PathLike[str]
     | nn.Module
     | torch.export.ExportedProgram
     | type[torch.autograd.Function] = DEFAULT_MODEL,
-    *,
-    input: Any = None,
-    shape: Sequence[Sequence[int]] | Sequence[int] = (),
-    weights: str | os.PathLike[str] = "random",
-    rename: Mapping[str, str] | None = None,
-    partial: bool = False,
-    model_args: Mapping[str, Any] | None = None,
-    method: str | None = None,
-    attn: str | None = None,
-    trust: bool = False,
-    onnx_optimize: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    eps: float = 1e-6,
-    atol: float = 1e-5,
-    rtol: float = 1e-3,
 ) -> GradCheck:
     """Compare the gradients of a backward pass with numerical gradients.
 
@@ -57,12 +47,6 @@ def gradcheck(
     Args:
         model: as for ``capture``, or a class derived from ``torch.autograd.Function``, itself or as
             ``FILE.py:NAME``.
-        input: as for ``capture``.
-        shape: shape of the input, or a list with a shape for each; filled with seeded noise.
-        eps: half the width of the central difference.
-        atol: derivatives match if they differ by at most ``atol + rtol * |numerical|``. This rule
-            and the defaults are those of ``torch.autograd.gradcheck``.
-        rtol: the relative part of the tolerance.
 
     Raises:
         ModelError, InputError, RequestError: a spec, a shape or a tolerance is wrong, or there is
@@ -75,39 +59,30 @@ def gradcheck(
         >>> hookscope.gradcheck(torch.nn.Tanh(), shape=(2, 3)).ok
         True
     """
-    options = GradcheckOptions(shape, eps, atol, rtol)
     module: Any = function_module(model) if is_autograd_function(model) else model
+    tolerances = (options.eps, options.atol, options.rtol)
+    shape = options.shape
     shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
-    if len(shapes) > 1 and input is None:
-        source = torch.Generator().manual_seed(seed)
-        input = tuple(torch.randn(*each, generator=source) for each in shapes)
-        shapes = []
+    if len(shapes) > 1 and input.input is None:
+        source = torch.Generator().manual_seed(run.seed)
+        input = InputRequest(tuple(torch.randn(*each, generator=source) for each in shapes))
+    elif shapes:
+        input = replace(input, shape=shapes[0])
     with signal_safe(torch.inference_mode(False)):
         request = Request(
             "gradcheck",
-            ModelRequest(
-                module,
-                weights,
-                rename,
-                partial,
-                model_args,
-                method,
-                attn,
-                trust,
-                onnx_optimize,
-                adapter,
-            ),
-            input=InputRequest(input, shapes[0] if shapes else None),
-            run=RunOptions(seed, "float64", "cpu"),
+            loading.make(model=module),
+            input=input,
+            run=replace(run, dtype="float64", device="cpu"),
         )
         prepared = prepare(request)
-        guard = preserve_model_state(prepared.module, train=False, seed=seed)
+        guard = preserve_model_state(prepared.module, train=False, seed=run.seed)
         with explain_forward_errors(prepared), guard:
-            comparisons = tuple(compare_jacobians(prepared, eps, atol, rtol))
+            comparisons = tuple(compare_jacobians(prepared, *tolerances))
     chosen = {
         **chosen_options(request.model),
-        **chosen_options(RunOptions(seed)),
+        **chosen_options(run),
         **chosen_options(options),
     }
-    run = describe_run("gradcheck", prepared, chosen)
-    return GradCheck(comparisons, eps, atol, rtol, run, describe_fixed_parameters(prepared))
+    metadata = describe_run("gradcheck", prepared, chosen)
+    return GradCheck(comparisons, *tolerances, metadata, describe_fixed_parameters(prepared))

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from hookscope.api.public import public
 from hookscope.api.weight_source import as_weights, check_trust
 from hookscope.errors import RequestError
 from hookscope.file_analysis.weights.weight_reader import WeightReader
 from hookscope.files.output_path import is_run_folder, runs_in
 from hookscope.files.progress import NamedProgress
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
+from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.weight_options import WeightTrust
 from hookscope.stores.captures.capture_file import InMemory, open_source
 from hookscope.stores.runs.rank_runs import open_run
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images import require_matplotlib
-from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.plot_choice import HIST, choose_plot, choose_weight_plot
 from hookscope.views.images.run_panels import run_panels
 
@@ -29,19 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("hookscope")
 
 
+@public
 def plot(
     file: str | os.PathLike[str] | WeightSet | InMemory,
     keys: str | Iterable[str] = (),
     *,
-    kind: str | None = None,
-    channels: Sequence[int] | None = None,
-    by: str = CHANNEL_ORDERS[0],
-    count: int = DEFAULT_COUNT,
-    seed: int = 0,
-    dim: int | None = None,
-    scale: str = COLOR_SCALES[0],
-    dark: bool = False,
-    trust: bool = False,
+    options: PlotOptions,
+    pickled: WeightTrust,
     progress: NamedProgress | None = None,
 ) -> Drawing:
     """Plot a capture, training runs, or the tensors of a file of weights.
@@ -61,16 +56,6 @@ def plot(
             several, or weights: a file, a folder or an index.
         keys: tensors, layers or globs of either, optionally followed by a slice; none means all
             tensors in the file.
-        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; of weights ``hist`` or
-            ``flow``. None: chosen by the keys (see docs/pictures.md).
-        channels: channels to draw; for attention, heads.
-        by: which channels, if ``channels`` is not given: the first (``index``), those with the
-            largest mean absolute value (``strength``), or ``random`` ones.
-        count: the maximum number of channels. ``heat`` draws all.
-        seed: of randomly selected channels.
-        dim: the channel dimension, if it is detected wrongly (see docs/show.md).
-        scale: one colour scale for the whole ``grid``, or one for ``each`` channel.
-        dark: use a dark background.
         trust: of a pickled model, build it, which runs code, and plot its weights.
         progress: of weights: called with the megabytes that were read, the total, and the name of
             the tensor.
@@ -89,32 +74,39 @@ def plot(
         >>> picture.kind, picture.shows
         ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
     """
-    check_choice("by", by, CHANNEL_ORDERS)
-    check_choice("scale", scale, COLOR_SCALES)
     patterns = [keys] if isinstance(keys, str) else list(keys)
-    if trust:
+    if pickled.trust:
         check_trust(file)
     if folders := _run_folders(file):
-        return _plot_runs(folders, patterns, kind, dark)
-    weights = as_weights(file, trust)
+        return _plot_runs(folders, patterns, options.kind, options.dark)
+    weights = as_weights(file, pickled.trust)
     if weights is not None:
-        with require_matplotlib():
-            from hookscope.views.images.figures.drawing import FigureOptions
-        options = FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
-        return _plot_weights(weights, patterns, kind, options, progress)
+        figure_options = _figure_options(options)
+        return _plot_weights(weights, patterns, options.kind, figure_options, progress)
     capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
-    if "cam" in capture.metadata and not patterns and kind is None:
+    if "cam" in capture.metadata and not patterns and options.kind is None:
         return _plot_cam(capture)
-    choice = choose_plot(capture, patterns, kind)
+    choice = choose_plot(capture, patterns, options.kind)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
     if choice.left_out:
         log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
     with require_matplotlib():
         from hookscope.views.images.figures.capture_figure import draw_capture
+    return draw_capture(capture, choice, _figure_options(options))
+
+
+def _figure_options(options: PlotOptions) -> FigureOptions:
+    with require_matplotlib():
         from hookscope.views.images.figures.drawing import FigureOptions
-    return draw_capture(
-        capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
+    return FigureOptions(
+        channels=options.channels,
+        by=options.by,
+        count=options.count,
+        seed=options.seed,
+        dim=options.dim,
+        each=options.scale == "each",
+        dark=options.dark,
     )
 
 

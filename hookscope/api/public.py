@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 from hookscope.specs.settings import settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 MODEL = "model"  # the only field that may be given by position
 _WIDTH = 96
+_ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
 
 class Only:
@@ -26,7 +29,55 @@ class Only:
 
 
 PLAIN_RUN = Only("seed", "dtype", "device", "train")
+PLAIN_LOSS = Only("loss", "target", "reduction", "raw")
+NO_TEXTS = Only("input", "shape", "preprocess", "size", "mean", "std")  # of InputRequest
 REQUIRED = object()  # in Annotated[ModelRequest, REQUIRED]: the model has no default
+
+
+@dataclass(frozen=True)
+class Given(Generic[T]):
+    """The values of a group that is not made yet, so not checked.
+
+    ``Given[Group]`` is for a function that needs the group only in some cases, such as for a model
+    and not for a file of weights.
+
+    Example:
+        >>> from hookscope.specs.run_options import RunOptions
+        >>> run = Given(RunOptions, {"seed": 0, "dtype": "float16"})
+        >>> run["seed"], run.chosen, run.make().dtype
+        (0, ['dtype'], 'float16')
+    """
+
+    group: type[T]
+    values: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def part(self, *names: str) -> dict[str, Any]:
+        """Return the values of some fields."""
+        return {name: self.values[name] for name in names}
+
+    def make(self, **more: Any) -> T:
+        """Return the group, with ``more`` fields that are parameters of the function itself."""
+        return self.group(**self.values, **more)
+
+    @property
+    def chosen(self) -> list[str]:
+        """The names of the fields whose values are neither empty nor the default."""
+        defaults = {field.name: field.default for field in fields(self.group)}  # type: ignore[arg-type]
+        return [
+            name for name, value in self.values.items() if not _is_default(value, defaults[name])
+        ]
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if value is None or value is default:
+        return True
+    if isinstance(value, str | tuple | list | Mapping) and not value:
+        return True
+    # Not for others, such as a tensor, whose comparison is no bool.
+    return isinstance(value, str | bool | int | float) and bool(value == default)
 
 
 @dataclass(frozen=True)
@@ -36,17 +87,25 @@ class _Group:
     type: type
     names: tuple[str, ...]
     required: bool
+    made: bool = True  # else it is given as ``Given``
 
     @classmethod
     def of(cls, annotation: Any) -> _Group | None:
         notes: Sequence[Any] = ()
         if get_origin(annotation) is Annotated:
             annotation, *notes = get_args(annotation)
+        made = get_origin(annotation) is not Given
+        if not made:
+            [annotation] = get_args(annotation)
         described = dict(settings_of(annotation)) if hasattr(annotation, "section") else {}
         if not described:
             return None
         only = next((note.names for note in notes if isinstance(note, Only)), tuple(described))
-        return cls(annotation, only, REQUIRED in notes)
+        return cls(annotation, only, REQUIRED in notes, made)
+
+    def without(self, names: Container[str]) -> _Group:
+        """Return the group without some of its keywords."""
+        return replace(self, names=tuple(name for name in self.names if name not in names))
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         by_name = {field.name: field for field in fields(self.type)}
@@ -63,12 +122,13 @@ class _Group:
             annotation = described[name].annotation or by_name[name].type
             yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Return each keyword with its line of the docstring."""
         described = dict(settings_of(self.type))
         for name in self.names:
             about = described[name]
             text = about.python or about.help[:1].lower() + about.help[1:]
-            yield textwrap.fill(
+            line = textwrap.fill(
                 f"{name}: {text}",
                 _WIDTH,
                 initial_indent=" " * 4,
@@ -76,6 +136,14 @@ class _Group:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
+            yield name, line
+
+    def of_values(self, given: Mapping[str, Any]) -> Any:
+        """Return the group, or its values, of the keywords that are given."""
+        if self.made:
+            return self.type(**{name: given[name] for name in self.names if name in given})
+        defaults = {field.name: field.default for field in fields(self.type)}
+        return Given(self.type, {name: given.get(name, defaults[name]) for name in self.names})
 
 
 def public(function: F) -> Any:
@@ -83,7 +151,7 @@ def public(function: F) -> Any:
 
     Its keywords are the fields of the groups, with their defaults; the model may be given by
     position. The groups are made in the order of the parameters, which checks them. The docstring
-    gets a line under ``Args`` for each keyword.
+    gets a line under ``Args`` for each keyword that has none there.
 
     Example:
         >>> from hookscope.specs.run_options import RunOptions
@@ -94,29 +162,32 @@ def public(function: F) -> Any:
         >>> double(seed=3), list(inspect.signature(double).parameters)
         (6, ['seed', 'times'])
     """
-    hints = get_type_hints(function, include_extras=True)
     written = inspect.signature(function)
-    groups = {name: _Group.of(hints[name]) for name in written.parameters}
+    annotated = {name: _Group.of(_hint(function, name)) for name in written.parameters}
+    own = [name for name, group in annotated.items() if group is None]
+    groups = {name: group and group.without(own) for name, group in annotated.items()}
     flat: list[inspect.Parameter] = []
-    for name, own in written.parameters.items():
+    for name, parameter in written.parameters.items():
         group = groups[name]
-        flat += [own] if group is None else group.parameters()
+        flat += [parameter] if group is None else group.parameters()
     flat.sort(key=lambda parameter: parameter.kind)
     signature = written.replace(parameters=flat)
 
-    def flat_function(*args: Any, **keywords: Any) -> Any:
+    def bound(args: tuple[Any, ...], keywords: dict[str, Any]) -> inspect.BoundArguments:
         try:
             given = signature.bind(*args, **keywords).arguments
         except TypeError as error:
             raise TypeError(f"{function.__name__}() {error}") from None
         values = {
-            name: given[name]
-            if group is None
-            else group.type(**{key: given[key] for key in group.names if key in given})
+            name: given[name] if group is None else group.of_values(given)
             for name, group in groups.items()
             if group is not None or name in given
         }
-        return function(**values)
+        return inspect.BoundArguments(written, values)
+
+    def flat_function(*args: Any, **keywords: Any) -> Any:
+        values = bound(args, keywords)
+        return function(*values.args, **values.kwargs)
 
     # With the globals of the written function, so that its module owns it and doctest runs its
     # example.
@@ -129,19 +200,31 @@ def public(function: F) -> Any:
     functools.update_wrapper(made, function)
     del made.__wrapped__  # type: ignore[attr-defined]
     made.__signature__ = signature  # type: ignore[attr-defined]
-    made.__doc__ = _documented(function.__doc__ or "", groups.values())
+    lines = dict(line for group in groups.values() if group is not None for line in group.lines())
+    made.__doc__ = _documented(function.__doc__ or "", [each.name for each in flat], lines)
     return made
 
 
-def _documented(text: str, groups: Iterable[_Group | None]) -> str:
-    """Add the lines of the groups to a docstring, under ``Args``."""
+def _hint(function: Callable[..., Any], name: str) -> Any:
+    """Return the type of a parameter; None if it is imported for type checkers alone."""
+    annotation = function.__annotations__.get(name)
+    try:
+        return eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
+    except NameError:
+        return None
+
+
+def _documented(text: str, names: Sequence[str], lines: Mapping[str, str]) -> str:
+    """Add the lines of the groups to a docstring, under ``Args``, in the order of the names."""
     text = inspect.cleandoc(text)
-    lines = "\n".join(line for group in groups if group is not None for line in group.lines())
-    before, args, own = text.partition("\nArgs:\n")
+    before, args, rest = text.partition("\nArgs:\n")
     if args:
-        return f"{before}{args}{lines}\n{own}"
-    for section in ("Returns", "Raises", "Example"):
-        before, found, rest = text.partition(f"\n{section}:\n")
-        if found:
-            return f"{before}\nArgs:\n{lines}\n\n{section}:\n{rest}"
-    return f"{text}\n\nArgs:\n{lines}\n"
+        own, _, rest = rest.partition("\n\n")
+        starts = [found.start() for found in _ARGS_LINE.finditer(own)]
+        written = [own[i:j].rstrip() for i, j in zip(starts, [*starts[1:], None], strict=True)]
+        lines = {**lines, **{line.partition(":")[0].strip(): line for line in written}}
+    elif section := re.search(r"\n(Returns|Raises|Example):\n", text):
+        before, rest = text[: section.start()], text[section.start() :]
+    shown = "\n".join(lines[name] for name in sorted(lines, key=names.index))
+    rest = rest.strip("\n")
+    return f"{before}\nArgs:\n{shown}\n" + (f"\n{rest}" if rest else "")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from hookscope.api.public import public
 from hookscope.api.weight_source import as_weights, check_trust, label_of_weights
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.file_analysis.run_findings.run_health import check_run
@@ -19,6 +20,7 @@ from hookscope.results.report import Report
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text
+from hookscope.specs.weight_options import WeightTrust
 from hookscope.stores.captures.capture_file import InMemory, open_source
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 from hookscope.stores.weights.weight_set import WeightSet
@@ -39,10 +41,11 @@ if TYPE_CHECKING:
     pass
 
 
+@public
 def report(
     file: str | os.PathLike[str] | WeightSet | InMemory,
     *others: str | os.PathLike[str] | WeightSet | InMemory,
-    trust: bool = False,
+    pickled: WeightTrust,
     progress: NamedProgress | None = None,
 ) -> Report:
     """Return a capture, a training run or weights as one self-contained HTML page, without torch.
@@ -86,9 +89,9 @@ def report(
             f"{labels[0]} has weights, and a page of weights shows one set.",
             "Compare two sets with 'hookscope diff A B'.",
         )
-    if trust:
+    if pickled.trust:
         check_trust(file)
-    if (weights := as_weights(file, trust)) is not None:
+    if (weights := as_weights(file, pickled.trust)) is not None:
         return _report_of_weights(weights, progress)
     folders = [
         source

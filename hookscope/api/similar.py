@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
+from hookscope.api.public import public
 from hookscope.file_analysis.similarity.similarity_run import compare_layers
 from hookscope.files.progress import Progress
 from hookscope.results.layer_similarity import LayerSimilarity
-from hookscope.specs.similarity_options import CKA, PEARSON, SimilarityOptions
+from hookscope.specs.similarity_options import SimilarityOptions
 from hookscope.stores.features.features import Features
 
 
+@public
 def similar(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str] | None = None,
     *,
-    by: str = CKA,
-    layers: str | Iterable[str] = (),
-    distance: str | None = None,
-    correlation: str = PEARSON,
-    neighbors: int = 10,
-    every: int = 1,
-    memory: int = 2 * 10**9,
+    options: SimilarityOptions,
     progress: Progress | None = None,
 ) -> LayerSimilarity:
     """Compare all pairs of layers of one features folder, or each layer of A with each of B.
@@ -34,15 +29,6 @@ def similar(
     Args:
         a: a folder that ``extract`` wrote, or its address.
         b: another one of the same inputs in the same order, which their hashes must show.
-        by: ``cka`` (linear, biased), ``cka-debiased``, ``cka-rbf``, ``rsa``, ``procrustes``,
-            ``knn`` (mutual nearest neighbours) or ``svcca``.
-        layers: layers, keys or globs of either; none means all.
-        distance: between rows: ``correlation`` (default of ``rsa``), ``cosine`` (default of
-            ``knn``) or ``euclidean``.
-        correlation: how ``rsa`` compares distances: ``pearson`` or ``spearman``.
-        neighbors: the number of neighbours of ``knn``.
-        every: use every N-th row.
-        memory: bytes for products of features and for pairs of rows.
         progress: called with the number of rows read and the total, over all passes.
 
     Returns:
@@ -59,6 +45,5 @@ def similar(
         >>> round(found.value("pool", "fc"), 3)
         0.843
     """
-    options = SimilarityOptions(by, layers, distance, correlation, neighbors, every, memory)
     other = None if b is None else Features(b)
     return compare_layers(Features(a), other, options, progress)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import torch
-from torch import nn
-
+from hookscope.api.public import NO_TEXTS, PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
@@ -21,7 +18,6 @@ from hookscope.model_analysis.residual_stream import block_stacks
 from hookscope.model_analysis.sweep.effect_measure import resolve_measure
 from hookscope.model_analysis.sweep.sweep_run import prepare_sweep, run_sweep
 from hookscope.results.sweep import Sweep
-from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import SweepOptions
 from hookscope.specs.request import (
     InputRequest,
@@ -34,42 +30,15 @@ from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.grad_mode import grad_mode
 
 
+@public
 def sweep(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    options: SweepOptions,
+    loss: Annotated[LossRequest, PLAIN_LOSS],
+    layers: LayerSelection,
+    input: Annotated[InputRequest, NO_TEXTS],
+    model: ModelRequest,
+    run: Annotated[RunOptions, PLAIN_RUN],
     *,
-    edit: str = "zero",
-    positions: str | None = None,
-    heads: int | str | None = None,
-    experts: bool = False,
-    against: str | int | None = None,
-    metric: str | None = None,
-    loss: str | Callable[..., Any] | None = None,
-    target: Any = "argmax",
-    reduction: str | None = None,
-    raw: bool = False,
-    layers: str | Iterable[str] = (),
-    types: str | Iterable[str] = (),
-    depth: int | None = None,
-    leaves: bool = False,
-    input: Any = None,
-    shape: Sequence[int] | None = None,
-    preprocess: str | None = None,
-    size: int | tuple[int, int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    weights: str | os.PathLike[str] = "random",
-    rename: Mapping[str, str] | None = None,
-    partial: bool = False,
-    model_args: Mapping[str, Any] | None = None,
-    method: str | None = None,
-    attn: str | None = None,
-    trust: bool = False,
-    onnx_optimize: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    dtype: str | None = None,
-    device: str | None = None,
-    train: bool = False,
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -77,27 +46,14 @@ def sweep(
 
     The model runs once for each layer, or for each position, head or expert of each layer, from
     the same seed. Blocks before the change are not computed again where that is proved to change
-    nothing; ``reuse`` of the result says so. Keywords that ``ablate`` also has mean the same here.
+    nothing; ``reuse`` of the result says so.
 
     Args:
-        edit: an operation of ``--edit`` without a layer, such as ``zero``, ``noise:1std`` or
-            ``patch:FILE``, which takes the tensor of the same layer from a capture.
-            ``dtype:bfloat16`` rounds the layer's output to that dtype and back.
-            ``quantize:BITS`` rounds it to a grid, and ``quantize-weights:BITS`` the weights of the
-            layer, each output channel to a symmetric grid of its own; see
-            ``hookscope.hooks.edits.edited_weights``.
-        positions: ``all`` or positions such as ``"0,2-3"``: edit one position at a time. Without
-            ``layers``, those that are edited are then the blocks of the model, which return the
-            residual stream, instead of the leaves.
-        heads: number of attention heads, or ``auto`` for that of the model's configuration: edit
-            one head at a time, in the input of the output projections of attention.
-        experts: edit one expert at a time in layers whose experts share parameters, as in
-            transformers: ``zero`` or ``scale:A`` multiplies the expert's routing weights.
-        against: a class or token. Measures the logit of the target minus that of it too.
-        metric: the metric of the map: ``difference``, ``score``, ``loss``, ``kl`` or ``output``.
-            None: the first of difference, score and output that is defined.
+        loss: as for ``ablate``.
         target: as for ``ablate``. For a language model also the text of a token, and all metrics
             but ``output`` are of the prediction after the last token.
+        layers: layer patterns. By default, without types or depth: all leaf modules, and with
+            ``positions`` the blocks of the model.
         file: a JSON file that the result is written to every few seconds and at the end. If it has
             a part of the same sweep, the run resumes from it.
         progress: called with the number of runs done and the total.
@@ -118,25 +74,15 @@ def sweep(
         >>> found.layers, [cell.score for cell in found.cells]
         (('0', '1', '2'), [0.0, 0.0, 0.0])
     """
-    options = SweepOptions(edit, positions, heads, experts, against, metric)
-    loss_request = LossRequest(loss, target, reduction, raw)
-    request = Request(
-        "sweep",
-        ModelRequest(
-            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
-        ),
-        LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
-        RunOptions(seed, dtype, device, train=train),
-        loss=loss_request,
-    )
+    request = Request("sweep", model, layers, input, run, loss=loss)
     if file is not None:
         check_ending(Path(file), ".json")
     # A module of experts is no leaf: it contains their activation function.
-    everything = request.layers.everything and not leaves
-    selection = replace(request.layers, leaves=leaves or (everything and not experts))
-    prepared = prepare(replace(request, layers=selection))
-    if everything and positions is not None:  # what a position knows is in the residual stream
+    everything = layers.everything and not layers.leaves
+    leaves = layers.leaves or (everything and not options.experts)
+    prepared = prepare(replace(request, layers=replace(layers, leaves=leaves)))
+    # What a position knows is in the residual stream.
+    if everything and options.positions is not None:
         blocks = chain.from_iterable(block_stacks(prepared.module))
         prepared = replace(prepared, layers=tuple(blocks) or prepared.layers)
     # The fast path of transformers skips layers, which then could not be edited.
@@ -145,7 +91,7 @@ def sweep(
         job, result = prepare_sweep(
             prepared,
             options,
-            lambda run, clean: resolve_measure(run, clean, loss_request, against),
+            lambda run, clean: resolve_measure(run, clean, loss, options.against),
             metadata,
             resumable=file is not None,
         )

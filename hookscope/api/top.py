@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
 
+from hookscope.api.public import public
 from hookscope.file_analysis.units.top_inputs import TopInputs
 from hookscope.file_analysis.units.top_run import rank_inputs
 from hookscope.files.progress import Progress
 from hookscope.inputs.text_tables import StoredTexts
-from hookscope.specs.top_options import MAX, TopOptions
+from hookscope.specs.top_options import TopOptions
 from hookscope.stores.features.features import Features
 
 
+@public
 def top(
     features: str | os.PathLike[str],
     *,
-    layer: str | None = None,
-    units: Sequence[int] | None = None,
-    direction: Any = None,
-    by: str = MAX,
-    count: int = 8,
-    dim: int | None = None,
+    options: TopOptions,
     progress: Progress | None = None,
 ) -> TopInputs:
     """Find the inputs that excite each unit, channel or direction of a layer most and least.
@@ -36,13 +31,6 @@ def top(
 
     Args:
         features: a folder that ``extract`` wrote, or its address.
-        layer: a layer or a key; None if the folder has only one.
-        units: numbers of units or channels; None for the first 16.
-        direction: in place of units: an array, or a ``.npy`` file of one, of shape (channels,) or
-            (n, channels). The activation is the dot product.
-        by: ``max`` or ``mean`` over positions.
-        count: inputs of each end.
-        dim: the dimension of the channels in one row; None to infer it from the layer.
         progress: called with the number of rows read, and the total.
 
     Raises:
@@ -56,7 +44,6 @@ def top(
         >>> found.units[0].most[0].name
         'sample_models/digits/3.png'
     """
-    options = TopOptions(layer, units, direction, by, count, dim)
     folder = Features(features)
     texts = StoredTexts(folder.manifest["inputs"]["specs"])
     return rank_inputs(folder, options, texts, progress)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated
 
 import torch
-from torch import nn
 
+from hookscope.api.public import PLAIN_LOSS, PLAIN_RUN, Only, public
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import detach_clone, forward
 from hookscope.execution.isolation import preserve_model_state
@@ -23,7 +21,6 @@ from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
 from hookscope.results.trace_events import Trace
-from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.request import (
     InputRequest,
@@ -38,47 +35,18 @@ from hookscope.tensors.grad_mode import grad_mode
 log = logging.getLogger("hookscope")
 
 
+@public
 def trace(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
-    *,
-    forward_only: bool = False,
-    loss: str | Callable[..., Any] | None = None,
-    target: Any = "argmax",
-    reduction: str | None = None,
-    raw: bool = False,
-    layers: str | Iterable[str] = (),
-    types: str | Iterable[str] = (),
-    depth: int | None = None,
-    leaves: bool = False,
-    input: Any = None,
-    shape: Sequence[int] | None = None,
-    preprocess: str | None = None,
-    size: int | tuple[int, int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    chat: bool = False,
-    weights: str | os.PathLike[str] = "random",
-    rename: Mapping[str, str] | None = None,
-    partial: bool = False,
-    model_args: Mapping[str, Any] | None = None,
-    method: str | None = None,
-    attn: str | None = None,
-    trust: bool = False,
-    onnx_optimize: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    dtype: str | None = None,
-    device: str | None = None,
-    train: bool = False,
+    loss: Annotated[LossRequest, Only("forward_only", *PLAIN_LOSS.names)],
+    layers: LayerSelection,
+    input: InputRequest,
+    model: ModelRequest,
+    run: Annotated[RunOptions, PLAIN_RUN],
 ) -> Trace:
     """Run a model forward and a loss backward; return the calls of all layers, in order.
 
     Times are wall-clock times of one run, without the time spent in the hooks of hookscope. On a
-    GPU every hook first waits for the device. Keywords that ``grads`` also has mean the same here.
-
-    Args:
-        forward_only: run no backward pass, and without autograd.
+    GPU every hook first waits for the device.
 
     Raises:
         LossError: the loss or its target does not fit the output.
@@ -90,33 +58,21 @@ def trace(
         >>> [event.module for event in found.events if event.direction == "backward"][:3]
         ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
     """
-    loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
-    model_request = ModelRequest(
-        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize, adapter
-    )
-    if model_request.source == ONNX and loss_request.is_default:
-        forward_only = True  # it has no gradients
-        loss_request = replace(loss_request, forward_only=True)
+    if model.source == ONNX and loss.is_default:
+        loss = replace(loss, forward_only=True)  # it has no gradients
         log.info("times: onnxruntime computes the whole graph in one step, the model's own")
-    request = Request(
-        "trace",
-        model_request,
-        LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
-        RunOptions(seed, dtype, device, train=train),
-        loss=loss_request,
-    )
-    objective = None if forward_only else resolve_loss(loss_request)
+    request = Request("trace", model, layers, input, run, loss=loss)
+    objective = None if loss.forward_only else resolve_loss(loss)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
-    guard = preserve_model_state(prepared.module, train=train, seed=seed)
+    guard = preserve_model_state(prepared.module, train=run.train, seed=run.seed)
     watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
     with (
         explain_forward_errors(prepared),
         signal_safe(torch.inference_mode(False)),
-        grad_mode(not forward_only),
+        grad_mode(objective is not None),
         guard,
-        watch(backward=not forward_only) as tracer,
+        watch(backward=objective is not None) as tracer,
     ):
         if objective is None:
             output = detach_clone(forward(prepared))

@@ -7,15 +7,16 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, loss_options, options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.next_command import edit_command
-from hookscope.cli.param_types import Choice, FileName
+from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file, resolve_output_path, writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS
+from hookscope.specs.command_options import AblateOptions
 
 EXAMPLES = (
     Example(
@@ -46,27 +47,6 @@ MEANINGS = {
     ],
 }
 
-how = combine(
-    option(
-        "--by",
-        section="Ablation",
-        default="zero",
-        type=Choice(ABLATION_EDITS),
-        help="How a layer's output is changed.",
-    ),
-    flag(
-        "channels",
-        section="Ablation",
-        help="Ablate every channel of every layer separately.",
-    ),
-    option(
-        "--rank",
-        section="Ablation",
-        type=Choice(ABLATION_METRICS),
-        help="Metric to sort by. Default: score if there are class scores, else output.",
-    ),
-)
-
 output = combine(
     option(
         "--output",
@@ -84,7 +64,7 @@ output = combine(
 @command(
     "ablate",
     options.model,
-    how,
+    options_of(AblateOptions),
     loss_options.loss,
     options.layers,
     input_options.inputs,

@@ -1,4 +1,4 @@
-"""What the commands of an analysis share: its layers, and one file of the result.
+"""What the commands of an analysis share: the argument of a folder, and one file of the result.
 
 ``lens``, ``sweep`` and ``attribute`` analyze a model and write a file by default. ``similar``,
 ``probe`` and ``top`` analyze features folders and write a file where one is named.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from hookscope.cli import completion_values, options
+from hookscope.cli import options
 from hookscope.cli.commands import combine, option
 from hookscope.cli.console import Console
 from hookscope.cli.param_types import FileName
@@ -20,17 +20,6 @@ from hookscope.cli.picture_options import resolution
 from hookscope.cli.recording_command import note_written_file
 from hookscope.errors import RequestError
 from hookscope.specs.request import ModelRequest
-
-layers = option(
-    "--layer",
-    "-l",
-    "layers",
-    section="Layers",
-    multiple=True,
-    metavar="KEY",
-    shell_complete=completion_values.layers,
-    help="Layer, key or glob of either. Repeatable. Default: all.",
-)
 
 
 class AnalysisFile(NamedTuple):

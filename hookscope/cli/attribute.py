@@ -8,14 +8,14 @@ import click
 
 from hookscope.cli import input_options, options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.attribution_options import INTEGRATED, METHOD_ALIASES, METHODS, STEPS
+from hookscope.specs.attribution_options import AttributeOptions
 
 EXAMPLES = (
     Example(
@@ -43,57 +43,11 @@ EXAMPLES = (
     ),
 )
 
-how = combine(
-    option(
-        "--by",
-        section="Attribution",
-        default=INTEGRATED,
-        type=Choice(METHODS, METHOD_ALIASES),
-        metavar="METHOD",
-        help=f"Method: {', '.join(METHODS)}.",
-    ),
-    option(
-        "--target",
-        section="Attribution",
-        default="argmax",
-        metavar="TOKEN",
-        help="Next token, or class, that is explained: text, id or argmax.",
-    ),
-    option(
-        "--against",
-        section="Attribution",
-        metavar="TOKEN",
-        help="Token or class whose logit is subtracted.",
-    ),
-    option(
-        "--position",
-        section="Attribution",
-        type=int,
-        metavar="N",
-        help="Position after which the token is predicted. Default: the last.",
-    ),
-    option(
-        "--steps",
-        section="Attribution",
-        type=click.IntRange(min=1),
-        metavar="N",
-        show_default=str(STEPS),
-        help="Steps of integrated gradients.",
-    ),
-    option(
-        "--baseline",
-        section="Attribution",
-        metavar="TOKEN",
-        help="Token in place of the others: text, id, zero or mean. Default: zero; mean if"
-        " attributions from zero do not add up.",
-    ),
-)
-
 
 @command(
     "attribute",
     options.text_model,
-    how,
+    options_of(AttributeOptions),
     input_options.inputs,
     input_options.texts,
     options.run,

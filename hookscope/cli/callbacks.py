@@ -33,3 +33,15 @@ def one_batch(
     for input_spec in parsed[:_CHECKED_FILES]:
         check_file_type(input_spec)
     return parsed
+
+
+def one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> str | None:
+    """Return the one layer. Other commands take several, so a second one is an error here."""
+    from hookscope.errors import RequestError
+
+    if len(names) > 1:
+        raise RequestError(
+            f"--layer is given {len(names)} times: {', '.join(names)}.",
+            "A map is computed at one layer. Run the command once for each.",
+        )
+    return names[0] if names else None

@@ -6,25 +6,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hookscope.cli import completion_values, input_options, options, picture_options
+from hookscope.cli import input_options, options, picture_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.next_command import grads_command
-from hookscope.cli.param_types import Choice, FileName
+from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.errors import RequestError
-from hookscope.specs.cam_methods import (
-    BASELINES,
-    DEFAULT_METHOD,
-    METHOD_ALIASES,
-    METHODS,
-    STEPS,
-    UPSAMPLINGS,
-)
 from hookscope.specs.choices import OVERLAY_ALPHA
+from hookscope.specs.command_options import CamOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,73 +57,6 @@ EXAMPLES = (
 )
 
 
-def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> str | None:
-    """Return the one layer. Other commands take several, so a second one is an error here."""
-    if len(names) > 1:
-        raise RequestError(
-            f"--layer is given {len(names)} times: {', '.join(names)}.",
-            "A map is computed at one layer. Run the command once for each.",
-        )
-    return names[0] if names else None
-
-
-how = combine(
-    option(
-        "--by",
-        section="Map",
-        default=DEFAULT_METHOD,
-        type=Choice(METHODS, METHOD_ALIASES),
-        metavar="METHOD",
-        help=f"Method, such as {', '.join(list(METHODS)[:3])}. See 'hookscope help cam-methods'.",
-    ),
-    option(
-        "--layer",
-        "-l",
-        section="Map",
-        metavar="NAME",
-        multiple=True,
-        callback=_one_layer,
-        shell_complete=completion_values.layers,
-        help="Layer of the map. Default: the last one with a spatial output.",
-    ),
-    option(
-        "--target",
-        section="Map",
-        default="argmax",
-        type=FileName("target"),
-        help="Class index, label, argmax, or tensor file. Write 3,7 for a batch.",
-    ),
-    option(
-        "--upsample",
-        section="Map",
-        default=UPSAMPLINGS[0],
-        type=Choice(UPSAMPLINGS),
-        help="How the map is resized to the image.",
-    ),
-    option(
-        "--steps",
-        section="Map",
-        type=click.IntRange(min=1),
-        metavar="N",
-        show_default=str(STEPS),
-        help="Steps of integrated gradients.",
-    ),
-    option(
-        "--baseline",
-        section="Map",
-        type=Choice(BASELINES),
-        show_default=BASELINES[0],
-        help="Baseline: model input 0, or a black or white image.",
-    ),
-    option(
-        "--patch",
-        section="Map",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Side of the patches of occlusion in pixels. Default: an eighth of the image.",
-    ),
-)
-
 appearance = combine(
     option(
         "--alpha",
@@ -167,7 +93,7 @@ output = combine(
 @command(
     "cam",
     options.model,
-    how,
+    options_of(CamOptions),
     input_options.inputs,
     options.run,
     appearance,

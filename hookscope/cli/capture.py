@@ -7,12 +7,15 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, intervention_options, options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, command
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder
+from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.run_options import RunOptions
 
 EXAMPLES = (
     Example(
@@ -58,36 +61,19 @@ EXAMPLES = (
     ),
 )
 
-# What records the tensors of these names, for a suggestion.
-OTHER_COMMANDS = {
-    **dict.fromkeys(("attention", "attn"), "--attention"),
-    **dict.fromkeys(("ops", "operations"), "--ops"),
-    **dict.fromkeys(("grad", "gradient", "gradients", "output.grad"), "'hookscope grads'"),
-    **dict.fromkeys(("weight", "weights", "param", "parameters"), "'hookscope show FILE'"),
-}
-
 
 @command(
     "capture",
     options.model,
     options.layers,
-    options.what("output", "output", "input", aliases=OTHER_COMMANDS),
-    options.ops,
-    options.attention,
+    options_of(CaptureOptions, "what", "ops", "attention"),
     input_options.inputs,
     input_options.texts,
     intervention_options.for_command("capture"),
     options.run,
     options.device_map,
-    option(
-        "--generate",
-        section="Run",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Generate N tokens greedily with a language model.",
-    ),
-    options.stop,
-    options.checks,
+    options_of(RunOptions, "generate"),
+    options_of(CaptureOptions, "stop", "verify", "strict", "max_bytes"),
     options.output,
     table_options,
     global_options,

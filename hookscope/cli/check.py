@@ -8,14 +8,16 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import input_options, loss_options, options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import CommaList, FileName
+from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import reading, running
-from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS
-from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RUN_OPTIONS
-from hookscope.specs.weight_checks import WEIGHT_CHECKS, WEIGHT_OPTIONS
+from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
+from hookscope.specs.request import LossRequest
+from hookscope.specs.run_checks import RUN_OPTIONS
+from hookscope.specs.weight_checks import WEIGHT_OPTIONS
 
 if TYPE_CHECKING:
     from hookscope.results.health import Health
@@ -40,53 +42,11 @@ EXAMPLES = (
 )
 
 
-def _threshold(name: str, text: str) -> Any:
-    return option(
-        f"--{name}",
-        section="Thresholds",
-        default=getattr(DEFAULT_THRESHOLDS, name),
-        type=float,
-        metavar="X",
-        help=text,
-    )
-
-
-def _names(name: str, text: str) -> Any:
-    choices = CommaList(*dict.fromkeys((*CHECKS, *RUN_CHECKS, *WEIGHT_CHECKS)))
-    return option(f"--{name}", section="Checks", type=choices, metavar="LIST", help=text)
-
-
-thresholds = combine(
-    _threshold("dead", "Share of zero units at which a ReLU-like layer is dead."),
-    _threshold("saturated", "Share of entries at a bound at which an activation is saturated."),
-    _threshold(
-        "margin", "Distance from a bound, relative to the range, that counts as at the bound."
-    ),
-    _threshold(
-        "vanishing",
-        "Gradient norm, relative to that nearest to the loss, below which it has vanished"
-        " (parameters: 1/100 of it).",
-    ),
-    _threshold("exploding", "The same, above which it has exploded (parameters: 100 times it)."),
-    option(
-        "--floor",
-        section="Thresholds",
-        type=float,
-        metavar="X",
-        help="Gradient norm below which it has always vanished. Default:"
-        f" {DEFAULT_THRESHOLDS.floor:g}, of a training run {DEFAULT_RUN_THRESHOLDS.floor:g}.",
-    ),
-    _threshold("ceiling", "Gradient entry above which it has always exploded."),
-)
-
-
 @command(
     "check",
     options.model,
-    _names("only", "Run these checks only; separate names with commas."),
-    _names("skip", "Skip these checks."),
-    thresholds,
-    flag("forward-only", section="Loss", help="Skip the backward pass."),
+    options_of(CheckOptions),
+    options_of(LossRequest, "forward_only"),
     loss_options.loss_of_any_model,
     input_options.inputs,
     input_options.texts,
@@ -162,7 +122,6 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
 
 def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """The values that apply to a run. Settings for all commands, such as a seed, do not."""
-    from hookscope.specs.command_options import RunCheckOptions
     from hookscope.specs.run_checks import check_run_options
 
     typed = ParameterSource.COMMANDLINE
@@ -175,7 +134,6 @@ def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
 
 def _weight_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """The values that apply to weights."""
-    from hookscope.specs.command_options import WeightCheckOptions
     from hookscope.specs.weight_options import check_model_options
 
     typed = ParameterSource.COMMANDLINE
@@ -192,4 +150,5 @@ def _check_weights(console: Console, model: str, **chosen: Any) -> Health:
 
     step = f"Reading {model} ..."
     with reading(console, step, chosen["trust"]), console.bar("Reading") as advance:
-        return api_check(model, **chosen, progress=advance)
+        health: Health = api_check(model, **chosen, progress=advance)
+        return health

@@ -50,6 +50,8 @@ def _option(group: type, name: str, about: Setting) -> Decorator:
     if not about.in_files:
         more["callback"] = refuse_from_file
     if isinstance(default, bool) or str(field.type).startswith("bool"):
+        if not about.negative:
+            return option(f"--{key}", *about.flags, is_flag=True, default=default, **more)
         return flag(key, *about.flags, default=default, **more)
     repeated = about.collect is not None or (about.many and not about.commas)
     more["type"] = _type(str(field.type), about)
@@ -79,9 +81,8 @@ def _type(annotation: str, about: Setting) -> Any:
     if about.file:
         return InputName(about.file) if about.file == "spec" else FileName(about.file)
     if about.minimum is not None:
-        return click.IntRange(min=about.minimum)
-    first = annotation.partition(" ")[0]
-    return {"int": int, "float": float}.get(first)
+        return click.IntRange(about.minimum, about.maximum)
+    return {"int": int, "float": float}.get(annotation.removesuffix(" | None"))
 
 
 def collected(collect: Callable[[tuple[str, ...]], Any]) -> Callable[..., Any]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, input_options, options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
-from hookscope.cli.declared import collected
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import reading, running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import (
-    DEVICE_ALIASES,
-    DEVICES,
-    DTYPE_ALIASES,
-    DTYPES,
-    ONNX_OPTIMIZATIONS,
+from hookscope.specs.diff_request import (
+    MODEL_OPTIONS,
+    RUN_OPTIONS,
+    DiffRequest,
+    RunDiffOptions,
+    are_captures,
+    are_features,
+    are_runs,
+    check_capture_options,
+    check_more_runs,
+    check_run_diff_options,
 )
-from hookscope.specs.value_readers import read_prefixes
 
 DIFFERENT, FAILED = 1, 2
 
@@ -75,153 +76,19 @@ EXAMPLES = (
 )
 
 
-def _read_each(
-    read_name: str,
-) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], Any]:
-    def read(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Any:
-        if not value or ctx.resilient_parsing:
-            return None
-        from hookscope.specs import model_spec as spec
-        from hookscope.specs.diff_request import parse_pairs_for_both
-
-        return parse_pairs_for_both(value, getattr(spec, read_name))
-
-    return read
-
-
-matching = combine(
-    option(
-        "--map",
-        section="Comparison",
-        multiple=True,
-        metavar="OLD=NEW",
-        callback=collected(read_prefixes),
-        help="Replace the prefix OLD in A by NEW to match B. Repeatable.",
-    ),
-    option(
-        "--atol",
-        section="Comparison",
-        type=float,
-        metavar="X",
-        help="Values match if |A - B| <= atol + rtol * |A|. Default: torch.testing's; of runs and"
-        " weights 0.",
-    ),
-    option(
-        "--rtol",
-        section="Comparison",
-        type=float,
-        metavar="X",
-        help="Relative tolerance. Default: torch.testing's; of runs and weights 0.",
-    ),
-    flag("equal-nan", section="Comparison", help="Treat NaN in both as equal."),
-    flag(
-        "strict",
-        section="Comparison",
-        help="Treat an unmatched tensor, a step of only one run, or another dtype of weights as a"
-        " difference (exit 1).",
-    ),
-)
-
-what = option(
-    "--what",
-    section="Layers",
-    type=CommaList("output", "input"),
-    help="What to compare. Default: outputs of models, everything in files.",
-)
-
-models = combine(
-    option(
-        "--model-arg",
-        "model_args",
-        section="Model",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_read_each("parse_assignments"),
-        help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
-    ),
-    option(
-        "--method",
-        section="Model",
-        multiple=True,
-        metavar="NAME",
-        help="Call this method instead of forward.",
-    ),
-    option(
-        "--attn",
-        section="Model",
-        multiple=True,
-        metavar="KIND",
-        help="Attention implementation of an hf: model, such as eager.",
-    ),
-    options.trust,
-    option(
-        "--onnx-optimize",
-        section="Model",
-        multiple=True,
-        type=Choice(ONNX_OPTIMIZATIONS),
-        help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
-    ),
-    option(
-        "--adapter",
-        section="Model",
-        multiple=True,
-        type=FileName("folder"),
-        help="Folder of a peft adapter for an hf: model, or none.",
-    ),
-)
-
-runs = combine(
-    option(
-        "--weights",
-        section="Run",
-        multiple=True,
-        type=FileName("weights"),
-        shell_complete=completion_values.weights,
-        help="random, default (pretrained), a name, or a file. Default: random.",
-    ),
-    option(
-        "--rename",
-        section="Run",
-        multiple=True,
-        metavar="OLD=NEW",
-        callback=_read_each("parse_prefixes"),
-        help="Replace the prefix OLD by NEW in checkpoint keys, or names of weights; an OLD given"
-        " twice applies to A, then B. Repeatable.",
-    ),
-    options.partial,
-    options.seed,
-    option(
-        "--dtype",
-        section="Run",
-        multiple=True,
-        type=Choice(DTYPES, DTYPE_ALIASES),
-        metavar="DTYPE",
-        help=f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
-    ),
-    option(
-        "--device",
-        section="Run",
-        shared_env="HOOKSCOPE_DEVICE",
-        multiple=True,
-        type=Choice(DEVICES, DEVICE_ALIASES),
-        help="Device to run on; auto uses a GPU if there is one. Default: cpu.",
-    ),
-    options.train,
-)
-
-
 @command(
     "diff",
     click.argument("a", help="A capture, run folder, weights, features or model."),
     click.argument("b", help="What to compare with A, of the same kind."),
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
-    matching,
-    options.layers,
-    what,
-    models,
-    input_options.inputs,
-    input_options.texts,
-    runs,
+    options_of(
+        DiffRequest,
+        *("map", "atol", "rtol", "equal_nan", "strict"),
+        *("layers", "types", "depth", "leaves", "what"),
+        *("model_args", "method", "attn", "trust", "onnx_optimize", "adapter"),
+        *("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "chat"),
+        *("weights", "rename", "partial", "seed", "dtype", "device", "train"),
+    ),
     table_options,
     global_options,
     click.pass_context,
@@ -262,16 +129,6 @@ def diff(ctx: click.Context, more: tuple[str, ...], **values: Any) -> None:
     """
     console: Console = ctx.obj
     console.failed = FAILED
-    from hookscope.specs.diff_request import (
-        MODEL_OPTIONS,
-        DiffRequest,
-        are_captures,
-        are_features,
-        are_runs,
-        check_capture_options,
-        check_more_runs,
-    )
-
     check_more_runs(values["a"], values["b"], more)
     if are_runs(values["a"], values["b"]):
         _diff_runs(ctx, values, more=more)
@@ -307,8 +164,6 @@ def _diff_runs(
     what: str = "training runs",
     more: tuple[str, ...] = (),
 ) -> None:
-    from hookscope.specs.diff_request import RUN_OPTIONS, RunDiffOptions, check_run_diff_options
-
     typed = ParameterSource.COMMANDLINE
     options = [name for name in values if name not in ("a", "b")]
     chosen_options = [x for x in options if ctx.get_parameter_source(x) is typed]

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
+from hookscope.specs.command_options import ExportOptions
 
 EXAMPLES = (
     Example(
@@ -68,16 +69,7 @@ output = combine(
         help="Folder of 'hookscope extract' or 'hookscope run', or result file of capture, grads"
         " or step.",
     ),
-    option(
-        "--layer",
-        "-l",
-        "layers",
-        section="Layers",
-        multiple=True,
-        metavar="KEY",
-        shell_complete=completion_values.layers,
-        help="Layer, key or glob; for a FILE with an optional slice. Repeatable. Default: all.",
-    ),
+    options_of(ExportOptions),
     output,
     global_options,
     click.pass_obj,

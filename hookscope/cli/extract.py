@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import input_options, options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue
+from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
 from hookscope.files.text_sources import text_sources
-from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
+from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.input_spec import names_object
 from hookscope.specs.model_spec import parse_function
-from hookscope.specs.reduction import STORE_DTYPES
-from hookscope.specs.value_readers import read_byte_count
+from hookscope.specs.request import InputRequest
 
 if TYPE_CHECKING:
     from hookscope.extraction.batch_runner import RunProgress
-
-SECTION = "Dataset"
 
 EXAMPLES = (
     Example(
@@ -51,111 +49,23 @@ EXAMPLES = (
 )
 
 
-dataset = combine(
-    option(
-        "--batch",
-        "--batch-size",
-        section=SECTION,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Batch size. Default: what fits into --memory, up to 64 (CPU: up to 5 MB of input).",
-    ),
-    option(
-        "--memory",
-        section=SECTION,
-        default="2GB",
-        type=ParsedValue("bytes", read_byte_count),
-        help="Estimated memory for batches, without the model.",
-    ),
-    option(
-        "--workers",
-        section=SECTION,
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Processes that read and preprocess. Default: number of cores - 1.",
-    ),
-    option(
-        "--shard-size",
-        section=SECTION,
-        type=ParsedValue("bytes", read_byte_count),
-        help="Approximate size of a result file. Default: up to 512MB, in at least 16 files if"
-        " there are 16 batches.",
-    ),
-    option(
-        "--every",
-        section=SECTION,
-        default=1,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Use every N-th input, starting with the first.",
-    ),
-    option(
-        "--reduce",
-        section=SECTION,
-        metavar="REDUCTION",
-        help="Reduction of each row, such as mean or topk:5. See 'hookscope help reductions'.",
-    ),
-    option(
-        "--store-dtype",
-        section=SECTION,
-        type=Choice(STORE_DTYPES, DTYPE_ALIASES),
-        metavar="DTYPE",
-        help=f"Stored dtype of floating-point values: {', '.join(STORE_DTYPES)}.",
-    ),
-    flag(
-        "stats-only",
-        section=SECTION,
-        help="Store statistics of each channel over all inputs, but no rows.",
-    ),
-    option(
-        "--decode",
-        section=SECTION,
-        default=DECODINGS[0],
-        type=Choice(DECODINGS),
-        help="JPEG decoding: fast decodes large images at reduced size.",
-    ),
-    flag(
-        "stop",
-        section=SECTION,
-        default=True,
-        help="Stop each forward pass after the last selected layer, if execution order is static."
-        " Default: on.",
-    ),
-    flag(
-        "skip-bad",
-        section=SECTION,
-        help="Skip unusable files. Their rows are NaN.",
-    ),
-    flag(
-        "resume",
-        section=SECTION,
-        help="Resume an interrupted run. Damaged shards are rewritten.",
-    ),
-    flag("channels-last", section=SECTION, help="Use the channels-last memory format."),
-    option(
-        "--autocast",
-        section=SECTION,
-        type=Choice(AUTOCASTS, DTYPE_ALIASES),
-        help="Run under torch.autocast with this dtype.",
-    ),
+dataset = options_of(
+    ExtractOptions,
+    *("batch", "memory", "workers", "shard_size", "every", "reduce", "store_dtype", "stats_only"),
+    *("decode", "stop", "skip_bad", "resume", "channels_last", "autocast"),
 )
 
 
-def _none_if_empty(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> list[str] | None:
-    return list(value) or None
-
-
-inputs = option(
-    "--input",
-    "-i",
-    section="Input",
-    multiple=True,
-    type=InputName("spec"),
-    callback=_none_if_empty,
-    help="Image, folder, glob, @LIST, .tar file, or FILE.py:NAME. @LIST is a file with one path per"
-    " line, NAME a Dataset. Texts: .txt, or FILE:COLUMN of .jsonl, .csv and .parquet. Repeatable.",
+inputs = options_of(
+    InputRequest,
+    "input",
+    input={
+        "callback": "",
+        "collect": list,
+        "help": "Image, folder, glob, @LIST, .tar file, or FILE.py:NAME. @LIST is a file with one"
+        " path per line, NAME a Dataset. Texts: .txt, or FILE:COLUMN of .jsonl, .csv and .parquet."
+        " Repeatable.",
+    },
 )
 
 output = combine(
@@ -169,7 +79,7 @@ output = combine(
         metavar="FOLDER",
         help="Folder for the results. Also an address, such as s3://bucket/run1.",
     ),
-    flag("force", section="Output", help="Replace the results in the folder."),
+    options_of(ExtractOptions, "force"),
 )
 
 
@@ -177,17 +87,11 @@ output = combine(
     "extract",
     options.model,
     options.layers,
-    options.what("output", "output", "input"),
+    options_of(ExtractOptions, "what"),
     inputs,
     input_options.images,
     input_options.tokenizer,
-    option(
-        "--max-tokens",
-        section="Input",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Cut longer texts to N tokens.",
-    ),
+    options_of(ExtractOptions, "max_tokens"),
     options.weights,
     options.seed,
     options.dtype,

@@ -10,10 +10,12 @@ from click.core import ParameterSource
 from hookscope.cli import completion_values, options, picture_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading, running
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, quote_word
+from hookscope.specs.plot_options import PlotOptions
 
 EXAMPLES = (
     Example(
@@ -47,8 +49,7 @@ EXAMPLES = (
         shell_complete=completion_values.layers,
         help="Layer, or one of its parameters.",
     ),
-    picture_options.channels("Channels"),
-    picture_options.appearance,
+    options_of(PlotOptions, "channels", "by", "count", "scale", "dark"),
     options.weights,
     options.seed,
     picture_options.output,

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, options
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import ParsedValue
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.value_readers import read_shape
+from hookscope.specs.command_options import GradcheckOptions
 
 DIFFERS = 1
 
@@ -29,50 +29,15 @@ EXAMPLES = (
     Example("hookscope gradcheck sample_models/digits_scripted.pt", "A whole model from a file."),
 )
 
-shapes = option(
-    "--shape",
-    section="Input",
-    multiple=True,
-    type=ParsedValue("shape", read_shape),
-    help="Shape of an input, such as 2x3. Repeat for several inputs.",
-)
-
-precision = combine(
-    option(
-        "--eps",
-        section="Precision",
-        default=1e-6,
-        type=float,
-        metavar="X",
-        help="Step of the numerical derivative.",
-    ),
-    option(
-        "--atol",
-        section="Precision",
-        default=1e-5,
-        type=float,
-        metavar="X",
-        help="Derivatives match if the difference is <= atol + rtol * |numerical|.",
-    ),
-    option(
-        "--rtol",
-        section="Precision",
-        default=1e-3,
-        type=float,
-        metavar="X",
-        help="Relative tolerance.",
-    ),
-)
-
 
 @command(
     "gradcheck",
     options.model,
     input_options.input,
-    shapes,
+    options_of(GradcheckOptions, "shape"),
     options.weights,
     options.seed,
-    precision,
+    options_of(GradcheckOptions, "eps", "atol", "rtol"),
     table_options,
     global_options,
     click.pass_context,

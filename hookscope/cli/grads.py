@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, intervention_options, loss_options, options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, command
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import PENALTIES
+from hookscope.specs.command_options import GradsOptions
+from hookscope.specs.request import LossRequest
 
 EXAMPLES = (
     Example(
@@ -48,28 +49,19 @@ EXAMPLES = (
 )
 
 
-penalty = option(
-    "--penalty",
-    section="Loss",
-    type=Choice(PENALTIES),
-    help="Differentiate the gradient penalty instead of the loss.",
-)
-
-
 @command(
     "grads",
     options.model,
     loss_options.loss,
-    penalty,
+    options_of(LossRequest, "penalty"),
     options.layers,
-    options.what("output,param", "output", "input", "param"),
-    options.ops,
+    options_of(GradsOptions, "what", "ops"),
     input_options.inputs,
     input_options.texts,
     intervention_options.for_command("grads"),
     options.run,
     options.device_map,
-    options.checks,
+    options_of(GradsOptions, "verify", "strict", "max_bytes"),
     options.output,
     table_options,
     global_options,

@@ -6,7 +6,7 @@ passes its values on unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from hookscope.cli import completion_values
 from hookscope.cli.commands import Option, combine, flag, option
-from hookscope.cli.declared import options_of, refuse_from_file
-from hookscope.cli.param_types import CommaList, FileName, ParsedValue
+from hookscope.cli.declared import options_of
+from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
 from hookscope.specs.choices import (
     DEFAULT_MODEL,
@@ -23,7 +23,7 @@ from hookscope.specs.choices import (
 from hookscope.specs.request import LayerSelection, ModelRequest
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import settings_of
-from hookscope.specs.value_readers import read_byte_count
+from hookscope.specs.weight_options import WeightTrust
 
 _MODEL_ARGUMENT = f"{__name__}.model_spec"
 
@@ -62,12 +62,7 @@ def argument_after_model(ctx: click.Context, param: click.Parameter, value: str 
     return value or ""
 
 
-trust_weights = flag(
-    "trust",
-    section="Weights",
-    callback=refuse_from_file,
-    help="Build a pickled model, which runs its code.",
-)
+trust_weights = options_of(WeightTrust)
 
 _typed_model = click.argument(
     "model_spec",
@@ -99,7 +94,6 @@ def _model_option(default: str | None) -> Callable[[Any], Any]:
 _loading = options_of(
     ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
 )
-trust = options_of(ModelRequest, "trust")
 
 model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
 # Of commands for language models; the default model is one of images.
@@ -127,16 +121,9 @@ def layers_by_default(default: str) -> Callable[[Any], Any]:
 
 layers = layers_by_default("all")
 
-shapes = flag(
-    "shapes",
-    section="Layers",
-    help="Show output shapes, call counts and FLOPs.",
-)
-
 
 # Run
 
-partial = options_of(ModelRequest, "partial")
 weights = options_of(ModelRequest, "weights", "rename", "partial")
 seed = options_of(RunOptions, "seed")
 train = options_of(RunOptions, "train")
@@ -144,58 +131,6 @@ dtype = options_of(RunOptions, "dtype")
 device = options_of(RunOptions, "device")
 run = combine(weights, seed, dtype, device, train)
 device_map = options_of(RunOptions, "device_map", "max_memory")
-
-limits = combine(
-    flag("strict", section="Checks", help="Fail (exit 1) if a selected layer never runs."),
-    option(
-        "--max-bytes",
-        section="Checks",
-        type=ParsedValue("bytes", read_byte_count),
-        help="Fail if more would be recorded than this, such as 2GB.",
-    ),
-)
-
-stop = flag(
-    "stop",
-    section="Run",
-    default=None,
-    help="End the run after the last selected layer (default: automatic).",
-)
-
-checks = combine(
-    flag(
-        "verify",
-        section="Checks",
-        help="Re-run without recording and require a bit-identical output.",
-    ),
-    limits,
-)
-
-
-def what(
-    default: str, *choices: str, aliases: Mapping[str, str] | None = None
-) -> Callable[[Any], Any]:
-    """Return the option that selects the tensors to record."""
-    return option(
-        "--what",
-        section="Layers",
-        default=default,
-        type=CommaList(*choices, aliases=aliases),
-        help="Tensors to record of each layer. Separate several with commas.",
-    )
-
-
-ops = flag(
-    "ops",
-    section="Layers",
-    help="Also record results of functions called between modules (add, flatten, ...).",
-)
-
-attention = flag(
-    "attention",
-    section="Layers",
-    help="Also record attention weights.",
-)
 
 
 # Output

@@ -10,10 +10,11 @@ import click
 from hookscope.cli import completion_values
 from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.console import Console
-from hookscope.cli.param_types import Choice, FileName, ParsedValue
+from hookscope.cli.declared import options_of
+from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DPI, MAX_DPI, MIN_DPI
-from hookscope.specs.value_readers import read_indices
+from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI
+from hookscope.specs.plot_options import PlotOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,68 +40,24 @@ tensors = combine(
 
 def channels(section: str) -> Callable[[Any], Any]:
     """Return the options that select channels."""
-    return combine(
-        option(
-            "--channels",
-            section=section,
-            type=ParsedValue("list", read_indices),
-            help="Channels to draw, such as 0,3,8-11.",
-        ),
-        option(
-            "--by",
-            section=section,
-            default=CHANNEL_ORDERS[0],
-            type=Choice(CHANNEL_ORDERS),
-            help="First, strongest or random channels. Strength is the mean absolute value.",
-        ),
-        option(
-            "--count",
-            section=section,
-            default=16,
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Maximum number of channels.",
-        ),
-    )
+    return _in_section(section, "channels", "by", "count")
 
 
 def channel_details(section: str) -> Callable[[Any], Any]:
     """Return further options for the channels of a recorded tensor."""
-    return combine(
-        option(
-            "--seed",
-            section=section,
-            shared_env="HOOKSCOPE_SEED",
-            default=0,
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Seed for --by random.",
-        ),
-        option(
-            "--channel-dim",
-            "dim",
-            section=section,
-            type=int,
-            metavar="N",
-            help="Channel dimension, if detected wrongly (-1: last).",
-        ),
-    )
+    return _in_section(section, "seed", "dim")
 
 
 def scale(section: str) -> Callable[[Any], Any]:
     """Return the option of the colour scale."""
-    return option(
-        "--scale",
-        section=section,
-        default=COLOR_SCALES[0],
-        type=Choice(COLOR_SCALES),
-        help="One colour scale for the grid, or for each panel.",
-    )
+    return _in_section(section, "scale")
 
 
-appearance = combine(
-    scale("Appearance"), flag("dark", section="Appearance", help="Use a dark background.")
-)
+def _in_section(section: str, *names: str) -> Callable[[Any], Any]:
+    return options_of(PlotOptions, *names, **{name: {"section": section} for name in names})
+
+
+appearance = options_of(PlotOptions, "scale", "dark")
 
 resolution = option(
     "--dpi",

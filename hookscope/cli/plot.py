@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from hookscope.cli import options, picture_options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice
-from hookscope.specs.choices import PLOT_KINDS
+from hookscope.specs.plot_options import PlotOptions
 
 EXAMPLES = (
     Example(
@@ -42,16 +42,7 @@ EXAMPLES = (
 @command(
     "plot",
     picture_options.tensors,
-    option(
-        "--kind",
-        section="Picture",
-        type=Choice(PLOT_KINDS),
-        metavar="KIND",
-        help=f"Kind of plot: {', '.join(PLOT_KINDS)}. flow shows statistics layer by layer, heat"
-        " channels by position. Default: what fits the KEYs.",
-    ),
-    picture_options.channels("Channels"),
-    picture_options.channel_details("Channels"),
+    options_of(PlotOptions, "kind", "channels", "by", "count", "seed", "dim"),
     picture_options.appearance,
     options.trust_weights,
     picture_options.output,

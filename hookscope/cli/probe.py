@@ -9,18 +9,16 @@ import click
 from hookscope.cli.analysis_output import (
     features_output,
     folder_argument,
-    layers,
     resolve_features_file,
     show_analysis,
 )
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, ParsedValue
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import table_options
-from hookscope.specs.probe_options import PROBES
-from hookscope.specs.value_readers import read_byte_count
+from hookscope.specs.probe_options import ProbeOptions
 
 EXAMPLES = (
     Example(
@@ -37,70 +35,12 @@ EXAMPLES = (
         "The same for fewer splits, as a curve over the layers.",
     ),
 )
-SECTION = "Probe"
-
-how = combine(
-    option(
-        "--labels",
-        section=SECTION,
-        default="label",
-        metavar="COLUMN|FILE",
-        help="Stored column, or CSV file with a label a row.",
-    ),
-    option(
-        "--by",
-        section=SECTION,
-        type=Choice(PROBES),
-        help="Kind of probe. Default: ridge for numbers that are not whole.",
-    ),
-    option(
-        "--splits",
-        section=SECTION,
-        default=5,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of random splits.",
-    ),
-    option(
-        "--test",
-        section=SECTION,
-        default=0.25,
-        type=float,
-        metavar="SHARE",
-        help="Share of rows to hold out.",
-    ),
-    option(
-        "--l2",
-        section=SECTION,
-        default=1.0,
-        type=float,
-        metavar="X",
-        help="Strength of the L2 penalty.",
-    ),
-    option(
-        "--seed",
-        section=SECTION,
-        shared_env="HOOKSCOPE_SEED",
-        default=0,
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Seed of the first split.",
-    ),
-    option(
-        "--memory",
-        section=SECTION,
-        default="2GB",
-        type=ParsedValue("bytes", read_byte_count),
-        help="Memory for the rows of a layer.",
-    ),
-)
 
 
 @command(
     "probe",
     folder_argument(),
-    how,
-    layers,
+    options_of(ProbeOptions, "labels", "by", "splits", "test", "l2", "seed", "memory", "layers"),
     features_output(".json, .csv, or a picture (.png, .jpg, .svg, .pdf)"),
     table_options,
     global_options,
@@ -119,7 +59,6 @@ def probe(
     """
     console: Console = ctx.obj
     from hookscope.files.output_path import ANALYSES
-    from hookscope.specs.probe_options import ProbeOptions
 
     ProbeOptions(**values)  # for its checks, before a file is read
     file = resolve_features_file(output, force, ANALYSES, (features,))

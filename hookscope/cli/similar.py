@@ -9,18 +9,16 @@ import click
 from hookscope.cli.analysis_output import (
     features_output,
     folder_argument,
-    layers,
     resolve_features_file,
     show_analysis,
 )
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, ParsedValue
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import table_options
-from hookscope.specs.similarity_options import CKA, CORRELATIONS, DISTANCES, MEASURES, PEARSON
-from hookscope.specs.value_readers import read_byte_count
+from hookscope.specs.similarity_options import SimilarityOptions
 
 EXAMPLES = (
     Example(
@@ -34,61 +32,22 @@ EXAMPLES = (
     ),
     Example("hookscope similar sample_models/features/ -o similar.png", "The matrix as a picture."),
 )
-SECTION = "Similarity"
-
-how = combine(
-    option(
-        "--by",
-        section=SECTION,
-        default=CKA,
-        type=Choice(tuple(MEASURES)),
-        help="Measure of similarity.",
-    ),
-    option(
-        "--distance",
-        section=SECTION,
-        type=Choice(DISTANCES),
-        help="Distance between rows. Default: correlation for rsa, cosine for knn.",
-    ),
-    option(
-        "--correlation",
-        section=SECTION,
-        default=PEARSON,
-        type=Choice(CORRELATIONS),
-        help="How rsa compares distances.",
-    ),
-    option(
-        "--neighbors",
-        section=SECTION,
-        default=10,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of neighbours of knn.",
-    ),
-    option(
-        "--every",
-        section=SECTION,
-        default=1,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Use every N-th row.",
-    ),
-    option(
-        "--memory",
-        section=SECTION,
-        default="2GB",
-        type=ParsedValue("bytes", read_byte_count),
-        help="Memory for products of features and pairs of rows.",
-    ),
-)
 
 
 @command(
     "similar",
     folder_argument("a"),
     folder_argument("b", required=False),
-    how,
-    layers,
+    options_of(
+        SimilarityOptions,
+        "by",
+        "distance",
+        "correlation",
+        "neighbors",
+        "every",
+        "memory",
+        "layers",
+    ),
     features_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
     table_options,
     global_options,
@@ -114,7 +73,6 @@ def similar(
     """
     console: Console = ctx.obj
     from hookscope.files.output_path import ANALYSES, PAGE
-    from hookscope.specs.similarity_options import SimilarityOptions
 
     SimilarityOptions(**values)  # for its checks, before a file is read
     file = resolve_features_file(output, force, (*ANALYSES, PAGE), (a, b))

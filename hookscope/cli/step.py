@@ -7,14 +7,12 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, intervention_options, loss_options, options
-from hookscope.cli.commands import Example, combine, command, option
-from hookscope.cli.declared import collected
+from hookscope.cli.commands import Example, command
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import OPTIMIZERS
-from hookscope.specs.value_readers import read_arguments
+from hookscope.specs.command_options import StepOptions
 
 EXAMPLES = (
     Example(
@@ -32,45 +30,18 @@ EXAMPLES = (
     ),
 )
 
-optimizer = combine(
-    option(
-        "--optimizer",
-        section="Optimizer",
-        default="sgd",
-        type=Choice(OPTIMIZERS),
-        metavar="NAME",
-        help=f"Optimizer, such as sgd or adam. One of {', '.join(OPTIMIZERS)}.",
-    ),
-    option(
-        "--lr",
-        section="Optimizer",
-        type=float,
-        metavar="X",
-        help="Learning rate. Default: that of the optimizer.",
-    ),
-    option(
-        "--opt-arg",
-        "opt_args",
-        section="Optimizer",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=collected(read_arguments),
-        help="Optimizer argument, such as momentum=0.9. Repeatable.",
-    ),
-)
-
 
 @command(
     "step",
     options.model,
-    optimizer,
+    options_of(StepOptions, "optimizer", "lr", "opt_args"),
     loss_options.loss,
     options.layers,
     input_options.inputs,
     input_options.texts,
     intervention_options.for_command("step"),
     options.run,
-    options.limits,
+    options_of(StepOptions, "strict", "max_bytes"),
     options.output,
     table_options,
     global_options,

@@ -8,14 +8,14 @@ import click
 
 from hookscope.cli import input_options, loss_options, options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import SWEEP_METRICS
+from hookscope.specs.command_options import SweepOptions
 
 EXAMPLES = (
     Example(
@@ -63,52 +63,11 @@ MEANINGS = {
     ],
 }
 
-how = combine(
-    option(
-        "--edit",
-        section="Sweep",
-        default="zero",
-        metavar="OPERATION",
-        help="Edit without a layer, such as zero or patch:FILE.",
-    ),
-    option(
-        "--positions",
-        section="Sweep",
-        metavar="LIST",
-        help='Edit one position at a time: all, or 0,2-3," Paris".',
-    ),
-    option(
-        "--heads",
-        section="Sweep",
-        metavar="N",
-        help="Edit one attention head at a time; N heads, or auto.",
-    ),
-    option(
-        "--experts",
-        section="Sweep",
-        is_flag=True,
-        default=False,
-        help="Edit one expert at a time (zero or scale:A).",
-    ),
-    option(
-        "--against",
-        section="Sweep",
-        metavar="CLASS",
-        help="Second class or token of the logit difference.",
-    ),
-    option(
-        "--metric",
-        section="Sweep",
-        type=Choice(SWEEP_METRICS),
-        help="Metric of the map. Default: difference, score or output.",
-    ),
-)
-
 
 @command(
     "sweep",
     options.model,
-    how,
+    options_of(SweepOptions),
     loss_options.loss,
     options.layers_by_default("leaves; with --positions the blocks of the model"),
     input_options.inputs,

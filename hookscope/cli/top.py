@@ -6,21 +6,19 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values
 from hookscope.cli.analysis_output import (
     features_output,
     folder_argument,
     resolve_features_file,
     show_analysis,
 )
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import Choice, FileName, ParsedValue
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import table_options
-from hookscope.specs.top_options import MAX, POSITION_REDUCTIONS
-from hookscope.specs.value_readers import read_indices
+from hookscope.specs.top_options import TopOptions
 
 EXAMPLES = (
     Example(
@@ -32,59 +30,12 @@ EXAMPLES = (
         "Channels of a map, as a sheet of pictures.",
     ),
 )
-SECTION = "Units"
-
-which = combine(
-    option(
-        "--layer",
-        "-l",
-        section=SECTION,
-        metavar="KEY",
-        shell_complete=completion_values.layers,
-        help="Layer or key. Default: the only one.",
-    ),
-    option(
-        "--units",
-        section=SECTION,
-        type=ParsedValue("list", read_indices),
-        help="Units or channels, such as 0-15. Default: the first 16.",
-    ),
-    option(
-        "--direction",
-        section=SECTION,
-        type=FileName("file"),
-        help="File .npy of one or more directions instead of units.",
-    ),
-    option(
-        "--by",
-        section=SECTION,
-        default=MAX,
-        type=Choice(POSITION_REDUCTIONS),
-        help="How positions become one number.",
-    ),
-    option(
-        "--count",
-        section=SECTION,
-        default=8,
-        type=click.IntRange(1, 1000),
-        metavar="N",
-        help="Inputs at each end.",
-    ),
-    option(
-        "--channel-dim",
-        "dim",
-        section=SECTION,
-        type=int,
-        metavar="N",
-        help="Channel dimension of a row, if detected wrongly (-1: last).",
-    ),
-)
 
 
 @command(
     "top",
     folder_argument(),
-    which,
+    options_of(TopOptions),
     features_output(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)"),
     table_options,
     global_options,
@@ -104,7 +55,6 @@ def top(
     """
     console: Console = ctx.obj
     from hookscope.files.output_path import ANALYSES
-    from hookscope.specs.top_options import TopOptions
 
     TopOptions(**values)  # for its checks, before a file is read
     file = resolve_features_file(output, force, ANALYSES, (features,))

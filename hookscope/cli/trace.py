@@ -7,13 +7,15 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, loss_options, options
-from hookscope.cli.commands import Example, command, flag, option
+from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
+from hookscope.specs.request import LossRequest
 
 EXAMPLES = (
     Example(
@@ -34,7 +36,7 @@ EXAMPLES = (
 @command(
     "trace",
     options.model,
-    flag("forward-only", section="Loss", help="Skip the backward pass."),
+    options_of(LossRequest, "forward_only"),
     loss_options.loss,
     options.layers,
     input_options.inputs,

@@ -14,11 +14,17 @@ from click.core import ParameterSource
 from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import reading, recorded_notes, running, show_logs
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
-from hookscope.specs.weight_options import WEIGHT_OPTIONS, check_hash_options, check_model_options
+from hookscope.specs.weight_options import (
+    WEIGHT_OPTIONS,
+    TreeOptions,
+    check_hash_options,
+    check_model_options,
+)
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
@@ -49,15 +55,11 @@ EXAMPLES = (
     "tree",
     options.model,
     options.layers,
-    options.shapes,
+    options_of(TreeOptions, "shapes"),
     input_options.shape,
     flag("mermaid", section="Output", help="Print the modules as a graph for Mermaid."),
     flag("dot", section="Output", help="Print the modules as a graph for Graphviz (DOT)."),
-    flag(
-        "hash",
-        section="Output",
-        help="Print two hashes instead: of names and shapes, and of all weights.",
-    ),
+    options_of(TreeOptions, "hash"),
     flag(
         "cache",
         section="Output",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.cam_methods import STEPS as STEPS
+from hookscope.specs.settings import setting
 
 INTEGRATED, GRADIENT, OCCLUSION, ROLLOUT = "integrated", "gradxinput", "occlusion", "rollout"
 ZERO, MEAN = "zero", "mean"
@@ -60,12 +61,56 @@ _BASELINE_METHODS = (INTEGRATED, OCCLUSION)
 class AttributeOptions:
     """What ``attribute`` explains, and how."""
 
-    by: str = INTEGRATED
-    target: str | int = "argmax"
-    against: str | int | None = None
-    position: int | None = None
-    steps: int | None = None
-    baseline: str | int | None = None
+    section = "Attribution"
+
+    by: str = setting(
+        INTEGRATED,
+        f"Method: {', '.join(METHODS)}.",
+        choices=tuple(METHODS),
+        aliases=METHOD_ALIASES,
+        metavar="METHOD",
+        python="``integrated`` (integrated gradients), ``gradxinput`` (gradient times input),"
+        " ``occlusion`` (one run for each token) or ``rollout`` (attention rollout, which does not"
+        " depend on the target). ``hookscope.specs.attribution_options.METHODS`` has the formulas"
+        " and the papers.",
+    )
+    target: str | int = setting(
+        "argmax",
+        "Next token, or class, that is explained: text, id or argmax.",
+        metavar="TOKEN",
+        python="the token or class whose logit is the score: its text, its id, or ``argmax`` for"
+        " the one that the model predicts.",
+    )
+    against: str | int | None = setting(
+        None,
+        "Token or class whose logit is subtracted.",
+        metavar="TOKEN",
+        python="a token or class whose logit is subtracted from the score.",
+    )
+    position: int | None = setting(
+        None,
+        "Position after which the token is predicted. Default: the last.",
+        metavar="N",
+        python="the position after which the token is predicted, without padding; negative from"
+        " the end. None for the last one.",
+    )
+    steps: int | None = setting(
+        None,
+        "Steps of integrated gradients.",
+        minimum=1,
+        metavar="N",
+        shown_default=str(STEPS),
+        python="for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.",
+    )
+    baseline: str | int | None = setting(
+        None,
+        "Token in place of the others: text, id, zero or mean. Default: zero; mean if"
+        " attributions from zero do not add up.",
+        metavar="TOKEN",
+        python="for ``integrated`` and ``occlusion``: ``zero``, an embedding of zeros; ``mean``,"
+        " the mean of all embeddings; or a token, by its text or id. None for ``zero``, and for"
+        " ``mean`` where integrated gradients from ``zero`` do not add up.",
+    )
 
     def __post_init__(self) -> None:
         if self.by not in METHODS:

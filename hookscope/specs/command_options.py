@@ -13,7 +13,15 @@ from typing import Any, ClassVar
 
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_options
+from hookscope.specs.cam_methods import (
+    BASELINES,
+    DEFAULT_METHOD,
+    METHOD_ALIASES,
+    METHODS,
+    STEPS,
+    UPSAMPLINGS,
+    check_cam_options,
+)
 from hookscope.specs.choices import (
     ABLATION_EDITS,
     ABLATION_METRICS,
@@ -29,12 +37,15 @@ from hookscope.specs.health_checks import (
     select_checks,
 )
 from hookscope.specs.losses import check_target
+from hookscope.specs.patterns import stored_layers
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
-from hookscope.specs.settings import setting
+from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
+from hookscope.specs.value_readers import read_arguments, read_byte_count, read_shape
 from hookscope.specs.weight_checks import WEIGHT_CHECKS
 
+_EVERY_CHECK = tuple(dict.fromkeys((*CHECKS, *RUN_CHECKS, *WEIGHT_CHECKS)))
 _CHECKS_OF = {"models": CHECKS, "training runs": RUN_CHECKS, "files of weights": WEIGHT_CHECKS}
 
 
@@ -45,17 +56,77 @@ def hold_iterable(options: object, name: str) -> None:
         object.__setattr__(options, name, tuple(value))
 
 
+# What records the tensors of these names, for a suggestion.
+_RECORDED_BY = {
+    **dict.fromkeys(("attention", "attn"), "--attention"),
+    **dict.fromkeys(("ops", "operations"), "--ops"),
+    **dict.fromkeys(("grad", "gradient", "gradients", "output.grad"), "'hookscope grads'"),
+    **dict.fromkeys(("weight", "weights", "param", "parameters"), "'hookscope show FILE'"),
+}
+
+
 @dataclass(frozen=True)
 class CaptureOptions:
     """What ``capture`` records and checks."""
 
-    what: str | Iterable[str] = ("output",)
-    ops: bool = False
-    attention: bool = False
-    verify: bool = False
-    strict: bool = False
-    max_bytes: int | None = None
-    stop: bool | None = False
+    section = "Layers"
+
+    what: str | Iterable[str] = setting(
+        ("output",),
+        "Tensors to record of each layer. Separate several with commas.",
+        choices=tuple(VALUE_KINDS),
+        aliases=_RECORDED_BY,
+        commas=True,
+        shell_default="output",
+        python="``output``, ``input`` or both.",
+    )
+    ops: bool = setting(
+        False,
+        "Also record results of functions called between modules (add, flatten, ...).",
+        python="also record the results of functions that the selected layers call between"
+        " modules, as ``<module>[:call]/add`` (see docs/ops.md).",
+    )
+    attention: bool = setting(
+        False,
+        "Also record attention weights.",
+        python="also record attention weights, as ``<module>[:call]/attention`` of shape"
+        " (..., L, S), L queries by S keys. Weights hidden by a fused kernel are recomputed from"
+        ' its inputs and recorded only if they reproduce its output; ``metadata["attention"]``'
+        " has the error. With this or ``ops`` the model runs once more without hooks, and the"
+        " output must be bit-identical.",
+    )
+    verify: bool = setting(
+        False,
+        "Re-run without recording and require a bit-identical output.",
+        section="Checks",
+        python="run again with the edits but no recording hooks, and require a bit-identical"
+        " output.",
+    )
+    strict: bool = setting(
+        False,
+        "Fail (exit 1) if a selected layer never runs.",
+        section="Checks",
+        python="require that every matched layer ran.",
+    )
+    max_bytes: int | None = setting(
+        None,
+        "Fail if more would be recorded than this, such as 2GB.",
+        section="Checks",
+        kind="bytes",
+        parse=read_byte_count,
+        python="maximum number of bytes to record.",
+    )
+    stop: bool | None = setting(
+        False,
+        "End the run after the last selected layer (default: automatic).",
+        section="Run",
+        shell_default=None,
+        python="end the run after the last call of the selected layers, so that the capture has no"
+        " output of the model; ``coverage.not_run`` names what would follow. If that call is not"
+        " known before the run, it ends after the first call of each. None: only if the call is"
+        " known and nothing of the capture but its output needs the rest, as on the command line"
+        " (see docs/large-models.md).",
+    )
 
     def __post_init__(self) -> None:
         hold_iterable(self, "what")
@@ -71,11 +142,27 @@ class CaptureOptions:
 class GradsOptions:
     """What ``grads`` records and checks; see ``CaptureOptions``."""
 
-    what: str | Iterable[str] = ("output", "param")
-    ops: bool = False
-    verify: bool = False
-    strict: bool = False
-    max_bytes: int | None = None
+    section = "Layers"
+
+    what: str | Iterable[str] = same_setting(
+        CaptureOptions,
+        "what",
+        ("output", "param"),
+        choices=tuple(GRADIENT_KINDS),
+        aliases=None,
+        shell_default="output,param",
+        python="any of ``output`` (gradient at each module's output), ``input`` (the part that"
+        " flows back through that module to its input) and ``param``.",
+    )
+    ops: bool = same_setting(
+        CaptureOptions,
+        "ops",
+        python="also record the gradients at the results of functions that the selected layers"
+        " call between modules, as ``<module>[:call]/add.grad``.",
+    )
+    verify: bool = same_setting(CaptureOptions, "verify")
+    strict: bool = same_setting(CaptureOptions, "strict")
+    max_bytes: int | None = same_setting(CaptureOptions, "max_bytes")
 
     def __post_init__(self) -> None:
         hold_iterable(self, "what")
@@ -91,11 +178,32 @@ class GradsOptions:
 class StepOptions:
     """The optimizer of ``step``."""
 
-    optimizer: str = "sgd"
-    lr: float | None = None
-    opt_args: Mapping[str, Any] | None = None
-    strict: bool = False
-    max_bytes: int | None = None
+    section = "Optimizer"
+
+    optimizer: str = setting(
+        "sgd",
+        f"Optimizer, such as sgd or adam. One of {', '.join(OPTIMIZERS)}.",
+        choices=tuple(OPTIMIZERS),
+        metavar="NAME",
+        python="``sgd``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``adadelta``, ``adamax``,"
+        " ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.",
+    )
+    lr: float | None = setting(
+        None,
+        "Learning rate. Default: that of the optimizer.",
+        metavar="X",
+        python="the learning rate; None for the optimizer's default.",
+    )
+    opt_args: Mapping[str, Any] | None = setting(
+        None,
+        "Optimizer argument, such as momentum=0.9. Repeatable.",
+        flags=("--opt-arg",),
+        metavar="KEY=VALUE",
+        collect=read_arguments,
+        python="further arguments of its class in ``torch.optim``, such as ``momentum``.",
+    )
+    strict: bool = same_setting(CaptureOptions, "strict")
+    max_bytes: int | None = same_setting(CaptureOptions, "max_bytes")
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -116,10 +224,36 @@ class StepOptions:
 class GradcheckOptions:
     """The tolerances of ``gradcheck``: |a - b| <= atol + rtol |b|."""
 
-    shape: Sequence[Sequence[int]] | Sequence[int] = ()
-    eps: float = 1e-6
-    atol: float = 1e-5
-    rtol: float = 1e-3
+    section = "Precision"
+
+    shape: Sequence[Sequence[int]] | Sequence[int] = setting(
+        (),
+        "Shape of an input, such as 2x3. Repeat for several inputs.",
+        section="Input",
+        many=True,
+        kind="shape",
+        parse=read_shape,
+        python="shape of the input, or a list with a shape for each; filled with seeded noise.",
+    )
+    eps: float = setting(
+        1e-6,
+        "Step of the numerical derivative.",
+        metavar="X",
+        python="half the width of the central difference.",
+    )
+    atol: float = setting(
+        1e-5,
+        "Derivatives match if the difference is <= atol + rtol * |numerical|.",
+        metavar="X",
+        python="derivatives match if they differ by at most ``atol + rtol * |numerical|``. This"
+        " rule and the defaults are those of ``torch.autograd.gradcheck``.",
+    )
+    rtol: float = setting(
+        1e-3,
+        "Relative tolerance.",
+        metavar="X",
+        python="the relative part of the tolerance.",
+    )
 
     def __post_init__(self) -> None:
         numbers = (self.eps, self.atol, self.rtol)
@@ -135,8 +269,24 @@ class GradcheckOptions:
 class ChosenChecks:
     """Which checks ``check`` makes."""
 
-    only: str | Iterable[str] | None = None
-    skip: str | Iterable[str] | None = None
+    section = "Checks"
+
+    only: str | Iterable[str] | None = setting(
+        None,
+        "Run these checks only; separate names with commas.",
+        metavar="LIST",
+        choices=_EVERY_CHECK,
+        commas=True,
+        python="names of the checks to run, as a list or separated by commas; None for all.",
+    )
+    skip: str | Iterable[str] | None = setting(
+        None,
+        "Skip these checks.",
+        metavar="LIST",
+        choices=_EVERY_CHECK,
+        commas=True,
+        python="names of checks to skip.",
+    )
 
     known: ClassVar[Mapping[str, Check]]
 
@@ -151,6 +301,14 @@ class ChosenChecks:
         return select_checks(self.only, self.skip, self.known, _CHECKS_OF)
 
 
+_THRESHOLDS = "Thresholds"  # the section of the help
+
+
+def _threshold(name: str, help: str, python: str) -> Any:
+    default = getattr(DEFAULT_THRESHOLDS, name)
+    return setting(default, help, section=_THRESHOLDS, metavar="X", python=python)
+
+
 @dataclass(frozen=True)
 class CheckOptions(ChosenChecks):
     """Which checks ``check`` makes of a model, and the thresholds of its findings.
@@ -161,13 +319,49 @@ class CheckOptions(ChosenChecks):
 
     known = CHECKS
 
-    dead: float = DEFAULT_THRESHOLDS.dead
-    saturated: float = DEFAULT_THRESHOLDS.saturated
-    margin: float = DEFAULT_THRESHOLDS.margin
-    vanishing: float = DEFAULT_THRESHOLDS.vanishing
-    exploding: float = DEFAULT_THRESHOLDS.exploding
-    floor: float | None = None
-    ceiling: float = DEFAULT_THRESHOLDS.ceiling
+    dead: float = _threshold(
+        "dead",
+        "Share of zero units at which a ReLU-like layer is dead.",
+        "share of dead units (always zero) from which a ReLU-like layer is reported. The default,"
+        " half, is that of the rule ``DeadRelu`` of Amazon SageMaker Debugger, see"
+        " ``hookscope.specs.health_checks.Thresholds``. ``units`` of a finding has their indices.",
+    )
+    saturated: float = _threshold(
+        "saturated",
+        "Share of entries at a bound at which an activation is saturated.",
+        "share of entries at a bound from which an activation is reported.",
+    )
+    margin: float = _threshold(
+        "margin",
+        "Distance from a bound, relative to the range, that counts as at the bound.",
+        "distance from a bound that counts as at it, as a share of the width between bounds.",
+    )
+    vanishing: float = _threshold(
+        "vanishing",
+        "Gradient norm, relative to that nearest to the loss, below which it has vanished"
+        " (parameters: 1/100 of it).",
+        "a gradient vanishes if its norm is below this share of the norm nearest to the loss; for"
+        " parameters, 1/100 of this.",
+    )
+    exploding: float = _threshold(
+        "exploding",
+        "The same, above which it has exploded (parameters: 100 times it).",
+        "a gradient explodes if its norm is above this multiple of the norm nearest to the loss;"
+        " for parameters, 100 times this.",
+    )
+    floor: float | None = setting(
+        None,
+        "Gradient norm below which it has always vanished. Default:"
+        f" {DEFAULT_THRESHOLDS.floor:g}, of a training run {DEFAULT_RUN_THRESHOLDS.floor:g}.",
+        section=_THRESHOLDS,
+        metavar="X",
+        python="norm below which a gradient vanishes in any case. None: 1e-8; in a run 1e-7.",
+    )
+    ceiling: float = _threshold(
+        "ceiling",
+        "Gradient entry above which it has always exploded.",
+        "entry above which a gradient explodes in any case.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -219,9 +413,24 @@ class WeightCheckOptions(ChosenChecks):
 class AblateOptions:
     """How ``ablate`` ablates layers."""
 
-    by: str = "zero"
-    channels: bool = False
-    rank: str | None = None
+    section = "Ablation"
+
+    by: str = setting(
+        "zero",
+        "How a layer's output is changed.",
+        choices=ABLATION_EDITS,
+        python="``zero``; ``mean``, each channel's mean over the batch and all positions; or"
+        " ``noise``, standard normal noise times the output's standard deviation, added to it.",
+    )
+    channels: bool = setting(False, "Ablate every channel of every layer separately.")
+    rank: str | None = setting(
+        None,
+        "Metric to sort by. Default: score if there are class scores, else output.",
+        choices=ABLATION_METRICS,
+        python="what to sort by, the largest change first: ``score``, the target's mean logit over"
+        " the batch; ``loss``; or ``output``, the norm of the difference from the clean output over"
+        " the norm of the clean output. None: ``score`` if there is one, else ``output``.",
+    )
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, ABLATION_EDITS)
@@ -232,12 +441,53 @@ class AblateOptions:
 class SweepOptions:
     """What ``sweep`` changes and shows."""
 
-    edit: str = "zero"
-    positions: str | None = None
-    heads: int | str | None = None
-    experts: bool = False
-    against: str | int | None = None
-    metric: str | None = None
+    section = "Sweep"
+
+    edit: str = setting(
+        "zero",
+        "Edit without a layer, such as zero or patch:FILE.",
+        metavar="OPERATION",
+        python="an operation of ``--edit`` without a layer, such as ``zero``, ``noise:1std`` or"
+        " ``patch:FILE``, which takes the tensor of the same layer from a capture."
+        " ``dtype:bfloat16`` rounds the layer's output to that dtype and back. ``quantize:BITS``"
+        " rounds it to a grid, and ``quantize-weights:BITS`` the weights of the layer, each output"
+        " channel to a symmetric grid of its own; see ``hookscope.hooks.edits.edited_weights``.",
+    )
+    positions: str | None = setting(
+        None,
+        'Edit one position at a time: all, or 0,2-3," Paris".',
+        metavar="LIST",
+        python='``all`` or positions such as ``"0,2-3"``: edit one position at a time. Without'
+        " ``layers``, those that are edited are then the blocks of the model, which return the"
+        " residual stream, instead of the leaves.",
+    )
+    heads: int | str | None = setting(
+        None,
+        "Edit one attention head at a time; N heads, or auto.",
+        metavar="N",
+        python="number of attention heads, or ``auto`` for that of the model's configuration: edit"
+        " one head at a time, in the input of the output projections of attention.",
+    )
+    experts: bool = setting(
+        False,
+        "Edit one expert at a time (zero or scale:A).",
+        negative=False,
+        python="edit one expert at a time in layers whose experts share parameters, as in"
+        " transformers: ``zero`` or ``scale:A`` multiplies the expert's routing weights.",
+    )
+    against: str | int | None = setting(
+        None,
+        "Second class or token of the logit difference.",
+        metavar="CLASS",
+        python="a class or token. Measures the logit of the target minus that of it too.",
+    )
+    metric: str | None = setting(
+        None,
+        "Metric of the map. Default: difference, score or output.",
+        choices=SWEEP_METRICS,
+        python="the metric of the map: ``difference``, ``score``, ``loss``, ``kl`` or ``output``."
+        " None: the first of difference, score and output that is defined.",
+    )
 
     def __post_init__(self) -> None:
         edit = parse_sweep_edit(self.edit)
@@ -247,6 +497,20 @@ class SweepOptions:
             raise RequestError(
                 "The metric difference needs a second class.", "Add --against CLASS."
             )
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What ``export`` writes."""
+
+    section = "Layers"
+
+    layers: str | Iterable[str] = stored_layers(
+        "Layer, key or glob; for a FILE with an optional slice. Repeatable. Default: all.",
+        "layers, keys or globs of either; none means all. For a capture, each may be followed by a"
+        " slice, unless a safetensors file is written. For a training run, ``!`` before one"
+        " excludes.",
+    )
 
 
 @dataclass(frozen=True)
@@ -291,13 +555,70 @@ class LensOptions:
 class CamOptions:
     """How ``cam`` computes a map."""
 
-    by: str = DEFAULT_METHOD
-    layer: str | None = None
-    target: Any = "argmax"
-    upsample: str = UPSAMPLINGS[0]
-    steps: int | None = None
-    baseline: Any = None
-    patch: int | None = None
+    section = "Map"
+
+    by: str = setting(
+        DEFAULT_METHOD,
+        f"Method, such as {', '.join(list(METHODS)[:3])}. See 'hookscope help cam-methods'.",
+        choices=tuple(METHODS),
+        aliases=METHOD_ALIASES,
+        metavar="METHOD",
+        python="from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or"
+        " ``layercam``; from its values: ``eigencam`` (independent of the target) or ``scorecam``"
+        " (one run for each channel); from the attention weights of all layers: ``rollout`` (the"
+        " target decides only which tokens are read); from the gradient at the image: ``guided``,"
+        " ``saliency``, ``integrated`` or ``gradxinput``; from one run for each covered patch:"
+        " ``occlusion``. ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.",
+    )
+    layer: str | None = setting(
+        None,
+        "Layer of the map. Default: the last one with a spatial output.",
+        flags=("--layer", "-l"),
+        metavar="NAME",
+        many=True,
+        callback="one_layer",
+        complete="layers",
+        python="the name or a glob of one layer, for methods that use a layer. None: the last"
+        " layer that has a spatial output with a gradient of the score. Maps (N, C, H, W) and"
+        " (N, H, W, C) and tokens (N, L, C) are recognized by their shapes, and so is the number"
+        " of class or register tokens. Of several calls of the layer the last is used.",
+    )
+    target: Any = setting(
+        "argmax",
+        "Class index, label, argmax, or tensor file. Write 3,7 for a batch.",
+        file="target",
+        python="a class index, several for a batch, a label, ``argmax`` or a tensor of indices.",
+    )
+    upsample: str = setting(
+        UPSAMPLINGS[0],
+        "How the map is resized to the image.",
+        choices=UPSAMPLINGS,
+        python="``bilinear`` or ``nearest``, from the layer's grid to the image.",
+    )
+    steps: int | None = setting(
+        None,
+        "Steps of integrated gradients.",
+        minimum=1,
+        metavar="N",
+        shown_default=str(STEPS),
+        python="for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.",
+    )
+    baseline: Any = setting(
+        None,
+        "Baseline: model input 0, or a black or white image.",
+        choices=BASELINES,
+        shown_default=BASELINES[0],
+        python="for ``integrated`` and ``occlusion``: ``zero``, ``black`` or ``white`` (for image"
+        " files), or a tensor that broadcasts to the preprocessed images. None for ``zero``.",
+    )
+    patch: int | None = setting(
+        None,
+        "Side of the patches of occlusion in pixels. Default: an eighth of the image.",
+        minimum=1,
+        metavar="N",
+        python="for ``occlusion``: side of a patch in pixels; None for an eighth of the shorter"
+        " side.",
+    )
 
     def __post_init__(self) -> None:
         check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch)

@@ -20,7 +20,15 @@ from hookscope.files.output_path import holds_features, is_hookscope_file, is_ru
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
-from hookscope.specs.model_spec import EXPORTED, LIVE, ONNX, TORCHSCRIPT, is_weights_file
+from hookscope.specs.model_spec import (
+    EXPORTED,
+    LIVE,
+    ONNX,
+    TORCHSCRIPT,
+    is_weights_file,
+    parse_assignments,
+    parse_prefixes,
+)
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
     InputRequest,
@@ -30,7 +38,9 @@ from hookscope.specs.request import (
     chosen_options,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.tolerances import ExactDiffOptions, check_tolerances
+from hookscope.specs.value_readers import read_prefixes
 
 # Options of a model that may be given once for both or twice, for A and then B; with their defaults
 # in commands that take one model.
@@ -49,43 +59,137 @@ log = logging.getLogger("hookscope")
 SIDES = ("A", "B")
 
 
+_PAIR = "as for ``capture``, for both models, or a pair for A and B."
+
+
+def _read_prefixes_for_both(pairs: Sequence[str]) -> Any:
+    return parse_pairs_for_both(pairs, parse_prefixes)
+
+
+def _read_arguments_for_both(pairs: Sequence[str]) -> Any:
+    return parse_pairs_for_both(pairs, parse_assignments)
+
+
 @dataclass(frozen=True)
 class DiffRequest:
     """What is compared, and how."""
 
     a: Any
     b: Any
-    layers: str | Iterable[str] = ()
-    types: str | Iterable[str] = ()
-    depth: int | None = None
-    leaves: bool = False
-    what: str | Iterable[str] | None = None
-    map: Mapping[str, str] | None = None
-    atol: float | None = None
-    rtol: float | None = None
-    equal_nan: bool = False
-    strict: bool = False
-    input: Any = None
-    shape: Sequence[int] | None = None
-    preprocess: str | None = None
-    size: int | tuple[int, int] | None = None
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
-    tokenizer: str | os.PathLike[str] | None = None
-    chat: bool = False
-    weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
-    rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
-    partial: bool = False
-    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
-    method: str | Sequence[str] = ()
-    attn: str | Sequence[str] = ()
-    onnx_optimize: str | Sequence[str] = ()
-    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ()
-    trust: bool = False
-    seed: int = 0
-    dtype: str | Sequence[str] = ()
-    device: str | Sequence[str] = ()
-    train: bool = False
+    section = "Comparison"
+
+    layers: str | Iterable[str] = same_setting(
+        LayerSelection,
+        "layers",
+        python="layer patterns, matched against names in A and in B; none means all.",
+    )
+    types: str | Iterable[str] = same_setting(LayerSelection, "types")
+    depth: int | None = same_setting(
+        LayerSelection, "depth", python="the maximum number of parts of a name."
+    )
+    leaves: bool = same_setting(LayerSelection, "leaves", python="leaf modules only, for models.")
+    what: str | Iterable[str] | None = setting(
+        None,
+        "What to compare. Default: outputs of models, everything in files.",
+        section="Layers",
+        choices=tuple(VALUE_KINDS),
+        commas=True,
+        python="``output``, ``input`` or both. None: outputs of models, all records of files.",
+    )
+    map: Mapping[str, str] | None = setting(
+        None,
+        "Replace the prefix OLD in A by NEW to match B. Repeatable.",
+        metavar="OLD=NEW",
+        collect=read_prefixes,
+        python="prefixes of names in A, each with its replacement in B.",
+    )
+    atol: float | None = setting(
+        None,
+        "Values match if |A - B| <= atol + rtol * |A|. Default: torch.testing's; of runs and"
+        " weights 0.",
+        metavar="X",
+        python="tensors match if ``|a - b| <= atol + rtol * |a|`` everywhere. The default of each"
+        " is that of ``torch.testing.assert_close`` for the less precise of the two dtypes; if one"
+        " of the models is an ONNX file, a share of the entry (``rtol``) and of the largest entry"
+        " of A's tensor (``atol``), such as 1e-4 for float32.",
+    )
+    rtol: float | None = setting(
+        None,
+        "Relative tolerance. Default: torch.testing's; of runs and weights 0.",
+        metavar="X",
+        python="the relative part of the tolerance.",
+    )
+    equal_nan: bool = setting(
+        False, "Treat NaN in both as equal.", python="count NaN in both as equal."
+    )
+    strict: bool = setting(
+        False,
+        "Treat an unmatched tensor, a step of only one run, or another dtype of weights as a"
+        " difference (exit 1).",
+        python="count an unmatched tensor as a difference; of weights another dtype.",
+    )
+    input: Any = same_setting(InputRequest, "input")
+    shape: Sequence[int] | None = same_setting(InputRequest, "shape")
+    preprocess: str | None = same_setting(InputRequest, "preprocess")
+    size: int | tuple[int, int] | None = same_setting(InputRequest, "size")
+    mean: Sequence[float] | None = same_setting(InputRequest, "mean")
+    std: Sequence[float] | None = same_setting(InputRequest, "std")
+    tokenizer: str | os.PathLike[str] | None = same_setting(InputRequest, "tokenizer")
+    chat: bool = same_setting(InputRequest, "chat")
+    weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = same_setting(
+        ModelRequest,
+        "weights",
+        (),
+        many=True,
+        python=_PAIR,
+        help="random, default (pretrained), a name, or a file. Default: random.",
+    )
+    rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = same_setting(
+        ModelRequest,
+        "rename",
+        help="Replace the prefix OLD by NEW in checkpoint keys, or names of weights; an OLD given"
+        " twice applies to A, then B. Repeatable.",
+        collect=_read_prefixes_for_both,
+        python=f"{_PAIR} For weights, it replaces prefixes of names in A, or in B if no name in A"
+        " has them; for weights and a model, those of the weights.",
+    )
+    partial: bool = same_setting(ModelRequest, "partial")
+    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = same_setting(
+        ModelRequest,
+        "model_args",
+        help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
+        collect=_read_arguments_for_both,
+        python=_PAIR,
+    )
+    method: str | Sequence[str] = same_setting(ModelRequest, "method", (), many=True, python=_PAIR)
+    attn: str | Sequence[str] = same_setting(ModelRequest, "attn", (), many=True, python=_PAIR)
+    onnx_optimize: str | Sequence[str] = same_setting(
+        ModelRequest,
+        "onnx_optimize",
+        (),
+        many=True,
+        python="as for ``capture``, for an ONNX file or a pair for A and B.",
+    )
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = same_setting(
+        ModelRequest,
+        "adapter",
+        (),
+        many=True,
+        help="Folder of a peft adapter for an hf: model, or none.",
+        python="as for ``capture``, for both models, or a pair for A and B; ``none`` without one.",
+    )
+    trust: bool = same_setting(
+        ModelRequest,
+        "trust",
+        python="as for ``capture``; of a pickled model, build it, which runs code, and compare its"
+        " weights.",
+    )
+    seed: int = same_setting(
+        RunOptions, "seed", python="of random weights, noise and dropout, in both models."
+    )
+    dtype: str | Sequence[str] = same_setting(RunOptions, "dtype", (), many=True, python=_PAIR)
+    device: str | Sequence[str] = same_setting(RunOptions, "device", (), many=True, python=_PAIR)
+    train: bool = same_setting(RunOptions, "train")
 
     def __post_init__(self) -> None:
         for name in ("layers", "types", "what"):

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import AUTOCASTS, DECODINGS, check_choice
+from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES, check_choice
 from hookscope.specs.command_options import hold_iterable
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
-from hookscope.specs.reduction import StorageOptions, parse_storage
+from hookscope.specs.reduction import STORE_DTYPES, StorageOptions, parse_storage
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_byte_count
 
 _LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1, "max_tokens": 1}
 
@@ -18,23 +20,125 @@ _LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1, "m
 class ExtractOptions:
     """How ``extract`` reads a dataset, and what it stores of each row."""
 
-    what: str | Iterable[str] = ("output",)
-    batch: int | None = None
-    memory: int = 2 * 10**9
-    workers: int | None = None
-    shard_size: int | None = None
-    every: int = 1
-    reduce: str | None = None
-    store_dtype: str | None = None
-    stats_only: bool = False
-    decode: str = DECODINGS[0]
-    stop: bool = True
-    skip_bad: bool = False
-    resume: bool = False
-    force: bool = False
-    channels_last: bool = False
-    autocast: str | None = None
-    max_tokens: int | None = None
+    section = "Dataset"
+
+    what: str | Iterable[str] = setting(
+        ("output",),
+        "Tensors to record of each layer. Separate several with commas.",
+        section="Layers",
+        choices=tuple(VALUE_KINDS),
+        commas=True,
+        shell_default="output",
+        python="``output``, ``input`` or both.",
+    )
+    batch: int | None = setting(
+        None,
+        "Batch size. Default: what fits into --memory, up to 64 (CPU: up to 5 MB of input).",
+        flags=("--batch", "--batch-size"),
+        metavar="N",
+        minimum=1,
+        python="the batch size. None: as large as ``memory`` allows, up to 64, and on a CPU up to"
+        " 5 MB of inputs.",
+    )
+    memory: int = setting(
+        2 * 10**9,
+        "Estimated memory for batches, without the model.",
+        kind="bytes",
+        parse=read_byte_count,
+        shell_default="2GB",
+        python="memory budget in bytes, excluding the model (estimated).",
+    )
+    workers: int | None = setting(
+        None,
+        "Processes that read and preprocess. Default: number of cores - 1.",
+        metavar="N",
+        minimum=0,
+        python="processes that read and preprocess inputs; None for the number of cores minus one.",
+    )
+    shard_size: int | None = setting(
+        None,
+        "Approximate size of a result file. Default: up to 512MB, in at least 16 files if"
+        " there are 16 batches.",
+        kind="bytes",
+        parse=read_byte_count,
+        python="approximate size of one file in bytes. None: up to 512 MB, and at least 16 files if"
+        " there are enough batches.",
+    )
+    every: int = setting(
+        1, "Use every N-th input, starting with the first.", metavar="N", minimum=1
+    )
+    reduce: str | None = setting(
+        None,
+        "Reduction of each row, such as mean or topk:5. See 'hookscope help reductions'.",
+        metavar="REDUCTION",
+        python="reduce each row: ``mean``, ``max``, ``first``, ``last``, ``cls``, ``flatten``,"
+        " ``topk:K``, ``pca:K`` or ``histogram``, optionally followed by ``:space``, ``:tokens``"
+        " or ``:all``.",
+    )
+    store_dtype: str | None = setting(
+        None,
+        f"Stored dtype of floating-point values: {', '.join(STORE_DTYPES)}.",
+        choices=STORE_DTYPES,
+        aliases=DTYPE_ALIASES,
+        metavar="DTYPE",
+        python="dtype of the stored floating-point values: ``float16``, ``bfloat16`` or ``int8``."
+        " The model computes in ``dtype``.",
+    )
+    stats_only: bool = setting(
+        False,
+        "Store statistics of each channel over all inputs, but no rows.",
+        python="store statistics of each channel over all inputs instead of rows.",
+    )
+    decode: str = setting(
+        DECODINGS[0],
+        "JPEG decoding: fast decodes large images at reduced size.",
+        choices=DECODINGS,
+        python="``exact`` for the same pixels as ``capture``; ``fast`` to scale a JPEG down while"
+        " it is decoded, to at least twice the model's input size.",
+    )
+    stop: bool = setting(
+        True,
+        "Stop each forward pass after the last selected layer, if execution order is static."
+        " Default: on.",
+        python="stop each forward pass after the last selected layer, if a pass on the meta device"
+        " shows that the order of layers does not depend on the data.",
+    )
+    skip_bad: bool = setting(
+        False,
+        "Skip unusable files. Their rows are NaN.",
+        python="skip inputs that cannot be used. Their rows are NaN and marked in the table.",
+    )
+    resume: bool = setting(
+        False,
+        "Resume an interrupted run. Damaged shards are rewritten.",
+        python="resume an interrupted run with the same options, and rewrite damaged shards.",
+    )
+    force: bool = setting(
+        False,
+        "Replace the results in the folder.",
+        section="Output",
+        python="replace the results of another run.",
+    )
+    channels_last: bool = setting(
+        False,
+        "Use the channels-last memory format.",
+        python="use this memory format for images and weights.",
+    )
+    autocast: str | None = setting(
+        None,
+        "Run under torch.autocast with this dtype.",
+        choices=AUTOCASTS,
+        aliases=DTYPE_ALIASES,
+        python="``bfloat16`` or ``float16``, for ``torch.autocast``.",
+    )
+    max_tokens: int | None = setting(
+        None,
+        "Cut longer texts to N tokens.",
+        section="Input",
+        metavar="N",
+        minimum=1,
+        python="cut longer texts to so many tokens, special tokens included.",
+    )
 
     def __post_init__(self) -> None:
         check_choice("decode", self.decode, DECODINGS)

@@ -12,9 +12,11 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import translate
+from typing import Any
 
 from hookscope.errors import LayerError
 from hookscope.files.suggestions import near
+from hookscope.specs.settings import setting
 
 MAX_ALTERNATIVES = 4096
 ROOT = "."  # the name of the model itself
@@ -29,6 +31,23 @@ def as_texts(texts: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     """
     several = [texts] if isinstance(texts, str | os.PathLike) else texts
     return tuple(os.fspath(text) for text in several)
+
+
+def stored_layers(
+    help: str = "Layer, key or glob of either. Repeatable. Default: all.",
+    python: str = "layers, keys or globs of either; none means all.",
+) -> Any:
+    """Return the field of a group that selects layers among those in a file or folder."""
+    return setting(
+        (),
+        help,
+        section="Layers",
+        flags=("--layer", "-l"),
+        metavar="KEY",
+        many=True,
+        complete="layers",
+        python=python,
+    )
 
 
 def matches(pattern: str, name: str) -> bool:

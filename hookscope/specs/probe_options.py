@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import check_choice
-from hookscope.specs.patterns import as_texts
+from hookscope.specs.patterns import as_texts, stored_layers
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_byte_count
 
 LOGISTIC, RIDGE = "logistic", "ridge"
 PROBES = (LOGISTIC, RIDGE)
@@ -18,14 +20,58 @@ PROBES = (LOGISTIC, RIDGE)
 class ProbeOptions:
     """How layers are probed."""
 
-    labels: str = "label"
-    layers: str | Iterable[str] = ()
-    by: str | None = None
-    splits: int = 5
-    test: float = 0.25
-    l2: float = 1.0
-    seed: int = 0
-    memory: int = 2 * 10**9
+    section = "Probe"
+
+    labels: str = setting(
+        "label",
+        "Stored column, or CSV file with a label a row.",
+        metavar="COLUMN|FILE",
+        python="a column that is stored beside the rows (see docs/datasets.md), or a CSV file with"
+        " a label in each line, in the order of the rows.",
+    )
+    layers: str | Iterable[str] = stored_layers()
+    by: str | None = setting(
+        None,
+        "Kind of probe. Default: ridge for numbers that are not whole.",
+        choices=PROBES,
+        python="``logistic`` (accuracy) or ``ridge`` (R^2). None: ridge if labels are numbers that"
+        " are not all whole.",
+    )
+    splits: int = setting(
+        5,
+        "Number of random splits.",
+        metavar="N",
+        minimum=1,
+        python="number of random splits; their seeds are ``seed``, ``seed + 1``, ...",
+    )
+    test: float = setting(
+        0.25,
+        "Share of rows to hold out.",
+        metavar="SHARE",
+        python="share of the rows that is held out.",
+    )
+    l2: float = setting(
+        1.0,
+        "Strength of the L2 penalty.",
+        metavar="X",
+        python="strength of the penalty: alpha of ridge, 1 / C of logistic regression.",
+    )
+    seed: int = setting(
+        0,
+        "Seed of the first split.",
+        metavar="N",
+        minimum=0,
+        shared="HOOKSCOPE_SEED",
+        python="of the first split.",
+    )
+    memory: int = setting(
+        2 * 10**9,
+        "Memory for the rows of a layer.",
+        kind="bytes",
+        parse=read_byte_count,
+        shell_default="2GB",
+        python="bytes for the rows of one layer.",
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(as_texts(self.layers)))

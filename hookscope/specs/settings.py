@@ -8,7 +8,7 @@ the keyword of the function in Python with its line under ``Args`` (``hookscope.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 _KEY = "setting"
@@ -28,6 +28,7 @@ class Setting:
         choices: the possible values, if they are few.
         aliases: words that users type for a choice.
         minimum: the smallest number.
+        maximum: the largest number, if there is a smallest one.
         file: the value names a file or folder; what it is called in the help.
         kind: what ``parse`` reads, for the help.
         parse: turns the text of the shell into the value; its ValueError says what is wrong.
@@ -42,6 +43,7 @@ class Setting:
         shell_default: the default of the command, if it is not that of the function.
         or_function: a function, ``FILE.py:NAME``, may stand for one of the choices.
         in_files: whether a settings file may set it.
+        negative: whether a switch also has a flag ``--no-NAME``.
         of_shell: whether there is an option; else there is a keyword alone.
     """
 
@@ -54,6 +56,7 @@ class Setting:
     choices: Sequence[str] = ()
     aliases: Mapping[str, str] | None = None
     minimum: int | None = None
+    maximum: int | None = None
     file: str = ""
     kind: str = ""
     parse: Callable[[Any], Any] | None = None
@@ -67,6 +70,7 @@ class Setting:
     shell_default: Any = field(default_factory=lambda: MISSING)
     or_function: bool = False
     in_files: bool = True
+    negative: bool = True
     of_shell: bool = True
 
 
@@ -82,6 +86,24 @@ def setting(default: Any, help: str = "", **more: Any) -> Any:
         [('norm', 'NAME')]
     """
     return field(default=default, metadata={_KEY: Setting(help, **more)})
+
+
+def same_setting(group: type, name: str, default: Any = MISSING, **changes: Any) -> Any:
+    """Return a field with the description and the default that it has in another group.
+
+    Args:
+        group: the other group.
+        name: of the field.
+        default: of the field in this group, if it differs.
+        changes: what differs in the description.
+    """
+    [other] = (other for other in fields(group) if other.name == name)
+    about = other.metadata[_KEY]
+    changes = {"section": about.section or group.section} | changes  # type: ignore[attr-defined]
+    return field(
+        default=other.default if default is MISSING else default,
+        metadata={_KEY: replace(about, **changes)},
+    )
 
 
 def settings_of(group: type) -> Iterator[tuple[str, Setting]]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import check_choice
-from hookscope.specs.patterns import as_texts
+from hookscope.specs.patterns import as_texts, stored_layers
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_byte_count
 
 CKA, CKA_DEBIASED, CKA_RBF = "cka", "cka-debiased", "cka-rbf"
 RSA, PROCRUSTES, KNN, SVCCA = "rsa", "procrustes", "knn", "svcca"
@@ -43,13 +45,45 @@ MEASURES = {
 class SimilarityOptions:
     """How the layers of features folders are compared."""
 
-    by: str = CKA
-    layers: str | Iterable[str] = ()
-    distance: str | None = None
-    correlation: str = PEARSON
-    neighbors: int = 10
-    every: int = 1
-    memory: int = 2 * 10**9
+    section = "Similarity"
+
+    by: str = setting(
+        CKA,
+        "Measure of similarity.",
+        choices=tuple(MEASURES),
+        python="``cka`` (linear, biased), ``cka-debiased``, ``cka-rbf``, ``rsa``, ``procrustes``,"
+        " ``knn`` (mutual nearest neighbours) or ``svcca``.",
+    )
+    layers: str | Iterable[str] = stored_layers()
+    distance: str | None = setting(
+        None,
+        "Distance between rows. Default: correlation for rsa, cosine for knn.",
+        choices=DISTANCES,
+        python="between rows: ``correlation`` (default of ``rsa``), ``cosine`` (default of"
+        " ``knn``) or ``euclidean``.",
+    )
+    correlation: str = setting(
+        PEARSON,
+        "How rsa compares distances.",
+        choices=CORRELATIONS,
+        python="how ``rsa`` compares distances: ``pearson`` or ``spearman``.",
+    )
+    neighbors: int = setting(
+        10,
+        "Number of neighbours of knn.",
+        metavar="N",
+        minimum=1,
+        python="the number of neighbours of ``knn``.",
+    )
+    every: int = setting(1, "Use every N-th row.", metavar="N", minimum=1)
+    memory: int = setting(
+        2 * 10**9,
+        "Memory for products of features and pairs of rows.",
+        kind="bytes",
+        parse=read_byte_count,
+        shell_default="2GB",
+        python="bytes for products of features and for pairs of rows.",
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(as_texts(self.layers)))

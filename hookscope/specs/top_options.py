@@ -8,6 +8,8 @@ from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import check_choice
+from hookscope.specs.settings import setting
+from hookscope.specs.value_readers import read_indices
 
 MAX, MEAN = "max", "mean"
 POSITION_REDUCTIONS = (MAX, MEAN)
@@ -19,12 +21,51 @@ MOST_COUNT = 1000
 class TopOptions:
     """Which units are ranked, and how."""
 
-    layer: str | None = None
-    units: Sequence[int] | None = None
-    direction: Any = None
-    by: str = MAX
-    count: int = 8
-    dim: int | None = None
+    section = "Units"
+
+    layer: str | None = setting(
+        None,
+        "Layer or key. Default: the only one.",
+        flags=("--layer", "-l"),
+        metavar="KEY",
+        complete="layers",
+        python="a layer or a key; None if the folder has only one.",
+    )
+    units: Sequence[int] | None = setting(
+        None,
+        "Units or channels, such as 0-15. Default: the first 16.",
+        kind="list",
+        parse=read_indices,
+        python="numbers of units or channels; None for the first 16.",
+    )
+    direction: Any = setting(
+        None,
+        "File .npy of one or more directions instead of units.",
+        file="file",
+        python="in place of units: an array, or a ``.npy`` file of one, of shape (channels,) or"
+        " (n, channels). The activation is the dot product.",
+    )
+    by: str = setting(
+        MAX,
+        "How positions become one number.",
+        choices=POSITION_REDUCTIONS,
+        python="``max`` or ``mean`` over positions.",
+    )
+    count: int = setting(
+        8,
+        "Inputs at each end.",
+        metavar="N",
+        minimum=1,
+        maximum=MOST_COUNT,
+        python="inputs of each end.",
+    )
+    dim: int | None = setting(
+        None,
+        "Channel dimension of a row, if detected wrongly (-1: last).",
+        flags=("--channel-dim",),
+        metavar="N",
+        python="the dimension of the channels in one row; None to infer it from the layer.",
+    )
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, POSITION_REDUCTIONS)

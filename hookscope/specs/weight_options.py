@@ -1,10 +1,15 @@
-"""Options that apply to models and not to weights, refused in one way by all commands."""
+"""The options of ``tree`` and of weights, and those that apply to models and not to weights.
+
+The last are refused in one way by all commands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from hookscope.errors import RequestError
+from hookscope.specs.settings import setting
 
 # Of options that are given several times.
 _SPELLINGS = {"types": "type", "layers": "layer", "model_args": "model-arg"}
@@ -12,6 +17,37 @@ _SPELLINGS = {"types": "type", "layers": "layer", "model_args": "model-arg"}
 
 # The options that both have; ``trust`` is for files that carry pickles.
 WEIGHT_OPTIONS = ("layers", "depth", "leaves", "trust", "hash")
+
+
+@dataclass(frozen=True)
+class TreeOptions:
+    """What ``tree`` shows."""
+
+    section = "Layers"
+
+    shapes: bool = setting(
+        False,
+        "Show output shapes, call counts and FLOPs.",
+        python="add output shapes, calls and FLOPs, from a pass on the meta device, or from a real"
+        " run if the model cannot run there. The shapes are those of the first call; a note names"
+        " those of later calls that differ.",
+    )
+    hash: bool = setting(
+        False,
+        "Print two hashes instead: of names and shapes, and of all weights.",
+        section="Output",
+        python="return the hashes of the architecture and of the weights instead. A model is loaded"
+        " with its initial values.",
+    )
+
+
+@dataclass(frozen=True)
+class WeightTrust:
+    """Whether a pickled model may run its code to give its weights."""
+
+    section = "Weights"
+
+    trust: bool = setting(False, "Build a pickled model, which runs its code.", in_files=False)
 
 
 def spell_option(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +102,22 @@ class Stop(Exception):
     """Ends a function once it has made what is looked at."""
 
 
-def made_in_python(command: str, call: Callable[[], Any], *classes: type) -> list[Any]:
-    """What of ``classes`` the function of ``command`` makes of its keywords, in their order."""
-    module = import_module(f"hookscope.api.{command}")
+def made_in_python(call: Callable[[], Any], *classes: type) -> list[Any]:
+    """What of ``classes`` a call makes of its keywords, in their order."""
     made: dict[type, Any] = {}
 
-    def remembering(kind: type) -> Callable[..., Any]:
-        def make(*args: Any, **keywords: Any) -> Any:
-            made[kind] = kind(*args, **keywords)
+    def remembering(kind: type, make: Callable[..., None]) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **keywords: Any) -> None:
+            make(self, *args, **keywords)
+            made[kind] = self
             if len(made) == len(classes):
                 raise Stop
-            return made[kind]
 
-        return make
+        return init
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
         for kind in classes:
-            # Some are imported in the function, so that it can do without them.
-            home = module if hasattr(module, kind.__name__) else import_module(kind.__module__)
-            patch.setattr(home, kind.__name__, remembering(kind))
+            patch.setattr(kind, "__init__", remembering(kind, kind.__init__))
         call()
     return [made[kind] for kind in classes]
 
@@ -134,7 +130,7 @@ def test_options_and_keywords_make_the_same_request(
     params = parse(command, model, *words).params
     classes = [Request, *([OPTIONS[command]] if command in OPTIONS else [])]
     request, *options = made_in_python(
-        command, lambda: getattr(hookscope, command)(model, **keywords), *classes
+        lambda: getattr(hookscope, command)(model, **keywords), *classes
     )
     built = build_request(command, params)
     if command == "gradcheck":  # which always runs in float64, and may make several inputs
@@ -165,7 +161,7 @@ def test_options_and_keywords_make_the_same_comparison(
     model = f"{repo}/{DIGITS}"
     strict = {"strict": True} if "--strict" in words else {}
     [request] = made_in_python(
-        "diff", lambda: hookscope.diff(model, model, **keywords, **strict), DiffRequest
+        lambda: hookscope.diff(model, model, **keywords, **strict), DiffRequest
     )
     params = parse("diff", model, model, *words).params
     assert params.pop("more") == ()  # runs alone may be more than two
