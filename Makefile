@@ -49,10 +49,12 @@ check: ready-dev
 	$(PY) -m mypy
 	$(PY) -m tools.cli_reference --check
 	$(PY) -m tools.catalog --check
+	$(PY) -m tools.stubs --check
 
 docs: ready-dev
 	$(PY) -m tools.cli_reference
 	$(PY) -m tools.catalog
+	$(PY) -m tools.stubs
 	$(PY) -m tools.report_picture
 	$(PY) -m tools.run_picture
 	$(PY) -m tools.pictures

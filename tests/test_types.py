@@ -1,0 +1,56 @@
+"""Type checkers know the keywords and the results of the public functions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+USED = """
+import torch
+
+import hookscope
+
+with hookscope.record(torch.nn.Linear(2, 2)) as recording:
+    reveal_type(recording)
+reveal_type(hookscope.capture("resnet18", layers="fc", shape=(1, 3, 64, 64))["fc/output"])
+reveal_type(hookscope.lens("hf:folder", input="text:a").cells[0].rank)
+reveal_type(hookscope.tree("resnet18", hash=True))
+hookscope.capture("resnet18", layer="fc")
+hookscope.grads(seed="3")
+hookscope.lens()
+"""
+SAID = (
+    (7, 'note: Revealed type is "hookscope.hooks.capture.Capture"'),
+    (8, 'note: Revealed type is "torch._tensor.Tensor"'),
+    (9, 'note: Revealed type is "int'),
+    (10, 'note: Revealed type is "hookscope.stores.weights.weight_hashes.WeightHashes"'),
+    (11, 'error: Unexpected keyword argument "layer" for "capture"'),
+    (12, 'error: Argument "seed" to "grads" has incompatible type "str"; expected "int"'),
+    (13, 'error: Missing positional argument "model" in call to "lens"'),
+)
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_keywords_and_results(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "used.py").write_text(USED, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", str(tmp_path / "c")]
+    done = subprocess.run(
+        [
+            *command,
+            "--follow-imports=silent",
+            "--ignore-missing-imports",
+            str(tmp_path / "used.py"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=repo,
+        check=False,
+    )
+    lines = [
+        line.partition("used.py:")[2] for line in done.stdout.splitlines() if "used.py" in line
+    ]
+    for line, text in SAID:
+        assert any(one.startswith(f"{line}: {text}") for one in lines), (line, text, done.stdout)
