@@ -12,7 +12,7 @@ from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
-from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.stores.capture_file import SCHEMA
 
 LAYERS = 60
 LARGE, SMALL = 4_000_000_000, 4_000_000  # bytes

@@ -18,7 +18,7 @@ from hookscope.extraction.extraction import Extraction as Extraction
 from hookscope.file_analysis.features_diff import FeaturesDiff as FeaturesDiff
 from hookscope.file_analysis.runs.run_diff import RunDiff as RunDiff
 from hookscope.file_analysis.runs.run_diff import RunDiffs as RunDiffs
-from hookscope.file_analysis.units.top_inputs import TopInputs as TopInputs
+from hookscope.file_analysis.top_inputs import TopInputs as TopInputs
 from hookscope.file_analysis.weights.weight_diff import WeightDiff as WeightDiff
 from hookscope.files.progress import NamedProgress as NamedProgress
 from hookscope.files.progress import Progress as Progress
@@ -39,13 +39,13 @@ from hookscope.results.trace_events import Trace as Trace
 from hookscope.sources.loaded import LoadedModel as LoadedModel
 from hookscope.specs.catalog import ModelInfo as ModelInfo
 from hookscope.specs.intervention_spec import Hooks as Hooks
-from hookscope.stores.captures.capture_file import InMemory as InMemory
+from hookscope.stores.capture_file import InMemory as InMemory
 from hookscope.stores.features.features import Features as Features
 from hookscope.stores.features.folder_verification import Verification as Verification
 from hookscope.stores.runs.run_export import ExportedRun as ExportedRun
 from hookscope.stores.runs.training_run import TrainingRun as TrainingRun
-from hookscope.stores.weights.weight_hashes import WeightHashes as WeightHashes
 from hookscope.stores.weights.weight_set import WeightSet as WeightSet
+from hookscope.stores.weights.weight_tree import WeightHashes as WeightHashes
 from hookscope.stores.weights.weight_tree import WeightTree as WeightTree
 from hookscope.views.images.figures.drawing import Drawing as Drawing
 

@@ -26,7 +26,7 @@ SAID = (
     (7, 'note: Revealed type is "hookscope.hooks.capture.Capture"'),
     (8, 'note: Revealed type is "torch._tensor.Tensor"'),
     (9, 'note: Revealed type is "int'),
-    (10, 'note: Revealed type is "hookscope.stores.weights.weight_hashes.WeightHashes"'),
+    (10, 'note: Revealed type is "hookscope.stores.weights.weight_tree.WeightHashes"'),
     (11, 'error: Unexpected keyword argument "layer" for "capture"'),
     (12, 'error: Argument "seed" to "grads" has incompatible type "str"; expected "int"'),
     (13, 'error: Missing positional argument "model" in call to "lens"'),

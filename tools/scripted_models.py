@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.execution.verification import first_difference
 from hookscope.hooks.layers import layers_of
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink, put
 from hookscope.sources.loaded import LoadedModel

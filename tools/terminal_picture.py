@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 from rich.text import Text
 
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
 from hookscope.views.text.terminal_maps import map_lines

@@ -15,8 +15,7 @@ from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress
-from hookscope.model_analysis.ablation.ablation_run import prepare_ablation, run_ablation
-from hookscope.model_analysis.ablation.baseline import resolve_baseline
+from hookscope.model_analysis.ablation_run import prepare_ablation, resolve_baseline, run_ablation
 from hookscope.results.ablation import Ablation
 from hookscope.specs.command_options import AblateOptions
 from hookscope.specs.request import (

@@ -9,15 +9,14 @@ from typing import Annotated
 
 from hookscope.api.public import Only, public
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.expert_counts import count_expert_tokens
-from hookscope.execution.language_output import describe_language_output
+from hookscope.execution.language_output import count_expert_tokens, describe_language_output
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import find_stop_point, run_forward, wants_stop
 from hookscope.execution.size_estimate import check_recording_size
 from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.ops.op_recorder import is_graph
+from hookscope.hooks.op_recorder import is_graph
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.intervention_spec import Interventions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from hookscope.api.public import PLAIN_RUN, Given, Only, public
 from hookscope.api.weight_source import as_weights, label_of_weights
 from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
-from hookscope.file_analysis.weight_findings.weight_health import check_weights
+from hookscope.file_analysis.weight_findings import check_weights
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.results.health import Health

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from hookscope.api.public import Given, public
 from hookscope.api.weight_source import as_weights, check_no_state_dict
-from hookscope.file_analysis.captures.comparator import Comparator, compare_captures
-from hookscope.file_analysis.captures.record_matches import LayerFilter
+from hookscope.file_analysis.capture_comparator import Comparator, compare_captures
 from hookscope.file_analysis.features_diff import FeaturesDiff, compare_features
+from hookscope.file_analysis.record_matches import LayerFilter
 from hookscope.file_analysis.runs.run_comparator import compare_runs
 from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
 from hookscope.file_analysis.weights.weight_diff import WeightDiff
@@ -24,9 +24,9 @@ from hookscope.specs.diff_request import (
     check_more_runs,
     check_run_diff_options,
 )
-from hookscope.specs.weight_diff_options import (
+from hookscope.specs.weight_options import (
+    DIFF_WEIGHT_OPTIONS,
     INITIAL_OPTIONS,
-    WEIGHT_OPTIONS,
     InitialWeights,
     WeightDiffOptions,
     check_weight_diff_options,
@@ -112,7 +112,7 @@ def diff(
     are_weights = weight_sides(a, b)
     if any(are_weights):
         check_weight_diff_options(chosen, not all(are_weights))
-        weight_options = WeightDiffOptions(**options.part(*WEIGHT_OPTIONS))
+        weight_options = WeightDiffOptions(**options.part(*DIFF_WEIGHT_OPTIONS))
         side = are_weights.index(False) if False in are_weights else None
         if side is not None:  # checked before a file is opened, which may run code
             model = InitialWeights(sides[side], side, **options.part(*INITIAL_OPTIONS))
@@ -122,7 +122,7 @@ def diff(
             from hookscope.file_analysis.weights.weight_comparison import compare_weights
 
             return compare_weights(sides[0], sides[1], weight_options, progress)
-        from hookscope.model_analysis.diff.initial_weights import compare_with_model
+        from hookscope.model_analysis.diff.model_comparison import compare_with_model
 
         return compare_with_model(sides[0], sides[1], model, weight_options, progress)
     request = options.make(a=a, b=b)

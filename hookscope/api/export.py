@@ -25,8 +25,8 @@ from hookscope.files.progress import Progress
 from hookscope.results.result import Result
 from hookscope.specs.command_options import ExportOptions
 from hookscope.specs.patterns import as_texts
-from hookscope.stores.captures.capture_export import TensorSlice, choose_slices, write_slices
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_export import TensorSlice, choose_slices, write_slices
+from hookscope.stores.capture_file import open_capture
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.features_export import write_numpy, write_parquet
 from hookscope.stores.features.lazy_rows import LazyRows

@@ -16,7 +16,7 @@ from hookscope.files.output_path import is_run_folder, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.weight_options import WeightTrust
-from hookscope.stores.captures.capture_file import InMemory, open_source
+from hookscope.stores.capture_file import InMemory, open_source
 from hookscope.stores.runs.rank_runs import open_run
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images import require_matplotlib
@@ -24,7 +24,7 @@ from hookscope.views.images.plot_choice import HIST, choose_plot, choose_weight_
 from hookscope.views.images.run_panels import run_panels
 
 if TYPE_CHECKING:
-    from hookscope.stores.captures.capture_file import CaptureFile
+    from hookscope.stores.capture_file import CaptureFile
     from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 
 log = logging.getLogger("hookscope")

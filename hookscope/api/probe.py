@@ -8,7 +8,7 @@ from hookscope.api.public import public
 from hookscope.file_analysis.probe_run import probe_layers
 from hookscope.files.progress import Progress
 from hookscope.results.layer_probes import LayerProbes
-from hookscope.specs.probe_options import ProbeOptions
+from hookscope.specs.features_options import ProbeOptions
 from hookscope.stores.features.features import Features
 
 

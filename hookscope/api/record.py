@@ -13,7 +13,7 @@ from hookscope.execution.provenance import versions
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import select
-from hookscope.hooks.ops.op_recorder import is_graph, record_ops
+from hookscope.hooks.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped

@@ -21,12 +21,11 @@ from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.weight_options import WeightTrust
-from hookscope.stores.captures.capture_file import InMemory, open_source
+from hookscope.stores.capture_file import InMemory, open_source
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.html.page import write_page
-from hookscope.views.html.page_builder import build_page
-from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
+from hookscope.views.html.page_builder import MAX_PAGE_BYTES, build_page, descending_limits
 from hookscope.views.html.run_page import write_run_page
 from hookscope.views.html.run_page_builder import (
     LETTERS,

@@ -8,7 +8,7 @@ from hookscope.api.public import public
 from hookscope.file_analysis.similarity.similarity_run import compare_layers
 from hookscope.files.progress import Progress
 from hookscope.results.layer_similarity import LayerSimilarity
-from hookscope.specs.similarity_options import SimilarityOptions
+from hookscope.specs.features_options import SimilarityOptions
 from hookscope.stores.features.features import Features
 
 

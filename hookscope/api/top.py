@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from hookscope.api.public import public
-from hookscope.file_analysis.units.top_inputs import TopInputs
-from hookscope.file_analysis.units.top_run import rank_inputs
+from hookscope.file_analysis.top_inputs import TopInputs
+from hookscope.file_analysis.top_run import rank_inputs
 from hookscope.files.progress import Progress
 from hookscope.inputs.text_tables import StoredTexts
-from hookscope.specs.top_options import TopOptions
+from hookscope.specs.features_options import TopOptions
 from hookscope.stores.features.features import Features
 
 

@@ -12,7 +12,7 @@ from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.weight_options import (
-    WEIGHT_OPTIONS,
+    TREE_WEIGHT_OPTIONS,
     TreeOptions,
     check_hash_options,
     check_model_options,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.stores.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_tree import WeightHashes
 
     Module = torch.nn.Module | torch.export.ExportedProgram
 
@@ -109,21 +109,21 @@ def tree(
     if options.hash:
         check_hash_options(chosen)
     if label := label_of_weights(model):
-        check_model_options(chosen, WEIGHT_OPTIONS, label)
+        check_model_options(chosen, TREE_WEIGHT_OPTIONS, label)
     weights = as_weights(model, loading["trust"])
     if weights is not None:
         if not options.hash:
             return WeightTree.of(
                 weights, as_texts(layers["layers"]), **layers.part("depth", "leaves")
             )
-        from hookscope.stores.weights.weight_hashes import hash_weights
+        from hookscope.stores.weights.weight_tree import hash_weights
 
         return hash_weights(weights, progress)
     request = Request("tree", loading.make(model=model), layers.make(), input)
     from hookscope.model_analysis.model_tree import describe_request, initial_weights
 
     if options.hash:
-        from hookscope.stores.weights.weight_hashes import hash_weights
+        from hookscope.stores.weights.weight_tree import hash_weights
 
         return hash_weights(initial_weights(request), progress)
     return describe_request(request, options.shapes)

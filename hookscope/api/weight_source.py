@@ -35,7 +35,7 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
     if not label_of_weights(source):
         return None
     if trust:
-        from hookscope.sources.pickled_weights import open_trusted_weights
+        from hookscope.sources.pickled_model import open_trusted_weights
 
         return open_trusted_weights(os.fspath(source))
     return open_weights(source)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hookscope.cli import input_options, options, picture_options
+from hookscope.cli import options, picture_options
+from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import input_options, loss_options, options
+from hookscope.cli import options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from hookscope.cli.windows_console import enable_escape_sequences
+from hookscope.cli.termination import enable_escape_sequences
 from hookscope.errors import RequestError
 from hookscope.escapes import bounded, visible, visible_lines
 

@@ -183,10 +183,10 @@ def _diff_runs(
 def _diff_weights(
     ctx: click.Context, values: dict[str, Any], are_weights: tuple[bool, bool]
 ) -> None:
-    from hookscope.specs.weight_diff_options import (
+    from hookscope.specs.weight_options import (
+        DIFF_WEIGHT_OPTIONS,
         INITIAL_OPTIONS,
         TRUST,
-        WEIGHT_OPTIONS,
         InitialWeights,
         WeightDiffOptions,
         check_weight_diff_options,
@@ -199,7 +199,7 @@ def _diff_weights(
     check_weight_diff_options(
         [x for x in options if ctx.get_parameter_source(x) is typed], with_model
     )
-    chosen = {name: values[name] for name in WEIGHT_OPTIONS}
+    chosen = {name: values[name] for name in DIFF_WEIGHT_OPTIONS}
     WeightDiffOptions(**chosen)  # for its checks, before anything is read
     chosen[TRUST] = values[TRUST]
     if with_model:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import input_options, options
+from hookscope.cli import options
+from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -190,7 +191,7 @@ def _show_table(console: Console, done: Any) -> None:
 
     statistics = os.path.join(str(done.location), STATISTICS)
     if os.path.isfile(statistics):
-        from hookscope.stores.captures.capture_file import open_capture
+        from hookscope.stores.capture_file import open_capture
 
         console.show(open_capture(statistics))
     else:

@@ -129,7 +129,7 @@ def _arguments(option: Option, written: Any, ctx: click.Context) -> Iterator[str
 
 def _has_classes(model: str, output: Any) -> bool:
     """Whether the default loss of grads is defined for this output."""
-    from hookscope.execution.losses.loss import has_classes
+    from hookscope.execution.loss import has_classes
     from hookscope.specs import catalog
 
     return has_classes(

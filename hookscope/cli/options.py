@@ -19,8 +19,11 @@ from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
 from hookscope.specs.choices import (
     DEFAULT_MODEL,
+    FORWARD,
+    HOOK_KINDS_OF,
 )
-from hookscope.specs.request import LayerSelection, ModelRequest
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.request import InputRequest, LayerSelection, LossRequest, ModelRequest
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import settings_of
 from hookscope.specs.weight_options import WeightTrust
@@ -29,6 +32,50 @@ _MODEL_ARGUMENT = f"{__name__}.model_spec"
 
 
 # Model
+
+
+trust_weights = options_of(WeightTrust)
+_loading = options_of(
+    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
+)
+weights = options_of(ModelRequest, "weights", "rename", "partial")
+seed = options_of(RunOptions, "seed")
+train = options_of(RunOptions, "train")
+dtype = options_of(RunOptions, "dtype")
+device = options_of(RunOptions, "device")
+run = combine(weights, seed, dtype, device, train)
+device_map = options_of(RunOptions, "device_map", "max_memory")
+no_output = option(
+    "--no-output",
+    section="Output",
+    is_flag=True,
+    default=False,
+    help="Do not write a file.",
+)
+force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
+output = combine(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
+        " MODEL.COMMAND.safetensors.",
+    ),
+    no_output,
+    force,
+)
+_NAMES = ("loss", "target", "reduction", "raw")
+loss = options_of(LossRequest, *_NAMES)
+loss_of_any_model = options_of(
+    LossRequest, *_NAMES, loss={"shown_default": "a random direction; ce with --target"}
+)
+shape = options_of(InputRequest, "shape")
+input = options_of(InputRequest, "input")
+images = options_of(InputRequest, "preprocess", "size", "mean", "std")
+inputs = combine(input, shape, images)
+tokenizer = options_of(InputRequest, "tokenizer")
+texts = options_of(InputRequest, "tokenizer", "chat")
 
 
 def _store_model_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -62,8 +109,6 @@ def argument_after_model(ctx: click.Context, param: click.Parameter, value: str 
     return value or ""
 
 
-trust_weights = options_of(WeightTrust)
-
 _typed_model = click.argument(
     "model_spec",
     metavar="[MODEL]",
@@ -90,10 +135,6 @@ def _model_option(default: str | None) -> Callable[[Any], Any]:
         help="The model, if the argument MODEL is not given.",
     )
 
-
-_loading = options_of(
-    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
-)
 
 model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
 # Of commands for language models; the default model is one of images.
@@ -124,36 +165,17 @@ layers = layers_by_default("all")
 
 # Run
 
-weights = options_of(ModelRequest, "weights", "rename", "partial")
-seed = options_of(RunOptions, "seed")
-train = options_of(RunOptions, "train")
-dtype = options_of(RunOptions, "dtype")
-device = options_of(RunOptions, "device")
-run = combine(weights, seed, dtype, device, train)
-device_map = options_of(RunOptions, "device_map", "max_memory")
-
 
 # Output
 
-no_output = option(
-    "--no-output",
-    section="Output",
-    is_flag=True,
-    default=False,
-    help="Do not write a file.",
-)
 
-force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
-
-output = combine(
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
-        " MODEL.COMMAND.safetensors.",
-    ),
-    no_output,
-    force,
-)
+def for_command(command: str) -> Callable[[Any], Any]:
+    """Return the options of ``command``. Gradients are edited only with a backward pass."""
+    edits = ("edits",) if command == "capture" else ("edits", "grad_edits")
+    kinds = HOOK_KINDS_OF[command]
+    text = f"Kind of the hooks: {', '.join(kinds)}. Default: {FORWARD}."
+    return options_of(
+        Interventions,
+        *(*edits, "compare", "hooks", "hook_kind", "hook_args"),
+        hook_kind={"choices": kinds, "help": text},
+    )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hookscope.specs.tensor_key import Index
-    from hookscope.stores.captures.capture_file import CaptureFile
+    from hookscope.stores.capture_file import CaptureFile
 
 EXAMPLES = (
     Example(
@@ -135,7 +135,7 @@ def show(
         return
     _refuse_misfits(ctx, file, keys, draws, console.json)
     from hookscope.results.positions import choose_parts
-    from hookscope.stores.captures.capture_file import open_capture
+    from hookscope.stores.capture_file import open_capture
 
     capture = open_capture(file)
     wanted = choose_parts(keys, capture, file)

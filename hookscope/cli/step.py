@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli import input_options, intervention_options, loss_options, options
+from hookscope.cli import options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as intervention_options
+from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-from hookscope.cli import input_options, loss_options, options
+from hookscope.cli import options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as loss_options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console

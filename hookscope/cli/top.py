@@ -18,7 +18,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.table_options import table_options
-from hookscope.specs.top_options import TopOptions
+from hookscope.specs.features_options import TopOptions
 
 EXAMPLES = (
     Example(

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, loss_options, options
+from hookscope.cli import completion_values, options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, input_options, options
+from hookscope.cli import completion_values, options
+from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -20,7 +21,7 @@ from hookscope.cli.run_context import reading, recorded_notes, running, show_log
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
 from hookscope.specs.weight_options import (
-    WEIGHT_OPTIONS,
+    TREE_WEIGHT_OPTIONS,
     TreeOptions,
     check_hash_options,
     check_model_options,
@@ -28,7 +29,7 @@ from hookscope.specs.weight_options import (
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.stores.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_tree import WeightHashes
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "All layers, by the names that --layer takes."),
@@ -165,10 +166,10 @@ def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
     names = (*values, "mermaid", "dot")
     typed = [x for x in names if ctx.get_parameter_source(x) is ParameterSource.COMMANDLINE]
     chosen = [name for name in typed if name != "model"]
-    check_model_options(chosen, WEIGHT_OPTIONS, values["model"])
+    check_model_options(chosen, TREE_WEIGHT_OPTIONS, values["model"])
     if values["hash"]:
         check_hash_options(typed)
-    kept = {name: values[name] for name in ("model", *WEIGHT_OPTIONS)}
+    kept = {name: values[name] for name in ("model", *TREE_WEIGHT_OPTIONS)}
     with _without_collection():
         with ExitStack() as stack:
             step = f"Reading {values['model']} ..."

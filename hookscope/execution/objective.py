@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
+from hookscope.execution.custom_loss import resolve_custom_loss
 from hookscope.execution.forward import backward, forward
-from hookscope.execution.losses.custom_loss import resolve_custom_loss
-from hookscope.execution.losses.loss import Loss, compute_loss
+from hookscope.execution.loss import Loss, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
 from hookscope.specs.losses import FORMULAS

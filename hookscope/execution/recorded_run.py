@@ -26,7 +26,7 @@ from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import backward_interventions, forward_interventions
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.ops.op_recorder import record_ops
+from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink, PositionSink
 from hookscope.results.records import Coverage

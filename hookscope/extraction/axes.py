@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hookscope.results.dimensions import channel_dim
-from hookscope.specs.reduction import SPACE, TOKENS
+from hookscope.specs.extract_options import SPACE, TOKENS
 from hookscope.tensors.image_grid import find_image_grid
 
 

@@ -45,10 +45,9 @@ from hookscope.inputs.text_tables import open_texts
 from hookscope.inputs.visible_part import find_visible_part
 from hookscope.results.records import Coverage
 from hookscope.sources.loaded import LoadedModel
-from hookscope.specs.extract_options import ExtractOptions
+from hookscope.specs.extract_options import ExtractOptions, StorageOptions
 from hookscope.specs.model_spec import FILE, parse_model
 from hookscope.specs.patterns import ROOT, as_texts
-from hookscope.specs.reduction import StorageOptions
 from hookscope.specs.request import Request
 from hookscope.stores.features.manifest_schema import (
     Plan,

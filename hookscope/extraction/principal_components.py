@@ -14,7 +14,7 @@ from hookscope.errors import LayerError
 from hookscope.extraction.reducer import Reducer
 from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
-from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.folder import FIT, FITTED, file_entry, write_json
 from hookscope.stores.features.location import Location
 

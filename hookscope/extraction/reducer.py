@@ -15,7 +15,7 @@ from torch import Tensor
 from hookscope.errors import LayerError
 from hookscope.extraction.axes import Axes, accumulation_dtype, row_size
 from hookscope.extraction.channel_statistics import histogram
-from hookscope.specs.reduction import (
+from hookscope.specs.extract_options import (
     ALL,
     CLS,
     FIRST,

@@ -30,7 +30,7 @@ from hookscope.extraction.shard_writer import (
     publish_file,
 )
 from hookscope.extraction.storage_cast import StorageCast
-from hookscope.extraction.token_columns import (
+from hookscope.extraction.text_rows import (
     axes_of,
     check_reduces_tokens,
     has_tokens,
@@ -40,8 +40,8 @@ from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
 from hookscope.hooks.capture import Capture
 from hookscope.results.metadata import LayerStatistics
-from hookscope.specs.reduction import HISTOGRAM, PCA, TOKENS, Reduction, StorageOptions
-from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.specs.extract_options import HISTOGRAM, PCA, TOKENS, Reduction, StorageOptions
+from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import GatheredResults

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hookscope.extraction.axes import row_size
-from hookscope.specs.reduction import INT8
+from hookscope.specs.extract_options import INT8
 
 SCALE = ".scale"
 _LARGEST = 127

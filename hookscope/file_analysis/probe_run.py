@@ -31,7 +31,7 @@ from hookscope.file_analysis.similarity.layer_rows import (
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.progress import Progress
 from hookscope.results.layer_probes import LayerProbes, ProbedLayer, ProbeSplit
-from hookscope.specs.probe_options import LOGISTIC, RIDGE, ProbeOptions
+from hookscope.specs.features_options import LOGISTIC, RIDGE, ProbeOptions
 from hookscope.stores.features.features import Features
 from hookscope.version import __version__
 

@@ -18,11 +18,11 @@ from hookscope.escapes import encodable
 from hookscope.files.output_path import SUFFIX, recording_ending
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.files.words import bytes_text, plural
-from hookscope.hooks.record_key import RecordKey, TensorOrigin
+from hookscope.hooks.module_call import RecordKey, TensorOrigin
 from hookscope.results.records import Record, Recording, find_key, free_name
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import PromptTokens, padded_dims
-from hookscope.stores.captures.capture_file import CaptureArrays
+from hookscope.stores.capture_file import CaptureArrays
 from hookscope.tensors import save as store
 from hookscope.tensors.recording_file import RecordingFile
 from hookscope.tensors.tensor_stats import summarize

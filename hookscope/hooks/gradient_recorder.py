@@ -27,8 +27,7 @@ from hookscope.hooks.gradient_shares import (
 from hookscope.hooks.gradient_watcher import VIEW_CHANGED, GradientWatcher
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import ModuleCall
-from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.module_call import ModuleCall, RecordKey, what_of
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.tensors.nested import (
     FUNCTORCH_REASON,

@@ -24,8 +24,7 @@ from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
 from hookscope.results.records import free_name

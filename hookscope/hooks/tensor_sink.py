@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookscope.errors import CheckFailed, StoreError
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import RecordKey
 from hookscope.results.metadata import StoredPositions
 from hookscope.results.positions import LocatedPositions, locate
 from hookscope.results.records import Absent, Record

@@ -3,7 +3,7 @@
 The clock is stopped while a hook of hookscope runs, so the times are those of the model and of
 PyTorch's calls of hooks. In the backward pass a module begins when the gradient arrives at its
 outputs and ends when the gradient leaves its inputs. Two gates in the graph detect both
-(``hookscope.tensors.gradient_gate``).
+(``hookscope.tensors.grad_mode``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
 from hookscope.specs.patterns import ROOT
-from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
+from hookscope.tensors.grad_mode import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
 
 

@@ -15,7 +15,7 @@ from hookscope.errors import RequestError
 from hookscope.hooks.hook_set import disable_module_fast_path
 from hookscope.sources.live import as_hookable, check_model
 from hookscope.sources.user_code import function_name
-from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
+from hookscope.tensors.grad_mode import BackwardHookPair, Grads
 from hookscope.tensors.nested import outline
 
 Function = Callable[..., Any]

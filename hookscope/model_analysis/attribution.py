@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import RequestError
-from hookscope.execution.losses.loss import find_logits
+from hookscope.execution.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.files.progress import Progress
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.occlusion_drops import occlusion_drops
+from hookscope.model_analysis.input_attribution import integrate_gradient, occlusion_drops
 from hookscope.model_analysis.output_names import OutputNames
-from hookscope.model_analysis.path_integral import integrate_gradient
 from hookscope.model_analysis.rolled_attention import read_tokens, record_attention, roll_out
 from hookscope.model_analysis.token_embeddings import TokenEmbeddings
 from hookscope.results.attribution import (

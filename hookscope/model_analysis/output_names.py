@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hookscope.errors import RequestError
 from hookscope.execution.language_output import is_over_vocabulary
-from hookscope.execution.losses.target import find_class
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.target import find_class
 from hookscope.results.lens import Token
 
 _ARGMAX = "argmax"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.execution.forward import forward
-from hookscope.execution.losses.loss import find_logits
+from hookscope.execution.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.interventions import forward_interventions

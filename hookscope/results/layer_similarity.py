@@ -13,7 +13,7 @@ from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import MARK
 from hookscope.results.result import Result
-from hookscope.specs.similarity_options import MEASURES
+from hookscope.specs.features_options import MEASURES
 from hookscope.version import __version__
 
 SCHEMA = 1

@@ -34,7 +34,7 @@ class Check(NamedTuple):
         thresholds: the options that move its limits.
         backward: whether it needs a backward pass.
         function: what finds it in a run or in weights: its file in ``hookscope.file_analysis`` and
-            its name, ``weight_findings.channel_findings.zero_findings``. A model is checked in one
+            its name, ``weight_findings.zero_findings``. A model is checked in one
             pass by ``hookscope.model_analysis.health``.
     """
 

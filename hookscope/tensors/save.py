@@ -2,7 +2,7 @@
 
 All metadata is under the single key ``hookscope``. Safetensors does not sort metadata keys, so with
 several keys the same recording could give different files. The header is read in
-``stores/captures/capture_file.py``, without torch.
+``stores/capture_file.py``, without torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hookscope.files import strict_json
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.files.output_path import MARK, SUFFIX
-from hookscope.stores.captures.capture_file import PAIRS, SCHEMA, read_error, read_header
+from hookscope.stores.capture_file import PAIRS, SCHEMA, read_error, read_header
 
 log = logging.getLogger("hookscope")
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from hookscope.errors import HookscopeError
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.hooks.tensor_sink import put
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.patterns import ROOT

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.record_key import what_of
+from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.model_analysis.health.tensor_observation import ZEROING
 from hookscope.results.records import key_of

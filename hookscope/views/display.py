@@ -13,7 +13,7 @@ from hookscope.results.records import Recording
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.stores.captures.capture_file import CaptureFile
+    from hookscope.stores.capture_file import CaptureFile
     from hookscope.views.images.figures.drawing import Drawing
     from hookscope.views.text.table import Column
     from hookscope.views.text.text_table import TextOptions
@@ -82,7 +82,7 @@ def html(result: Shown) -> str:
 
     view, pictures = find_view(result.view), []
     if isinstance(result, Recording) and result.metadata.get("command") == "cam":
-        from hookscope.stores.captures.capture_file import CaptureFile, InMemory
+        from hookscope.stores.capture_file import CaptureFile, InMemory
 
         view = find_view("cam")
         source = result.reader() if isinstance(result, InMemory) else result

@@ -17,8 +17,8 @@ from hookscope.errors import RequestError
 from hookscope.files.atomic_files import write_text
 from hookscope.files.words import count_text, number_text, plural, visible
 from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
+from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text
-from hookscope.specs.similarity_options import MEASURES
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell

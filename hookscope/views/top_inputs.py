@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.files.words import (
     DIGITS,
     count_text,

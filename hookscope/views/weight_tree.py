@@ -17,7 +17,7 @@ from hookscope.views.text.text_table import TextOptions, join_blocks, result_tab
 from hookscope.views.view import View, json_document
 
 if TYPE_CHECKING:
-    from hookscope.stores.weights.weight_hashes import WeightHashes
+    from hookscope.stores.weights.weight_tree import WeightHashes
 
 COLUMNS = (
     Column("tensor"),

@@ -11,7 +11,7 @@ import torch
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 
 DIGITS = f"{Path(__file__).resolve().parents[2]}/sample_models/digits.py:trained"
 

@@ -68,9 +68,9 @@ def test_the_tables_are_those_of_the_code() -> None:
     from hookscope.specs.cam_methods import METHODS
     from hookscope.specs.choices import HOOK_KINDS
     from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS
+    from hookscope.specs.extract_options import FORMS
     from hookscope.specs.health_checks import CHECKS
     from hookscope.specs.losses import FORMULAS
-    from hookscope.specs.reduction import FORMS
     from hookscope.specs.run_checks import RUN_CHECKS
 
     texts = {name: " ".join(text_of(name).split()) for name in TOPICS}

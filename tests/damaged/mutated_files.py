@@ -74,11 +74,10 @@ def changed(data: bytes, rounds: int, seed: int) -> Iterator[bytes]:
 
 def read_weights(path: Path) -> None:
     """Read what ``hookscope tree --hash`` and ``hookscope report`` read of a file."""
-    from hookscope.file_analysis.weight_findings.weight_health import check_weights
+    from hookscope.file_analysis.weight_findings import check_weights
     from hookscope.specs.command_options import WeightCheckOptions
     from hookscope.stores.weights.open_weights import is_weights, open_weights
-    from hookscope.stores.weights.weight_hashes import hash_weights
-    from hookscope.stores.weights.weight_tree import WeightTree
+    from hookscope.stores.weights.weight_tree import WeightTree, hash_weights
 
     is_weights(str(path))
     weights = open_weights(path)

@@ -14,7 +14,7 @@ import hookscope
 from hookscope.errors import ResultsFileError, StoreError
 from hookscope.files import strict_json
 from hookscope.files.output_path import MARK, header_of
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
 from hookscope.views.images.tensor_view import read_tensor_view

@@ -26,8 +26,7 @@ from hookscope.files.pickle_scan import DamagedPickle
 from hookscope.files.plain_pickle import PlainUnpickler
 from hookscope.stores.weights import weight_set
 from hookscope.stores.weights.open_weights import is_weights, open_weights
-from hookscope.stores.weights.weight_hashes import hash_weights
-from hookscope.stores.weights.weight_tree import WeightTree
+from hookscope.stores.weights.weight_tree import WeightTree, hash_weights
 from tests.conftest import REPO
 from tests.damage import SECONDS, damaged, endure
 from tests.damaged.crafted_weights import CRAFTED, HARM, Call

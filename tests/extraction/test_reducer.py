@@ -15,7 +15,7 @@ from hookscope.extraction.channel_statistics import HISTOGRAM_EDGES
 from hookscope.extraction.principal_components import fit_components
 from hookscope.extraction.reducer import largest_values, make_reducer
 from hookscope.extraction.storage_cast import StorageCast, to_int8
-from hookscope.specs.reduction import parse_reduction, parse_storage
+from hookscope.specs.extract_options import parse_reduction, parse_storage
 
 IMAGE = (224, 224)
 # Outputs of layers: class name, shape of a row, and its channels and positions in

@@ -14,7 +14,7 @@ import hookscope
 from hookscope.errors import LayerError
 from hookscope.extraction.axes import Axes
 from hookscope.extraction.reducer import make_reducer
-from hookscope.specs.reduction import parse_reduction
+from hookscope.specs.extract_options import parse_reduction
 from tests import tiny_language
 from tests.extraction.text_oracle import TEXTS, TextRun, run_alone, write_texts
 

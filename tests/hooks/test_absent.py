@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 import hookscope
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, select
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.results.records import Absent

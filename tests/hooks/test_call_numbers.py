@@ -27,6 +27,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.edits.editor import Editor
+from hookscope.hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.hooks.interventions import (
     BoundInterventions,
     backward_interventions,
@@ -34,11 +35,10 @@ from hookscope.hooks.interventions import (
 )
 from hookscope.hooks.layers import layers_of, select
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.ops.op_recorder import record_ops
+from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tracer import Tracer
-from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.model_analysis.cams.layer_scan import LayerScan
 from hookscope.results.records import key_of
 from hookscope.specs.edit import parse_edits

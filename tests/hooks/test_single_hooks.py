@@ -17,8 +17,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import calls_no_module
 from tests.oracle.by_hand import outputs, same_bits

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError, InputError, LossError, RequestError, WeightsError
-from hookscope.execution.losses.target import read_target
+from hookscope.execution.target import read_target
 from hookscope.files import file_types as filekinds
 from hookscope.files import pickle_scan as pickles
 from hookscope.inputs.batch import build_batch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hookscope
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.tensors.tensor_stats import summarize
 from hookscope.views.images.tensor_view import read_tensor_view
 from tests.conftest import Run

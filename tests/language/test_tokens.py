@@ -14,7 +14,7 @@ from hookscope.errors import ResultsFileError
 from hookscope.files import strict_json
 from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views.images.tensor_view import read_tensor_view
 from hookscope.views.stored_tensors import show_document
 from tests.conftest import Run

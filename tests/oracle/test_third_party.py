@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.execution.losses.loss import compute_loss
+from hookscope.execution.loss import compute_loss
 from hookscope.results.records import key_of
 from hookscope.tensors.nested import as_call
 from tests.oracle import by_hand

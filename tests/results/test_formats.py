@@ -16,7 +16,7 @@ import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.files.output_path import recording_ending
 from hookscope.hooks.capture import Capture
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:ComplexHalf|torch.quantize", "ignore:.*quantize_per"

@@ -20,7 +20,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.stats import BLOCK
 from hookscope.specs.tensor_key import Index
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 
 FLOAT8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
 PLAIN = [
@@ -231,7 +231,7 @@ def test_a_dtype_without_a_table_is_refused_and_the_rest_opens(tmp_path: Path) -
 def test_reading_values_imports_no_torch(tmp_path: Path) -> None:
     kept(a=torch.ones(2, 2).bfloat16()).save(tmp_path / "a")
     code = (
-        "import sys; from hookscope.stores.captures.capture_file import open_capture\n"
+        "import sys; from hookscope.stores.capture_file import open_capture\n"
         "print(open_capture(sys.argv[1]).tensor('a/output').sum(), 'torch' in sys.modules)"
     )
     line = [sys.executable, "-c", code, str(tmp_path / "a")]

@@ -19,7 +19,7 @@ import hookscope
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.files.atomic_files import replacement_file, write_bytes, write_text
 from hookscope.specs.tensor_key import choose_keys, slice_text, split_slice
-from hookscope.stores.captures.capture_file import StoredTensor, read_header
+from hookscope.stores.capture_file import StoredTensor, read_header
 from hookscope.tensors import save as store
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.tensor_stats import numpy_blocks

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.results.dtypes import widen
-from hookscope.specs.similarity_options import CORRELATION, COSINE, EUCLIDEAN
+from hookscope.specs.features_options import CORRELATION, COSINE, EUCLIDEAN
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.lazy_rows import LazyRows
 

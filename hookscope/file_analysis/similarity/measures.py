@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.similarity.layer_rows import Matrix, RowMap, RowStream, centred_blocks
-from hookscope.specs.similarity_options import EUCLIDEAN
+from hookscope.specs.features_options import EUCLIDEAN
 
 VARIANCE = 0.99
 _NONE = 1e-13  # of the largest eigenvalue: rounding errors of a matrix without full rank

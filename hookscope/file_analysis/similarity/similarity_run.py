@@ -55,7 +55,7 @@ from hookscope.results.layer_similarity import (
     ComparedLayer,
     LayerSimilarity,
 )
-from hookscope.specs.similarity_options import (
+from hookscope.specs.features_options import (
     CKA,
     CKA_DEBIASED,
     CKA_RBF,

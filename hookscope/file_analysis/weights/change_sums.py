@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.captures.value_matches import ErrorSums
+from hookscope.file_analysis.value_matches import ErrorSums
 from hookscope.file_analysis.weights.weight_diff import ChangeMeasures
 from hookscope.results.stats import ScaledSum, square_in_range
 

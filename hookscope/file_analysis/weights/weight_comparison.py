@@ -24,7 +24,7 @@ from hookscope.file_analysis.weights.weight_diff import (
 )
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
-from hookscope.specs.weight_diff_options import WeightDiffOptions
+from hookscope.specs.weight_options import WeightDiffOptions
 from hookscope.stores.weights.weight_set import WeightSet
 
 THREADS = min(os.cpu_count() or 1, 4)  # more of them rarely read faster, and need memory

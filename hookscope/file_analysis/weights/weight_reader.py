@@ -18,7 +18,7 @@ from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.specs.tensor_key import WHOLE, Index
-from hookscope.stores.captures.capture_file import CaptureFile, slice_error
+from hookscope.stores.capture_file import CaptureFile, slice_error
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
 PART_ELEMENTS = 1 << 22  # of a part of a tensor that are read at a time

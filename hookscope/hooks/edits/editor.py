@@ -16,15 +16,14 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.edits.edited_weights import EditedWeights
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import locate_in
 from hookscope.results.records import key_of
 from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
-from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
+from hookscope.tensors.grad_mode import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, map_tensors
 

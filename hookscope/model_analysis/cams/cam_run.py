@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.record_key import what_of
+from hookscope.hooks.module_call import what_of
 from hookscope.model_analysis.cams.attention_rollout import AttentionRollout
 from hookscope.model_analysis.cams.cam_input import (
     CamInput,

@@ -14,12 +14,11 @@ from torch.overrides import TorchFunctionMode
 from hookscope.errors import RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.ops.op_recorder import plain_name
+from hookscope.hooks.op_recorder import plain_name
 from hookscope.hooks.torch_state import FunctionMode
 from hookscope.inputs.image_recipes import black_and_white
 from hookscope.model_analysis.cams.cam_input import CamInput, CamMethod, CamResult, widen
-from hookscope.model_analysis.occlusion_drops import occlusion_drops
-from hookscope.model_analysis.path_integral import integrate_gradient
+from hookscope.model_analysis.input_attribution import integrate_gradient, occlusion_drops
 from hookscope.specs.cam_methods import PATCHES, STEPS
 
 _RELU = "relu"

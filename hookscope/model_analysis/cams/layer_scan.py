@@ -15,12 +15,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hookscope.errors import RequestError
 from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.gradient_gate import carries_gradient
+from hookscope.tensors.grad_mode import carries_gradient
 from hookscope.tensors.image_grid import ImageGrid, find_image_grid
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hookscope.errors import LossError, RequestError
 from hookscope.execution.forward import backward, detach_clone, forward
 from hookscope.execution.isolation import disable_mha_fast_path, frozen, preserve_model_state
-from hookscope.execution.losses.loss import Loss, class_scores, compute_loss
+from hookscope.execution.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager

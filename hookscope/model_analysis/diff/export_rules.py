@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.file_analysis.captures.record_matches import ExportRules
-from hookscope.file_analysis.captures.value_matches import Fingerprints
+from hookscope.file_analysis.record_matches import ExportRules
+from hookscope.file_analysis.value_matches import Fingerprints
 from hookscope.hooks.layers import layers_of
 from hookscope.results.diff_result import DifferingModule
 from hookscope.results.records import Record

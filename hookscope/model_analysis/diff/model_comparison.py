@@ -7,10 +7,10 @@ model that made it waits. It is kept longer only where the models make tensors i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -20,17 +20,20 @@ from hookscope.execution.forward import forward
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
-from hookscope.file_analysis.captures.comparator import Comparator
-from hookscope.file_analysis.captures.record_matches import (
+from hookscope.file_analysis.capture_comparator import Comparator
+from hookscope.file_analysis.record_matches import (
     RecordMatches,
     build_diff,
     match_records,
     select_matches,
 )
-from hookscope.file_analysis.captures.value_matches import Fingerprint
+from hookscope.file_analysis.value_matches import Fingerprint
+from hookscope.file_analysis.weights.weight_comparison import compare_weights
+from hookscope.file_analysis.weights.weight_diff import WeightDiff
+from hookscope.files.progress import Progress
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import layers_of
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.layers import check_not_lazy, layers_of
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import absent, put
 from hookscope.inputs.batch import Batch
@@ -39,16 +42,27 @@ from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.results.diff_result import Diff, TensorComparison
 from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
+from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.model_weights import model_weights
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.request import InputRequest, LayerSelection, Request, chosen_options
+from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions
+from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, unreadable_reason
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread
+
+_ORIGINS = {
+    "random": "initial values, seed {0}",
+    "as built": "values as built, seed {0}",
+    "as saved": "values as saved",
+    "as given": "values as given",
+}
 
 
 class StreamingSink:
@@ -288,3 +302,29 @@ def _selected_layers(
     if len(errors) == len(prepared):
         raise errors[0]
     return names[0], names[1]
+
+
+def compare_with_model(
+    a: Any,
+    b: Any,
+    initial: InitialWeights,
+    options: WeightDiffOptions,
+    progress: Progress | None = None,
+) -> WeightDiff:
+    """Compare the parameters and saved buffers of a model with weights, by name."""
+    weights = a if initial.side else b
+    loaded = find_model(initial.request, initial.seed)
+    check_not_lazy(loaded.module)
+    model = _weights_of(loaded, initial.seed)
+    sides, rename = (model, weights), options.rename
+    if isinstance(rename, Mapping):  # as with --weights FILE, it is about names in the file
+        options = replace(options, rename=({}, rename) if initial.side == 0 else (rename, {}))
+    if initial.side:
+        sides = weights, model
+    return compare_weights(*sides, options, progress)
+
+
+def _weights_of(loaded: LoadedModel, seed: int) -> WeightSet:
+    name = loaded.weights.name
+    kind = _ORIGINS.get(name, f"weights {name}").format(seed)
+    return model_weights(loaded.module, loaded.spec, kind)

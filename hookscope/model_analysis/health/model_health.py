@@ -6,12 +6,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from hookscope.execution.losses.loss import projection_loss
+from hookscope.execution.loss import projection_loss
 from hookscope.execution.objective import Objective, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
-from hookscope.model_analysis.health.module_names import owner_of
-from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
+from hookscope.model_analysis.health.parameter_report import (
+    inspect_parameters,
+    owner_of,
+    parameter_findings,
+)
 from hookscope.model_analysis.health.run_findings import (
     UNNORMALISED,
     CheckContext,

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 
 from hookscope.files.words import ranges_text
 from hookscope.hooks.layer_coverage import UNEXPLAINED
-from hookscope.model_analysis.health.module_names import lies_in, outermost, topmost
 from hookscope.model_analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
-from hookscope.model_analysis.health.parameter_report import ParameterReport
+from hookscope.model_analysis.health.parameter_report import (
+    ParameterReport,
+    lies_in,
+    outermost,
+    topmost,
+)
 from hookscope.model_analysis.health.run_observation import RunObservation
 from hookscope.model_analysis.health.tensor_observation import MINUS_INF, Ratio, TensorObservation
 from hookscope.results.health import Finding

@@ -21,7 +21,7 @@ from hookscope.execution.verification import verify_output_unchanged
 from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import layers_of
-from hookscope.hooks.ops.op_recorder import record_ops
+from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.model_analysis.health.tensor_observation import ObservationSink, TensorObservation
 from hookscope.results.records import Absent, Coverage, Record

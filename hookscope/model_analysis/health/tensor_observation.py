@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.tensor_sink import absent, put
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OP, OUTPUT

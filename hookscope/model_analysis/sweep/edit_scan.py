@@ -20,8 +20,7 @@ from hookscope.files.progress import Progress
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import RecordKey, what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import NO_SEQUENCE, locate_in
 from hookscope.results.ablation import SkippedLayer

@@ -10,11 +10,11 @@ from torch import Tensor
 from hookscope.errors import LossError
 from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.language_output import last_logits
-from hookscope.execution.losses.loss import class_scores
-from hookscope.execution.losses.target import Target, resolve_target
+from hookscope.execution.loss import class_scores
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import Prepared
-from hookscope.model_analysis.ablation.baseline import Baseline, mean_score, resolve_baseline
+from hookscope.execution.target import Target, resolve_target
+from hookscope.model_analysis.ablation_run import Baseline, mean_score, resolve_baseline
 from hookscope.model_analysis.output_names import OutputNames
 from hookscope.results.sweep import SweepBaseline
 from hookscope.specs.losses import is_target_file

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from hookscope.errors import ResultsFileError
 from hookscope.files.strict_json import type_error
-from hookscope.specs.reduction import INDEX_SUFFIX, MAX
+from hookscope.specs.extract_options import INDEX_SUFFIX, MAX
 from hookscope.stores.features.folder import (
     FITTED,
     MANIFEST,

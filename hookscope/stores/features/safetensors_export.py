@@ -22,7 +22,7 @@ from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.stats import Stats
 from hookscope.specs.record_kinds import COLUMN
-from hookscope.stores.captures.capture_file import SCHEMA
+from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.features_export import RowProgress, column_array
 from hookscope.stores.features.lazy_rows import LazyRows

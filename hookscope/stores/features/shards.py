@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files.output_path import header_in
 from hookscope.results.dtypes import RAW
-from hookscope.stores.captures.capture_file import StoredTensor
+from hookscope.stores.capture_file import StoredTensor
 from hookscope.stores.features.folder import is_intact, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest_schema import ShardEntry

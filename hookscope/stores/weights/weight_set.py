@@ -181,7 +181,7 @@ class WeightSet(Result):
         try:
             return values.read(index)
         except IndexError as error:
-            from hookscope.stores.captures.capture_file import slice_error
+            from hookscope.stores.capture_file import slice_error
 
             raise slice_error(name, self.tensors[name].shape, error) from error
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from hookscope.files.words import count_text, visible
+from hookscope.results.health import Finding
+from hookscope.specs.patterns import layer_text
 from hookscope.views.html.page_template import fill_template
 
 STYLES = ("page.css",)
 SCRIPTS = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js", "theme.js")
+
+
+MAX_OTHERS = 8  # further layers of a finding that are named
 
 
 @dataclass(frozen=True)
@@ -129,3 +136,40 @@ class Page:
 def write_page(page: Page) -> str:
     """Return the page as HTML that opens from disk and needs no network."""
     return fill_template("page.html", STYLES, SCRIPTS, page)
+
+
+@dataclass(frozen=True)
+class PageFinding:
+    """A finding."""
+
+    level: str
+    run: str
+    layer: str
+    link: str
+    message: str
+    hint: str
+    others: str
+
+
+def page_findings(findings: Sequence[Finding], links: Mapping[str, str]) -> tuple[PageFinding, ...]:
+    """Return the findings for a page; ``links`` has the addresses of layers or tensors on it."""
+    return tuple(
+        PageFinding(
+            finding.level,
+            finding.run,
+            visible(layer_text(finding.layer)) if finding.layer else "",
+            links.get(finding.layer, ""),
+            visible(finding.message),
+            visible(finding.hint),
+            _others_text(finding.others),
+        )
+        for finding in findings
+    )
+
+
+def _others_text(others: Sequence[str]) -> str:
+    if not others:
+        return ""
+    more = f" and {count_text(len(others) - MAX_OTHERS)} more" if len(others) > MAX_OTHERS else ""
+    names = ", ".join(visible(layer_text(name)) for name in others[:MAX_OTHERS])
+    return f"Also: {names}{more}."

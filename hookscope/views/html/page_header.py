@@ -14,7 +14,7 @@ from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
 from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.request import ONLY_PYTHON
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.capture import attention_lines, effect_lines, verified_lines
 from hookscope.views.grads import loss_lines
 from hookscope.views.html.page import FileSummary, PageFigure

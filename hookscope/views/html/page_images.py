@@ -20,7 +20,7 @@ from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, is_gradient
 from hookscope.specs.tensor_key import Index
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
 from hookscope.views.images.colors import PERCENTILE, ColorScale, paint_maps
 from hookscope.views.images.feature_maps import (

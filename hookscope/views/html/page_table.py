@@ -13,7 +13,7 @@ from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
 from hookscope.views.html.page_tree import MissingEntry
 

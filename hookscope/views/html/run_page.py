@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from markupsafe import Markup
 
 from hookscope.views.html.packed_values import PackedValues
-from hookscope.views.html.page import PageColumn, PageRow
-from hookscope.views.html.page_findings import PageFinding
+from hookscope.views.html.page import PageColumn, PageFinding, PageRow
 from hookscope.views.html.page_template import fill_template
 
 STYLES = ("page.css", "findings.css", "run_page.css")

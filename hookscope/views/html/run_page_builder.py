@@ -25,8 +25,7 @@ from hookscope.views.html.packed_values import (
     series_words,
     word_limit,
 )
-from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.page_findings import page_findings
+from hookscope.views.html.page import PageCell, PageColumn, PageRow, page_findings
 from hookscope.views.html.run_charts import (
     CHARTS,
     LAYER_CHARTS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookscope.views.html.page import PageColumn, PageRow
-from hookscope.views.html.page_findings import PageFinding
+from hookscope.views.html.page import PageColumn, PageFinding, PageRow
 from hookscope.views.html.page_template import fill_template
 
 STYLES = ("page.css", "findings.css", "weights_page.css")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from hookscope.file_analysis.weight_findings.weight_health import weight_findings
+from hookscope.file_analysis.weight_findings import weight_findings
 from hookscope.file_analysis.weights.tensor_measures import (
     ReadProgress,
     TensorMeasures,
@@ -34,8 +34,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 from hookscope.stores.weights.weight_tree import WeightNode as TreeNode
 from hookscope.stores.weights.weight_tree import WeightTree
-from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.page_findings import page_findings
+from hookscope.views.html.page import PageCell, PageColumn, PageRow, page_findings
 from hookscope.views.html.weights_page import ModuleNode, WeightGroup, WeightRow, WeightsPage
 from hookscope.views.images.tensor_view import Bin, histogram
 from hookscope.views.weight_set import totals_text

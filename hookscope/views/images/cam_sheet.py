@@ -21,7 +21,7 @@ from hookscope.specs.cam_methods import AT_INPUT, METHODS
 from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI, OVERLAY_ALPHA
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import CAM, INPUT
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.colors import (
     INFINITE,

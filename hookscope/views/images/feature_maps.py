@@ -22,7 +22,7 @@ from hookscope.specs.record_kinds import (
     UNEDITED,
 )
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import Reals
 from hookscope.views.images.figure_labels import quantity_name
 

@@ -16,7 +16,7 @@ from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
 from hookscope.views.images.figure_labels import quantity_name
 from hookscope.views.images.plot_choice import TensorPart

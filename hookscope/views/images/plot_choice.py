@@ -16,7 +16,7 @@ from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, modules_above, slice_text
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 
 _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
 _NEEDED = {

@@ -19,7 +19,7 @@ from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.results.tokens import padded_dims, token_labels
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, modules_above, slice_text
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.views.images.colors import ColorScale
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from rich.cells import cell_len
 
-from hookscope.file_analysis.units.top_inputs import RankedInput
+from hookscope.file_analysis.top_inputs import RankedInput
 from hookscope.files.words import visible
 
 DOTS = "..."

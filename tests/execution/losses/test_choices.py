@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.custom_loss import resolve_custom_loss
-from hookscope.execution.losses.loss import (
+from hookscope.execution.custom_loss import resolve_custom_loss
+from hookscope.execution.loss import (
     class_scores,
     compute_loss,
     flatten_floating,
     has_classes,
 )
-from hookscope.execution.losses.target import read_target, resolve_target, target_for_function
+from hookscope.execution.target import read_target, resolve_target, target_for_function
 from hookscope.specs.losses import (
     FORMULAS,
     REDUCTIONS,

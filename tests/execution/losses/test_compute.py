@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.loss import compute_loss
+from hookscope.execution.loss import compute_loss
 from hookscope.specs.losses import FORMULAS
 
 CLASS_LOSSES = [name for name, formula in FORMULAS.items() if formula.needs_target]

@@ -8,7 +8,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import LossError
-from hookscope.execution.losses.loss import projection_loss
+from hookscope.execution.loss import projection_loss
 
 
 def direction(count: int, seed: int) -> torch.Tensor:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 import hookscope
 from hookscope.errors import LossError
-from hookscope.execution.losses.loss import compute_loss
-from hookscope.execution.losses.target import resolve_target
+from hookscope.execution.loss import compute_loss
+from hookscope.execution.target import resolve_target
 
 SCORES = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 MAPS = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(0))

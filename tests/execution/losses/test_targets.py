@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.target import resolve_target
+from hookscope.execution.target import resolve_target
 
 LABELS = ("tench", "crane", "great white shark", "crane", "spoon, wooden")
 ROWS = torch.tensor([[0.0, 3, 1, 0, 0], [5.0, 0, 0, 0, 0]])

@@ -13,8 +13,8 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis.units import top_run
-from hookscope.file_analysis.units.top_inputs import QUANTILES
+from hookscope.file_analysis import top_run
+from hookscope.file_analysis.top_inputs import QUANTILES
 from hookscope.views.top_inputs import top_sheet
 from tests.extraction.handwritten_features import write_features
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import hookscope
 from hookscope.errors import CheckFailed, ForwardError
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.ops.op_recorder import plain_name
+from hookscope.hooks.op_recorder import plain_name
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits

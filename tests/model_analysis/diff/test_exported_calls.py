@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.file_analysis.captures.value_matches import Fingerprint
+from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.results.diff_result import Diff
 from tests.sources.onnx.conftest import export
 

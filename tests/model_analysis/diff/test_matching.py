@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.captures.record_matches import match_records
+from hookscope.file_analysis.record_matches import match_records
 from hookscope.results.records import Record, key_of
 
 

@@ -13,7 +13,7 @@ import torch
 
 from hookscope.errors import WeightsFileError
 from hookscope.files.plain_pickle import GlobalName, OpaqueObject
-from hookscope.sources.pickled_weights import open_trusted_weights
+from hookscope.sources.pickled_model import open_trusted_weights
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.stores.weights.pickled_arrays import ArrayBuilder
 

@@ -15,11 +15,10 @@ from PIL import Image
 from torch import nn
 
 import hookscope
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views.html.page import Page, PageFigure
-from hookscope.views.html.page_builder import build_page
+from hookscope.views.html.page_builder import PageLimits, build_page
 from hookscope.views.html.page_images import input_figure
-from hookscope.views.html.page_limits import PageLimits
 from hookscope.views.images.colors import ColorScale
 
 SMALL = PageLimits(4, 16)

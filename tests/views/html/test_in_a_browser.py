@@ -14,7 +14,7 @@ import torch
 import hookscope
 from hookscope.errors import LayerError
 from hookscope.specs.patterns import compile_pattern
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 
 SCRIPT = "<script>alert(1)</script>"
 

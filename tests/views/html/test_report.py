@@ -19,17 +19,18 @@ from torch import nn
 
 import hookscope
 from hookscope.results.records import Record, Recording
-from hookscope.stores.captures.capture_file import open_capture
-from hookscope.views.html.page_builder import build_page, figure_or_note
-from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
-from hookscope.views.html.page_limits import (
+from hookscope.stores.capture_file import open_capture
+from hookscope.views.html.page_builder import (
     LIMIT_STEPS,
     MAX_IMAGE_BYTES,
     MAX_PAGE_BYTES,
     PageLimits,
+    build_page,
     descending_limits,
+    figure_or_note,
     max_image_bytes,
 )
+from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
 from hookscope.views.html.page_table import tensor_difference
 
 SMALL = PageLimits(4, 16)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps, resize_maps
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hookscope.hooks.capture import Capture
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.specs.tensor_key import Index
-from hookscope.stores.captures.capture_file import open_capture
+from hookscope.stores.capture_file import open_capture
 from hookscope.views.images.tensor_view import (
     TensorView,
     histogram,

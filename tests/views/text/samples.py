@@ -25,7 +25,7 @@ from hookscope.results.grad_check import Derivative, GradCheck, GradientComparis
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
-from hookscope.stores.captures.capture_file import CaptureFile, open_capture
+from hookscope.stores.capture_file import CaptureFile, open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
 from hookscope.views.images.tensor_view import TensorView, read_tensor_view
 

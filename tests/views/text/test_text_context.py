@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from rich.cells import cell_len
 
-from hookscope.file_analysis.units.top_inputs import RankedInput
+from hookscope.file_analysis.top_inputs import RankedInput
 from hookscope.files.words import visible
 from hookscope.views.text.text_context import marked_text
 

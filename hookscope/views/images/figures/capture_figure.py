@@ -10,7 +10,7 @@ from hookscope.files.words import ranges_text, shape_label
 from hookscope.results.numpy_stats import summarize
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.feature_maps import (
     is_image_gradient,
     read_feature_maps,

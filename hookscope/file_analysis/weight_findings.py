@@ -1,22 +1,34 @@
-"""Findings on single entries: NaN, infinities, and what float16 cannot hold."""
+"""What is wrong with weights: NaN, infinities, zero channels, what float16 cannot hold."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from hookscope.file_analysis.weights.tensor_measures import TensorMeasures
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.file_analysis.weights.channel_measures import ChannelMeasures
+from hookscope.file_analysis.weights.tensor_measures import TensorMeasures, measure_weights
+from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import join_words
-from hookscope.results.health import Finding
+from hookscope.results.health import Finding, Health
 from hookscope.results.stats import Stats
-from hookscope.specs.health_checks import BATCHNORM, ERROR, INF, NAN, NOTE, UNREAD, WARNING
+from hookscope.specs.command_options import WeightCheckOptions
+from hookscope.specs.health_checks import BATCHNORM, ERROR, INF, LEVELS, NAN, NOTE, UNREAD, WARNING
 from hookscope.specs.weight_checks import (
     ADAPTER,
+    CONSTANT,
     DEFAULT_WEIGHT_THRESHOLDS,
+    OUTLIER,
     OVERFLOW,
     UNDERFLOW,
     VARIANCE,
+    WEIGHT_CHECKS,
+    ZERO,
 )
+from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.version import __version__
 
 LIMITS = DEFAULT_WEIGHT_THRESHOLDS
 
@@ -27,6 +39,12 @@ _ZERO_FACTOR = re.compile(r"(.*\.)?(lora_(embedding_)?B|lora_up|lora\.up|hada_w2
 # Scales of IA3 (Liu et al. 2022), which start with ones.
 _ONE_FACTOR = re.compile(r"(.*\.)?ia3_l(\..*)?")
 _MEAN, _VARIANCE = "running_mean", "running_var"
+
+
+MAX_NAMED = 8  # channels that a sentence names
+# The row of a padding token is zero by design, and rows of tokens that never occur keep their start
+# values.
+_EMBEDDING = re.compile(r"(^|[._])(\w*emb\w*|wte|wpe|tok\w*)([._]|$)", re.IGNORECASE)
 
 
 def nan_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
@@ -197,3 +215,136 @@ def _is_filled(stats: Stats | None, value: float | None) -> bool:
 
 def _is_called(name: str, last: str) -> bool:
     return name.rpartition(".")[2] == last
+
+
+def zero_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield weights with zero channels; one that is zero throughout may be meant so: a note."""
+    whole = []
+    for one, channels in _with_channels(measures):
+        count = len(channels.zero)
+        if count == channels.count:
+            if adapter_start(one.name) is None:  # else it is a finding of its own
+                whole.append(one)
+        elif count:
+            embedding = _EMBEDDING.search(one.name) is not None
+            yield Finding(
+                ZERO,
+                NOTE if embedding else WARNING,
+                one.name,
+                f"{_counted(channels, count)} zero throughout: {_numbers(channels.zero)}",
+                count,
+                hint="A row of an embedding for padding is zero by design."
+                if embedding
+                else "The channel gives its bias only, or nothing: it was pruned, or it died.",
+                units=tuple(channels.zero.tolist()),
+            )
+    if whole:
+        yield Finding(
+            ZERO,
+            NOTE,
+            whole[0].name,
+            "all its entries are zero",
+            whole[0].channels.count if whole[0].channels else 0,
+            hint="Gates, heads and the last layers of branches may start so.",
+            others=tuple(one.name for one in whole[1:]),
+        )
+
+
+def constant_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield weights with channels whose entries are all equal; a note if all channels are so."""
+    for one, channels in _with_channels(measures):
+        count = len(channels.constant)
+        if count and channels.length >= LIMITS.least_entries:
+            everywhere = count == channels.count
+            yield Finding(
+                CONSTANT,
+                NOTE if everywhere else WARNING,
+                one.name,
+                f"{_counted(channels, count)} constant: {_numbers(channels.constant)}",
+                count,
+                hint="A constant kernel is an average, as of a blur."
+                if everywhere
+                else "Such a channel gives a multiple of the sum of its input.",
+                units=tuple(channels.constant.tolist()),
+            )
+
+
+def outlier_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield the weights with channels of an unusual norm, the most unusual first."""
+    found = {
+        one.name: (channels, channels.outliers)
+        for one, channels in _with_channels(measures)
+        if channels.outliers is not None
+    }
+
+    def describe(name: str) -> str:
+        channels, outliers = found[name]
+        return (
+            f"the norms of {_counted(channels, len(outliers.channels), verb='')} far from the"
+            f" median of {outliers.median:.4g}: {_numbers(outliers.channels)}; that of"
+            f" {outliers.channels[0]} is {outliers.norm:.4g}"
+        )
+
+    return Finding.of_largest(
+        OUTLIER,
+        NOTE,
+        {name: float(outliers.scores[0]) for name, (_, outliers) in found.items()},
+        LIMITS.outlier,
+        describe,
+        "Compare them with 'hookscope diff' against an earlier checkpoint.",
+        units=lambda name: tuple(np.sort(found[name][1].channels).tolist()),
+    )
+
+
+def _with_channels(
+    measures: Sequence[TensorMeasures],
+) -> Iterator[tuple[TensorMeasures, ChannelMeasures]]:
+    """Tensors with channels; one that is tied to another is left out."""
+    for one in measures:
+        if one.channels is not None and not one.tensor.tied_to:
+            yield one, one.channels
+
+
+def _counted(channels: ChannelMeasures, count: int, verb: str = "are") -> str:
+    """``3 of its 64 channels are``; rows if nothing tells that they are output channels."""
+    verb = "is" if verb and count == 1 else verb or "are"
+    what = "channels" if channels.certain else f"rows (dimension {channels.dimension})"
+    return f"{count:,} of its {channels.count:,} {what} {verb}"
+
+
+def _numbers(channels: NDArray[np.intp]) -> str:
+    named = ", ".join(map(str, channels[:MAX_NAMED].tolist()))
+    more = len(channels) - MAX_NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
+
+
+def check_weights(
+    weights: WeightSet, options: WeightCheckOptions, advance: NamedProgress | None = None
+) -> Health:
+    """Return what is wrong with a set of weights. Each tensor is read once, block by block."""
+    return Health(
+        weight_findings(list(measure_weights(weights, advance=advance)), options.names),
+        options.names,
+        {},
+        DEFAULT_WEIGHT_THRESHOLDS.to_json(),
+        {
+            "weights": {
+                "path": weights.path,
+                "part": weights.part,
+                "kind": weights.kind,
+                "tensors": len(weights.tensors),
+                "parameters": weights.parameters,
+                "bytes": weights.nbytes,
+            },
+            "versions": {"hookscope": __version__},
+        },
+    )
+
+
+def weight_findings(
+    measures: Sequence[TensorMeasures], names: Iterable[str] = WEIGHT_CHECKS
+) -> tuple[Finding, ...]:
+    """Return the findings of some checks: errors, then warnings, then notes."""
+    findings = [finding for name in names for finding in WEIGHT_CHECKS[name].find(measures)]
+    order = list(WEIGHT_CHECKS)
+    return tuple(sorted(findings, key=lambda f: (LEVELS.index(f.level), order.index(f.check))))

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import LossError, LossFailed, ModelError
-from hookscope.execution.losses.loss import Loss
-from hookscope.execution.losses.target import target_for_function
+from hookscope.execution.loss import Loss
+from hookscope.execution.target import target_for_function
 from hookscope.sources.user_code import load_functions, run_user_code
 from hookscope.specs.losses import check_custom_loss_options
 from hookscope.specs.model_spec import end_sentence, may_name_function, parse_function

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.similarity.layer_rows import Matrix, row_count, usable_rows
-from hookscope.file_analysis.units.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
-from hookscope.file_analysis.units.unit_layer import UnitLayer, open_layer
+from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.file_analysis.unit_layer import UnitLayer, open_layer
 from hookscope.files.progress import Progress
-from hookscope.specs.top_options import MAX, TopOptions
+from hookscope.specs.features_options import MAX, TopOptions
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.token_spans import SPANS, Span, split_spans
 

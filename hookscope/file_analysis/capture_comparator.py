@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.captures.record_matches import (
+from hookscope.file_analysis.record_matches import (
     LayerFilter,
     build_diff,
     match_records,
     select_matches,
 )
-from hookscope.file_analysis.captures.value_matches import ErrorSums, double_precision
+from hookscope.file_analysis.value_matches import ErrorSums, double_precision
 from hookscope.results.diff_result import (
     CLOSE,
     DIFFERS,
@@ -30,7 +30,7 @@ from hookscope.results.diff_result import (
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tolerances import engine_tolerances, tolerances
-from hookscope.stores.captures.capture_file import CaptureFile, open_capture
+from hookscope.stores.capture_file import CaptureFile, open_capture
 
 RESHAPED = "the same values in another shape: the exporter joined two reshapes"
 FilePath = str | os.PathLike[str]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.target import Target, resolve_target
+from hookscope.execution.target import Target, resolve_target
 from hookscope.specs.losses import FORMULAS, LossFormula, check_loss_name, check_reduction
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import euclidean_norm
@@ -29,6 +29,13 @@ _CLASSLESS_TASKS = ("detection", "optical flow")
 _LOGITS = ("logits", "out")  # where output classes and dicts keep them
 _CLASSLESS = "The losses sum and norm work for any output."
 _ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
+
+
+_ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+}
 
 
 @dataclass(frozen=True)
@@ -101,13 +108,6 @@ def _loss_terms(name: str, logits: Tensor, target: Target, raw: bool) -> Tensor:
     if name == "bce":
         return _binary_terms(logits, dense, raw)
     return _ELEMENTWISE[name](logits, dense, reduction="none")
-
-
-_ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
-    "mse": F.mse_loss,
-    "l1": F.l1_loss,
-    "smooth_l1": F.smooth_l1_loss,
-}
 
 
 def _score(logits: Tensor, target: Target, name: str) -> Tensor:

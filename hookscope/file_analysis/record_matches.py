@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from hookscope.errors import LayerError, RequestError
-from hookscope.file_analysis.captures.value_matches import Fingerprints, match_by_value
+from hookscope.file_analysis.value_matches import Fingerprints, match_by_value
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.diff_result import (
     BY_FOLD,

@@ -16,7 +16,7 @@ from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.files.output_path import MARK, SUFFIX, TABLES, header_of
 from hookscope.files.progress import Progress
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
-from hookscope.stores.captures.capture_file import CaptureFile
+from hookscope.stores.capture_file import CaptureFile
 
 _BLOCK = 1 << 24  # bytes that are copied at a time
 

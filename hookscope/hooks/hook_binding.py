@@ -1,7 +1,7 @@
 """User hooks bound to layers: when they are called, and what their results replace.
 
 PyTorch's module backward hooks are not used for gradients, because they fail in models with
-in-place operations; see ``hookscope.tensors.gradient_gate``.
+in-place operations; see ``hookscope.tensors.grad_mode``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from torch import Tensor
 
 from hookscope.errors import CheckFailed, HookError, HookscopeError, RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.hooks.hook_loader import UserHook
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import TensorSink
-from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.sources.user_code import function_file
 from hookscope.specs.choices import (
     BACKWARD,
@@ -39,7 +38,7 @@ from hookscope.specs.choices import (
     STEP_PRE,
 )
 from hookscope.specs.record_kinds import EMITTED
-from hookscope.tensors.gradient_gate import BackwardHookPair, Grads, insert_gradient_gate
+from hookscope.tensors.grad_mode import BackwardHookPair, Grads, insert_gradient_gate
 from hookscope.tensors.nested import map_tensors, outline
 
 EmitCallback = Callable[[Layer, int, str, Tensor], None]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError, cause
 from hookscope.file_analysis.similarity.layer_rows import LayerRows, Matrix, check_numbers
 from hookscope.results.dimensions import channel_dim
-from hookscope.specs.reduction import INDEX_SUFFIX, MAX, SPACE, TOKENS, TOPK, parse_reduction
-from hookscope.specs.top_options import DEFAULT_UNITS, MEAN, TopOptions
+from hookscope.specs.extract_options import INDEX_SUFFIX, MAX, SPACE, TOKENS, TOPK, parse_reduction
+from hookscope.specs.features_options import DEFAULT_UNITS, MEAN, TopOptions
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.lazy_rows import LazyRows
 from hookscope.stores.features.manifest_schema import KeyEntry

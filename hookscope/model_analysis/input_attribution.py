@@ -1,8 +1,8 @@
-"""The integral of a gradient along the straight line from a baseline to an input."""
+"""Attributions to the input that ``attribute`` and ``cam`` share: path integral and occlusion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -49,3 +49,24 @@ def quadrature_points(steps: int) -> list[tuple[float, float]]:
     """
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return [(float(x + 1) / 2, float(w) / 2) for x, w in zip(nodes, weights, strict=True)]
+
+
+def occlusion_drops(
+    score_of: Callable[[Tensor], Tensor],
+    values: Tensor,
+    baseline: Tensor,
+    regions: Sequence[tuple[slice | int, ...]],
+    progress: Progress | None = None,
+) -> Iterator[Tensor]:
+    """Yield the score of the input less that with one region of it from the baseline.
+
+    M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
+    (arXiv:1311.2901), section 4.2.
+    """
+    whole = score_of(values).detach().cpu().double()
+    for number, region in enumerate(regions):
+        occluded = values.detach().clone()
+        occluded[region] = baseline[region]
+        yield whole - score_of(occluded).detach().cpu().double()
+        if progress is not None:
+            progress(number + 1, len(regions))

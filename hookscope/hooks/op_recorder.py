@@ -23,11 +23,10 @@ from hookscope.files.signal_safety import (
     signal_safe_contextmanager,
     uninterrupted,
 )
+from hookscope.hooks.attention_weights import AttentionTracker, version_counter
 from hookscope.hooks.hook_set import as_hook, depth_readers, hook_depth
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
-from hookscope.hooks.record_key import RecordKey
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ArgumentSink
 from hookscope.hooks.torch_state import FunctionMode, inside_backward

@@ -1,1 +1,0 @@
-"""Losses, and the targets that they are computed with."""

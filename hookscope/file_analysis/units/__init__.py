@@ -1,1 +1,0 @@
-"""The inputs that a unit of a layer answers most."""

@@ -1,1 +1,0 @@
-"""The results of functions between modules (``--ops``), and the weights of attention."""

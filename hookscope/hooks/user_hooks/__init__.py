@@ -1,1 +1,0 @@
-"""User hooks: loading them, binding them to layers, and what they emit."""

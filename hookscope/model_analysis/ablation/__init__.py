@@ -1,1 +1,0 @@
-"""What each layer contributes to a score."""
