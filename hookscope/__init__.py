@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.api.ablate import ablate
-    from hookscope.api.attribute import attribute
-    from hookscope.api.cam import cam
-    from hookscope.api.capture import capture
-    from hookscope.api.check import check
-    from hookscope.api.diff import diff
-    from hookscope.api.export import export
-    from hookscope.api.extract import extract
-    from hookscope.api.filters import filters
-    from hookscope.api.gradcheck import gradcheck
-    from hookscope.api.grads import grads
-    from hookscope.api.lens import lens
-    from hookscope.api.load import load
-    from hookscope.api.load_model import load_model
-    from hookscope.api.plot import plot
-    from hookscope.api.probe import probe
-    from hookscope.api.record import record
-    from hookscope.api.report import report
-    from hookscope.api.similar import similar
-    from hookscope.api.step import step
-    from hookscope.api.sweep import sweep
-    from hookscope.api.top import top
-    from hookscope.api.trace import trace
-    from hookscope.api.tree import tree
-    from hookscope.api.verify import verify
-    from hookscope.api.watch import watch
+    from hookscope.commands.ablate import ablate
+    from hookscope.commands.attribute import attribute
+    from hookscope.commands.cam import cam
+    from hookscope.commands.capture import capture
+    from hookscope.commands.check import check
+    from hookscope.commands.diff import diff
+    from hookscope.commands.export import export
+    from hookscope.commands.extract import extract
+    from hookscope.commands.filters import filters
+    from hookscope.commands.gradcheck import gradcheck
+    from hookscope.commands.grads import grads
+    from hookscope.commands.lens import lens
+    from hookscope.commands.load import load
+    from hookscope.commands.load_model import load_model
+    from hookscope.commands.plot import plot
+    from hookscope.commands.probe import probe
+    from hookscope.commands.record import record
+    from hookscope.commands.report import report
+    from hookscope.commands.similar import similar
+    from hookscope.commands.step import step
+    from hookscope.commands.sweep import sweep
+    from hookscope.commands.top import top
+    from hookscope.commands.trace import trace
+    from hookscope.commands.tree import tree
+    from hookscope.commands.verify import verify
+    from hookscope.commands.watch import watch
     from hookscope.errors import HookscopeError
     from hookscope.hooks.capture import Capture
     from hookscope.hooks.hook_binding import emit
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from hookscope.specs.catalog import models
     from hookscope.stores.features.features import Features
 
-_FUNCTIONS = (  # each in the file of its name in hookscope/api/
+_FUNCTIONS = (  # each in the file of its name in hookscope/commands/
     *("ablate", "attribute", "cam", "capture", "check", "diff", "export", "extract", "filters"),
     *("gradcheck", "grads", "lens", "load", "load_model", "plot", "probe", "record", "report"),
     *("similar", "step", "sweep", "top", "trace", "tree", "verify", "watch"),
 )
 _MODULES = {
-    **{name: f"hookscope.api.{name}" for name in _FUNCTIONS},
+    **{name: f"hookscope.commands.{name}" for name in _FUNCTIONS},
     "models": "hookscope.specs.catalog",
     "emit": "hookscope.hooks.hook_binding",
     "wrap": "hookscope.hooks.wrap",

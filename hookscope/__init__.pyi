@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from hookscope.api.export import Exported as Exported
 from hookscope.errors import HookscopeError as HookscopeError
 from hookscope.extraction.batch_runner import RunProgress as RunProgress
 from hookscope.extraction.extraction import Extraction as Extraction
@@ -42,6 +41,7 @@ from hookscope.specs.intervention_spec import Hooks as Hooks
 from hookscope.stores.capture_file import InMemory as InMemory
 from hookscope.stores.features.features import Features as Features
 from hookscope.stores.features.folder_verification import Verification as Verification
+from hookscope.stores.features.safetensors_export import Exported as Exported
 from hookscope.stores.runs.run_export import ExportedRun as ExportedRun
 from hookscope.stores.runs.training_run import TrainingRun as TrainingRun
 from hookscope.stores.weights.weight_set import WeightSet as WeightSet

@@ -19,7 +19,7 @@ import pytest
 PACKAGES = (
     *("escapes", "errors", "version", "files", "specs", "results", "stores", "file_analysis"),
     *("views", "tensors", "sources", "hooks", "inputs", "execution", "extraction"),
-    *("model_analysis", "training", "api", "cli"),
+    *("model_analysis", "training", "cli", "commands"),
 )
 TORCH_FREE = ("files", "specs", "results", "stores", "file_analysis", "views", "cli")
 
@@ -114,8 +114,8 @@ def test_hookscope_keeps_the_rule(rule, repo: Path) -> None:
     [
         (imports_upwards, "results/stats.py", "def f():\n    from hookscope.hooks.x import Y"),
         (imports_upwards, "errors.py", "import hookscope.results.stats"),
-        (imports_upwards, "cli/tree.py", "from hookscope import tree"),
-        (imports_upwards, "views/table.py", "from hookscope.api.tree import tree"),
+        (imports_upwards, "commands/tree.py", "from hookscope import tree"),
+        (imports_upwards, "views/table.py", "from hookscope.commands.tree import tree"),
         (imports_upwards, "results/stats.py", "from . import records"),
         (imports_upwards, "attic.py", ""),
         (circles, "errors.py", "def f():\n    from hookscope.version import X"),

@@ -67,15 +67,15 @@ def test_what_is_private_about_scripted_models_is_used_in_one_file(repo: Path) -
 @pytest.mark.parametrize(
     ("what", "file", "text"),
     [
-        ("hooks", "api/tree.py", "def f(m):\n    m.register_forward_hook(print)"),
+        ("hooks", "commands/tree.py", "def f(m):\n    m.register_forward_hook(print)"),
         ("hooks", "tensors/nested.py", "def f(t):\n    t.register_hook(print)"),
-        ("hooks", "api/tree.py", "add = m.a.register_full_backward_pre_hook"),
+        ("hooks", "commands/tree.py", "add = m.a.register_full_backward_pre_hook"),
         ("TorchScript", "sources/python_file.py", "import torch\ntorch.jit.load('x')"),
         ("TorchScript", "sources/python_file.py", "from torch.jit import load"),
         ("matplotlib", "views/images/feature_maps.py", "from matplotlib.figure import Figure"),
-        ("printing", "api/tree.py", "print('hello')"),
-        ("printing", "cli/tree.py", "import click\nclick.echo('hello')"),
-        ("printing", "cli/tree.py", "from click import secho"),
+        ("printing", "commands/tree.py", "print('hello')"),
+        ("printing", "commands/tree.py", "import click\nclick.echo('hello')"),
+        ("printing", "commands/tree.py", "from click import secho"),
         ("printing", "cli/main.py", "import sys\nsys.stdout.write('hello')"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The command line: options become one call of ``hookscope.api``, and its result is printed."""
+"""The terminal: parser, options, help, completion, settings, console and errors."""

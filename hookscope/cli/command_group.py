@@ -31,7 +31,7 @@ class Commands(Mapping[str, Command]):
     def __getitem__(self, name: str) -> Command:
         if name not in self.shorts:
             raise KeyError(name)
-        imported = getattr(importlib.import_module(f"{self.package}.{name}"), name)
+        imported = getattr(importlib.import_module(f"{self.package}.{name}"), f"{name}_command")
         assert isinstance(imported, Command)
         return imported
 

@@ -245,3 +245,6 @@ def _cache_file(model: str) -> Path:
     if path.endswith(".py") or spec.endswith(".py"):
         model = f"{os.path.abspath(path or spec)}{colon}{name if colon else ''}{call}"
     return cache_folder() / "layers" / f"{sha256(os.fsencode(model)).hexdigest()[:32]}.txt"
+
+
+VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for completions

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import completion, error_report
+from hookscope.cli import error_report
 from hookscope.cli.command_group import Commands, Group
 from hookscope.cli.commands import Example, Option
+from hookscope.cli.completion_values import VARIABLE
 from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
@@ -99,7 +100,7 @@ EXAMPLES = (
 
 @click.group(
     cls=Group,
-    commands=Commands(__package__, COMMANDS),
+    commands=Commands("hookscope.commands", COMMANDS),
     examples=EXAMPLES,
     topics=TOPICS,
     no_args_is_help=True,
@@ -152,8 +153,8 @@ def _run(args: list[str], console: Console) -> int | Program:
     """Run a command; return its exit status, or the program that it asks to run."""
     command = ""
     try:
-        if os.environ.get(completion.VARIABLE):
-            return _complete(os.environ[completion.VARIABLE])
+        if os.environ.get(VARIABLE):
+            return _complete(os.environ[VARIABLE])
         # Not cli.main(): it exits with 1 after Ctrl-C and for a closed pipe, and on Windows expands
         # layer3.* to files of the working folder.
         with cli.make_context("hookscope", args, obj=console, **_width()) as ctx:
@@ -186,15 +187,14 @@ def _complete(instruction: str) -> int:
     from click.shell_completion import shell_complete
 
     try:
-        status = shell_complete(cli, {}, "hookscope", completion.VARIABLE, instruction)
+        status = shell_complete(cli, {}, "hookscope", VARIABLE, instruction)
     except (KeyError, ValueError) as error:
         raise click.UsageError(
-            f"{completion.VARIABLE} is set, but COMP_WORDS and COMP_CWORD are not set as a shell"
-            " sets them."
+            f"{VARIABLE} is set, but COMP_WORDS and COMP_CWORD are not set as a shell sets them."
         ) from error
     if status:
         raise click.UsageError(
-            f"{completion.VARIABLE} is {instruction!r}, which is not SHELL_source or"
+            f"{VARIABLE} is {instruction!r}, which is not SHELL_source or"
             " SHELL_complete. A completion script sets it; unset it."
         )
     return 0

@@ -49,7 +49,9 @@ def run_recording(
         if command == "capture" and path is not None and not _holds_arrays(path):
             values["file"] = path
         try:
-            capture: Capture = getattr(import_module(f"hookscope.api.{command}"), command)(**values)
+            capture: Capture = getattr(import_module(f"hookscope.commands.{command}"), command)(
+                **values
+            )
         except HookError as error:
             if not error.capture:
                 raise

@@ -2,7 +2,7 @@
 
 A group is a frozen dataclass whose fields are made by ``setting``. From the description of a field
 come the option of the command line, its help and its completion (``hookscope.cli.declared``), and
-the keyword of the function in Python with its line under ``Args`` (``hookscope.api.public``).
+the keyword of the function in Python with its line under ``Args`` (``hookscope.commands.public``).
 """
 
 from __future__ import annotations

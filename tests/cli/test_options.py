@@ -313,7 +313,8 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
 @pytest.mark.slow
 def test_choices_are_those_of_the_library() -> None:
     from hookscope import capture
-    from hookscope.cli import models, options
+    from hookscope.cli import options
+    from hookscope.commands import models
     from hookscope.specs import catalog
 
     assert inspect.signature(capture).parameters["model"].default == options.DEFAULT_MODEL

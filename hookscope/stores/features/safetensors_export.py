@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,14 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.files import strict_json
-from hookscope.files.output_path import HEADER_LIMIT, MARK
+from hookscope.files.output_path import HEADER_LIMIT, MARK, NPY, NPZ, SUFFIX
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks, summarize
+from hookscope.results.result import Result
 from hookscope.results.stats import Stats
 from hookscope.specs.record_kinds import COLUMN
+from hookscope.stores.capture_export import TensorSlice
 from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.features import Features
-from hookscope.stores.features.features_export import RowProgress, column_array
+from hookscope.stores.features.features_export import (
+    RowProgress,
+    column_array,
+    write_numpy,
+    write_parquet,
+)
 from hookscope.stores.features.lazy_rows import LazyRows
 
 log = logging.getLogger("hookscope")
@@ -162,3 +170,36 @@ def _header(
         place = {"dtype": tensor.format, "shape": tensor.shape, "data_offsets": offsets}
         table[tensor.key] = place
     return strict_json.dumps(table).encode()
+
+
+WRITERS: dict[str, Callable[..., None]] = {
+    SUFFIX: write_safetensors,
+    NPY: partial(write_numpy, ending=NPY),
+    NPZ: partial(write_numpy, ending=NPZ),
+    ".parquet": write_parquet,
+}
+
+
+@dataclass(frozen=True)
+class Exported(Result):
+    """The result of an export.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        rows: its contents, one entry for each key.
+    """
+
+    view = "features.EXPORTED"
+
+    path: Path
+    bytes: int
+    rows: tuple[LazyRows | TensorSlice, ...]
+
+    def __repr__(self) -> str:
+        return f"<Exported {self.path}: {len(self.rows)} tensors, {self.bytes} bytes>"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
+        keys = [{"key": r.key, "shape": r.shape, "dtype": str(r.dtype)} for r in self.rows]
+        return {"file": str(self.path), "bytes": self.bytes, "keys": keys}

@@ -1,0 +1,209 @@
+"""Run a model once and record the inputs and outputs of its layers."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from hookscope.cli import options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as intervention_options
+from hookscope.cli.commands import Example, command
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.cli.recording_command import run_recording
+from hookscope.cli.table_options import table_options
+from hookscope.commands.public import Only, public
+from hookscope.errors import RequestError
+from hookscope.files.output_path import names_folder
+from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.early_stop_checks import check_early_stop
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.onnx_limits import check_onnx_ops
+from hookscope.specs.record_kinds import ATTENTION, OP
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    ModelRequest,
+    Request,
+)
+from hookscope.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from hookscope.hooks.capture import Capture
+
+
+@public
+def capture(
+    layers: LayerSelection,
+    input: InputRequest,
+    model: ModelRequest,
+    run: RunOptions,
+    interventions: Annotated[
+        Interventions, Only("edits", "compare", "hooks", "hook_args", "hook_kind")
+    ],
+    options: CaptureOptions,
+    *,
+    file: str | os.PathLike[str] | None = None,
+) -> Capture:
+    """Run a model once and return the inputs and outputs of the selected layers.
+
+    Args:
+        file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
+            256 MB goes there while the model runs, so memory does not grow with the recording.
+
+    Raises:
+        HookError: a hook raised; its ``capture`` has what was recorded before.
+        ModelError, LayerError, InputError: a spec, a pattern or a file is wrong.
+        ForwardError: the model itself raised; names the layer.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+        StoreError: the file cannot be written. An earlier file is not changed.
+
+    Example:
+        >>> import hookscope
+        >>> shot = hookscope.capture("resnet18", layers=["layer3.*"], shape=(1, 3, 64, 64))
+        >>> shot["layer3.0.relu:2/output"].shape
+        torch.Size([1, 256, 4, 4])
+    """
+    from hookscope.execution.edit_effect import describe_effect
+    from hookscope.execution.language_output import count_expert_tokens, describe_language_output
+    from hookscope.execution.prepare import prepare
+    from hookscope.execution.provenance import Provenance, top_classes
+    from hookscope.execution.recorded_run import find_stop_point, run_forward, wants_stop
+    from hookscope.execution.size_estimate import check_recording_size
+    from hookscope.execution.verification import check_all_ran, verify_output_unchanged
+    from hookscope.hooks.op_recorder import is_graph
+    from hookscope.tensors.grad_mode import grad_mode
+    from hookscope.tensors.recording_file import RecordingFile
+
+    request = Request("capture", model, layers, input, run, interventions)
+    check_onnx_ops(model.source == ONNX, options.ops)
+    check_early_stop(request, options)
+    traced_kinds = {
+        kind for kind, traced in ((OP, options.ops), (ATTENTION, options.attention)) if traced
+    }
+    kinds = options.kinds | traced_kinds
+    prepared = prepare(request)
+    check_onnx_ops(is_graph(prepared.module), options.ops)
+    stop = wants_stop(request, options, prepared)
+    order = check_recording_size(prepared, kinds, options.max_bytes, stop=stop)
+    chosen = request.chosen(replace(options, stop=bool(options.stop)))
+    with (
+        Provenance("capture", prepared, chosen) as provenance,
+        grad_mode(False),
+    ):
+        pages = None if file is None or not RecordingFile.is_supported() else RecordingFile(file)
+        point = find_stop_point(stop, order)
+        forward = run_forward(prepared, kinds, options.max_bytes, stop=point, file=pages)
+        recorded = provenance.capture = forward.capture
+        if options.verify or traced_kinds:
+            verify_output_unchanged(
+                prepared, recorded.output, excuse_noise=not options.verify, recorded=len(recorded)
+            )
+        recorded.metadata = provenance.metadata() | forward.metadata
+        recorded.metadata |= describe_effect(
+            prepared,
+            forward,
+            functools.partial(run_forward, kinds=kinds),
+            interventions.compare,
+        )
+    if options.verify:
+        recorded.metadata["verified"] = True
+    if top := top_classes(prepared, recorded.output):
+        recorded.metadata["top"] = top
+    if experts := count_expert_tokens(recorded, prepared.module):
+        recorded.metadata["experts"] = experts
+    recorded.metadata |= describe_language_output(prepared, recorded.output)
+    if options.strict:
+        check_all_ran(recorded)
+    if file is not None:
+        recorded.save(file)
+    return recorded
+
+
+EXAMPLES = (
+    Example(
+        'hookscope capture --layer "layer3.*" --input img.png',
+        "The outputs of one stage of resnet18 for an image.",
+    ),
+    Example(
+        "hookscope capture sample_models/digits.py:trained --input sample_models/five.png",
+        "All layers of a trained model from a Python file.",
+    ),
+    Example(
+        "hookscope capture resnet18 --type Conv2d --shape 2x3x64x64 --no-output",
+        "A table of statistics for noise, without a file.",
+    ),
+    Example(
+        'hookscope capture sample_models/digits_scripted.pt --layer "conv*"',
+        "A scripted file, which needs no Python code; .pt2 files work as well.",
+    ),
+    Example(
+        'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
+        "Inputs and outputs.",
+    ),
+    Example(
+        'hookscope capture resnet18 --layer "layer1.*" --ops --shape 1x3x64x64',
+        "Results computed between modules, such as the sums of residual connections.",
+    ),
+    Example(
+        'hookscope capture vit_b_16 --layer "*.self_attention" --attention',
+        "Attention weights of each head.",
+    ),
+    Example(
+        'hookscope capture sample_models/letters.py:Letters --input "text:hello" --generate 3',
+        "Generate three tokens with a language model; each step is a separate call.",
+    ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
+        "Set two channels to zero, and show how much every later layer changes.",
+    ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --hook "conv*=sample_models/'
+        'own_hook.py:mute" --hook-arg channel=3 --layer "relu*"',
+        "Run a custom hook after the convolutions.",
+    ),
+)
+
+
+@command(
+    "capture",
+    options.model,
+    options.layers,
+    options_of(CaptureOptions, "what", "ops", "attention"),
+    input_options.inputs,
+    input_options.texts,
+    intervention_options.for_command("capture"),
+    options.run,
+    options.device_map,
+    options_of(RunOptions, "generate"),
+    options_of(CaptureOptions, "stop", "verify", "strict", "max_bytes"),
+    options.output,
+    table_options,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="layer what input model-arg shape weights edit output",
+    topics="model-specs layers inputs weights edits hooks keys",
+)
+def capture_command(
+    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
+) -> None:
+    """Run a model and record the outputs of its layers.
+
+    Writes a safetensors file and prints a table of its tensors in execution order: shape, dtype and
+    statistics. Values are copied when a layer returns, so later in-place operations do not change
+    them. For a whole dataset use 'hookscope extract'.
+    """
+    if output is not None and names_folder(output):
+        raise RequestError(
+            f"{output} is a folder; capture writes a single file.",
+            "Name a file, or use 'hookscope extract' for the features of many inputs.",
+        )
+    run_recording(ctx, output, force, values)

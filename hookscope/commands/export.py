@@ -1,0 +1,256 @@
+"""Write features of a dataset, tensors of a capture or curves of a run to one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.cli.options import force as force_option
+from hookscope.cli.param_types import FileName
+from hookscope.cli.recording_command import note_written_file
+from hookscope.commands.public import public
+from hookscope.errors import RequestError, StoreError, cause
+from hookscope.files.atomic_files import replacement_file
+from hookscope.files.output_path import (
+    RUN_TABLES,
+    SUFFIX,
+    check_run_export,
+    is_run_folder,
+    table_ending,
+)
+from hookscope.files.progress import Progress
+from hookscope.specs.command_options import ExportOptions
+from hookscope.specs.patterns import as_texts
+
+if TYPE_CHECKING:
+    from hookscope.stores.features.safetensors_export import Exported
+    from hookscope.stores.runs.run_export import ExportedRun
+
+if TYPE_CHECKING:
+    pass
+
+
+@public
+def export(
+    features: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    options: ExportOptions,
+    progress: Progress | None = None,
+) -> Exported | ExportedRun:
+    """Write the features of a dataset, tensors of a capture, or the numbers of a run, to one file.
+
+    The file is written completely or not at all. Memory does not grow with the number of rows. Each
+    shard is read completely first, and its CRC-32 is verified, whichever layers are selected. int8
+    values are multiplied by the scale of their row. Columns of the rows, such as labels, are in all
+    formats but ``.npy``; in ``.safetensors``, those of texts are lists in ``metadata["columns"]``.
+
+    Args:
+        features: the folder, or its address; the file of a capture; or the folder of a training
+            run.
+        output: the file. Its extension selects the format: ``.safetensors``, which
+            ``hookscope.load`` and ``hookscope show`` also open; ``.npy``, one array of one layer,
+            for ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, for a
+            folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a fixed-length
+            list for each layer. In files of numpy, bfloat16 and the float8 types become float32 and
+            complex32 becomes complex64, with the same values. For a training run: ``.csv`` or
+            ``.parquet``, with the columns ``table``, ``step``, ``seconds``, ``model``, ``key``,
+            ``measure`` and ``value``; or a folder, which gets a file of scalars for TensorBoard.
+        progress: called with the number of rows done and the total, both summed over the layers;
+            for a capture, with numbers of tensors.
+
+    Returns:
+        The file, its size, and its contents; for a training run, numbers of series and values.
+
+    Raises:
+        RequestError: there are no such features, a layer matches nothing, the format does not
+            support the selection, or the file would be inside the folder.
+        ResultsFileError: a shard is missing or damaged.
+        StoreError: the file cannot be written. An existing file is then unchanged.
+        EnvironmentFault: pyarrow, which Parquet needs, is not installed.
+
+    Example:
+        >>> import hookscope, numpy, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = hookscope.export("sample_models/features", f"{folder}/a.npy", layers="fc")
+        ...     numpy.load(done.path).argmax(axis=1)
+        array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    from hookscope.stores.features.features import Features
+    from hookscope.stores.features.safetensors_export import WRITERS, Exported
+
+    path = Path(output)
+    selectors = as_texts(options.layers)
+    if is_run_folder(features):
+        return _export_run(features, path, selectors, progress)
+    missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
+    if os.path.isfile(features) or missing:
+        return _export_recording(features, path, selectors, progress)
+    write = WRITERS[table_ending(path)]
+    opened_features = Features(features, sums=True)
+    if path.parent.resolve() == Path(opened_features.folder).resolve():
+        raise RequestError(
+            f"The output {path} would be among the files of {opened_features.folder}.",
+            "Set --output to a file in another folder.",
+        )
+    rows_of_keys = tuple(opened_features[key] for key in opened_features.choose(selectors))
+    done, total = 0, len(opened_features) * len(rows_of_keys)
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress:
+            progress(done, total)
+
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
+        write(opened_features, rows_of_keys, scratch, advance)
+        size = scratch.stat().st_size
+    return Exported(path, size, rows_of_keys)
+
+
+def _export_run(
+    folder: str | os.PathLike[str],
+    path: Path,
+    selectors: Sequence[str],
+    progress: Progress | None,
+) -> ExportedRun:
+    from hookscope.stores.runs.rank_runs import open_run
+    from hookscope.stores.runs.run_export import export_run
+
+    check_run_export(path, force=True)
+    if path.suffix.lower() not in RUN_TABLES:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Cannot create the folder {path}: {cause(error)}.") from error
+    return export_run(open_run(folder), path, selectors, progress)
+
+
+def _export_recording(
+    file: str | os.PathLike[str],
+    path: Path,
+    selectors: Sequence[str],
+    progress: Progress | None,
+) -> Exported:
+    """Write tensors of the file of a recording."""
+    from hookscope.stores.capture_export import choose_slices, write_slices
+    from hookscope.stores.capture_file import open_capture
+    from hookscope.stores.features.safetensors_export import Exported
+
+    ending = table_ending(path)
+    if path.exists() and path.samefile(file):
+        raise RequestError(
+            f"{path} is the input of this command and would be overwritten.",
+            "Set --output to another file.",
+        )
+    capture = open_capture(file)
+    parts = choose_slices(capture, selectors, ending)
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
+        write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
+        size = scratch.stat().st_size
+    return Exported(path, size, parts)
+
+
+EXAMPLES = (
+    Example(
+        "hookscope export sample_models/features/ --layer fc -o fc.npy",
+        "The rows of one layer as an array for numpy.load.",
+    ),
+    Example(
+        "hookscope export sample_models/features/",
+        "All layers in one safetensors file.",
+    ),
+    Example(
+        "hookscope export sample_models/five.safetensors --layer conv1 -o conv1.npy",
+        "One tensor of a capture as an array for numpy.load.",
+    ),
+    Example(
+        "hookscope export sample_models/run -o curves.csv",
+        "All numbers of a training run as a table.",
+    ),
+    Example(
+        "hookscope export sample_models/run -o tensorboard/",
+        "The same as scalars for TensorBoard.",
+    ),
+)
+
+features = click.argument(
+    "features",
+    metavar="FOLDER",
+    type=FileName("folder"),
+    help="Folder that 'hookscope extract' wrote, or its address.",
+)
+
+output = combine(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
+        " For a training run: .csv, .parquet, or a folder for TensorBoard."
+        " Default: NAME.export.safetensors; for a training run NAME.export.csv.",
+    ),
+    force_option,
+)
+
+
+@command(
+    "export",
+    click.argument(
+        "features",
+        metavar="FOLDER|FILE",
+        type=FileName("file"),
+        help="Folder of 'hookscope extract' or 'hookscope run', or result file of capture, grads"
+        " or step.",
+    ),
+    options_of(ExportOptions),
+    output,
+    global_options,
+    click.pass_obj,
+    examples=EXAMPLES,
+    main="layer output force",
+    topics="keys",
+)
+def export_command(
+    console: Console, features: str, output: str | None, force: bool, **values: Any
+) -> None:
+    """Write features, tensors, or curves of a run, to one file.
+
+    Values are read and written a few megabytes at a time, so memory use does not depend on the
+    number of inputs. Torch is not loaded. In .npy and .npz files bfloat16 and float8 become float32
+    and complex32 becomes complex64, without loss.
+    """
+    from pathlib import Path
+
+    from hookscope.files import output_path as outputs
+
+    name = os.path.basename(os.path.abspath(features))
+    if os.path.isfile(features):
+        name = Path(features).stem
+    if outputs.is_run_folder(features):
+        path = Path(output) if output else outputs.default_path(name, "export", ".csv")
+        replaces = outputs.check_run_export(path, force)
+    else:
+        path = Path(output) if output else outputs.default_path(name, "export")
+        replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
+    console.interrupt_message = "Interrupted; nothing was written."
+    with console.bar("Exporting") as advance:
+        done = export(features, path, progress=advance, **values)
+    if console.json:
+        from hookscope.views.view import make_document
+
+        console.document(make_document("export", done.to_json()))
+    else:
+        from hookscope.views import display
+
+        console.result(display.text(done, console.text_options))
+    note_written_file(console, done.path, done.bytes, replaces)

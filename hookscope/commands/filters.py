@@ -1,0 +1,211 @@
+"""Draw the weights of one layer, of a model or in a file of weights."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli import completion_values, options, picture_options
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import reading, running
+from hookscope.commands.public import Given, Only, public
+from hookscope.errors import RequestError
+from hookscope.files.shell_words import cite_command, quote_word
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.request import ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
+from hookscope.specs.weight_options import check_model_options
+from hookscope.views.images.figure_labels import recording_caption
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from hookscope.stores.weights.weight_set import WeightSet
+    from hookscope.views.images.figures.drawing import Drawing
+
+
+@public
+def filters(
+    model: (
+        str | os.PathLike[str] | WeightSet | nn.Module | torch.export.ExportedProgram
+    ) = DEFAULT_MODEL,
+    layer: str = ".",
+    *,
+    options: Annotated[PlotOptions, Only("channels", "by", "count", "scale", "dark")],
+    loading: Given[ModelRequest],
+    run: Annotated[Given[RunOptions], Only("seed")],
+) -> Drawing:
+    """Draw the weights of one layer: a convolution, a linear layer or an embedding.
+
+    The model may be a file of weights, which is read without torch. Its names do not tell a
+    transposed convolution, whose kernels are drawn with input channels first.
+
+    Kernels with three input channels are drawn in colour: a weight of zero is middle grey. If there
+    are more, the first 16 are drawn, one panel each. Matrices are drawn completely.
+
+    Args:
+        model: the spec of a model, a module, or weights: a file, a folder or an index.
+        layer: name of the layer, or of one of its parameters. In a file of weights a slice may
+            follow, and ``.`` is the first tensor with kernels.
+        channels: output channels of a convolution to draw.
+        by: which channels, if ``channels`` is not given: the first (``index``), those with the
+            largest mean absolute weight (``strength``), or ``random`` ones.
+        count: the maximum number of channels.
+        seed: of random weights, and of randomly selected channels.
+
+    Returns:
+        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
+
+    Raises:
+        ModelError, LayerError: no such model or layer.
+        RequestError: the layer has no weights that can be drawn, or an option is wrong.
+        EnvironmentFault: matplotlib is not installed.
+
+    Example:
+        >>> import hookscope
+        >>> hookscope.filters("resnet18", "conv1", count=4).shows
+        ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
+    """
+    from hookscope.commands.weight_source import as_weights, label_of_weights
+    from hookscope.file_analysis.weights.weight_reader import WeightReader
+    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.plot_choice import choose_filters
+
+    with require_matplotlib():
+        from hookscope.views.images.figures.drawing import FigureOptions
+    figure_options = FigureOptions(
+        channels=options.channels,
+        by=options.by,
+        count=options.count,
+        seed=run["seed"],
+        dim=None,
+        each=options.scale == "each",
+        dark=options.dark,
+    )
+    if label := label_of_weights(model):
+        check_model_options(loading.chosen, ("trust",), label)
+        from hookscope.views.images.figures.weight_figure import draw_filters
+
+        reader = WeightReader(cast("WeightSet", as_weights(model, loading["trust"])))
+        return draw_filters(reader, choose_filters(reader, layer), figure_options)
+    request = Request("filters", loading.make(model=model), run=run.make())
+    from hookscope.model_analysis.layer_weight import read_layer_weight
+    from hookscope.views.images.figures.filters_figure import draw_weight
+
+    found = read_layer_weight(request, layer)
+    return draw_weight(
+        found.name, found.type, found.values, recording_caption(found.origin), figure_options
+    )
+
+
+EXAMPLES = (
+    Example(
+        "hookscope filters sample_models/digits.py:trained conv1",
+        "The convolution kernels of a trained model.",
+    ),
+    Example(
+        "hookscope filters resnet18 conv1 --count 64 -o stem.png", "All 64 kernels, in colour."
+    ),
+    Example(
+        "hookscope filters sample_models/digits_scripted.pt conv2 --by strength --count 4 --dark",
+        "The strongest kernels of a scripted file, by input channel.",
+    ),
+    Example("hookscope filters sample_models/digits.safetensors", "Kernels in a file of weights."),
+    Example(
+        "hookscope filters sample_models/digits_exported.pt2 fc -o fc.svg",
+        "The matrix of a linear layer.",
+    ),
+)
+
+
+@command(
+    "filters",
+    options.model,
+    click.argument(
+        "layer",
+        metavar="LAYER",
+        required=False,
+        is_eager=True,
+        callback=options.argument_after_model,
+        shell_complete=completion_values.layers,
+        help="Layer, or one of its parameters.",
+    ),
+    options_of(PlotOptions, "channels", "by", "count", "scale", "dark"),
+    options.weights,
+    options.seed,
+    picture_options.output,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="channels by count weights output model-arg",
+    topics="model-specs weights",
+)
+def filters_command(
+    ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any
+) -> None:
+    """Plot the weights of a layer.
+
+    For a convolution these are its kernels, in colour if it has three input channels; for a linear
+    layer or an embedding it is the matrix. MODEL may be a file of weights, which is read without
+    torch; without LAYER, its first convolution is drawn.
+    """
+    console: Console = ctx.obj
+    if _names_weights(ctx, values):
+        _draw_weights(console, output, force, dpi, values)
+        return
+    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
+        _check_layer(values["layer"])
+    from hookscope.cli.request_builder import build_request
+
+    stem = build_request("filters", values).model.stem
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Reading {values['model']} ..."):
+        drawing = filters(**values)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
+
+
+def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
+    """Whether the model is a file of weights; a single argument may be one, and no layer."""
+    from hookscope.stores.weights.open_weights import is_weights
+
+    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
+        if not is_weights(values["layer"]):
+            return False
+        values["model"], values["layer"] = values["layer"], "."
+    return is_weights(values["model"])
+
+
+def _draw_weights(
+    console: Console, output: str | None, force: bool, dpi: int, values: dict[str, Any]
+) -> None:
+    from hookscope.stores.weights.open_weights import default_stem
+
+    stem = default_stem(values["model"])
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
+    console.interrupt_message = "Interrupted; nothing was written."
+    with reading(console, f"Reading {values['model']} ...", values["trust"]):
+        drawing = filters(**values)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
+
+
+def _check_layer(layer: str) -> None:
+    """Raise RequestError if the only argument is a model, so that the layer is missing."""
+    from hookscope.specs.catalog import bundled_models
+
+    is_spec = ":" in layer or layer.endswith((".py", ".pt", ".pt2"))
+    if is_spec or any(layer == info.name for info in bundled_models()):
+        raise RequestError(
+            f"No layer of {layer} is given.",
+            f"Add one: hookscope filters {quote_word(layer)} LAYER."
+            f" {cite_command('hookscope', 'tree', layer, '--leaves')} lists the layers.",
+        )

@@ -1,0 +1,60 @@
+"""``hookscope models``: the models that can be given by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli import completion_values
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice
+from hookscope.cli.table_options import row_options
+
+EXAMPLES = (
+    Example("hookscope models", "All models."),
+    Example('hookscope models "resnet*"', "Models whose name matches."),
+    Example("hookscope models vit", "Models whose name contains a word."),
+    Example(
+        'hookscope models "timm:*vit_tiny*"', "Models of timm, with the tags of their weights."
+    ),
+    Example("hookscope models --task segmentation --json", "Models for one task, as JSON."),
+)
+TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
+
+
+@command(
+    "models",
+    click.argument(
+        "pattern",
+        metavar="[GLOB]",
+        default="*",
+        shell_complete=completion_values.models,
+        help="Pattern of names, such as 'resnet*', or a part of a name. Default: all.",
+    ),
+    option("--task", section="Options", type=Choice(TASKS), help="Models for this task only."),
+    row_options,
+    global_options,
+    click.pass_obj,
+    examples=EXAMPLES,
+    main="task json",
+    topics="model-specs weights",
+)
+def models_command(console: Console, **values: Any) -> None:
+    """List the models of torchvision and timm.
+
+    Shows their task, number of parameters, input shape and pretrained weights.
+    """
+    from hookscope.specs import catalog
+
+    matches = catalog.models(**values)
+    if console.json:
+        from hookscope.views.models import models_document
+
+        console.document(models_document(matches))
+    else:
+        from hookscope.views.models import models_lines
+
+        console.result(models_lines(matches, console.text_options))

@@ -1,0 +1,249 @@
+"""Plot a capture, training runs or a file of weights, without torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from hookscope.cli import options, picture_options
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.commands.public import public
+from hookscope.errors import RequestError
+from hookscope.files.output_path import is_run_folder, runs_in
+from hookscope.files.progress import NamedProgress
+from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.weight_options import WeightTrust
+
+if TYPE_CHECKING:
+    from hookscope.stores.capture_file import CaptureFile, InMemory
+    from hookscope.stores.weights.weight_set import WeightSet
+    from hookscope.views.images.figures.drawing import Drawing, FigureOptions
+
+log = logging.getLogger("hookscope")
+
+
+@public
+def plot(
+    file: str | os.PathLike[str] | WeightSet | InMemory,
+    keys: str | Iterable[str] = (),
+    *,
+    options: PlotOptions,
+    pickled: WeightTrust,
+    progress: NamedProgress | None = None,
+) -> Drawing:
+    """Plot a capture, training runs, or the tensors of a file of weights.
+
+    Of the folder of a training run, loss, gradient norm and learning rate are drawn over the steps,
+    or the curves of ``keys``. Of a folder of runs, those of all runs. Only ``dark`` applies.
+
+    For weights, one tensor is drawn as kernels (three dimensions or more), as a matrix or as a
+    curve, and several as histograms; without keys, mean and spread of each are drawn. A matrix with
+    a side over 1,024 is reduced: each pixel is the entry of largest magnitude.
+
+    A result of ``cam`` is drawn as the maps over their images, unless ``keys`` or ``kind`` are
+    given. No other option applies to that picture.
+
+    Args:
+        file: the file of a capture, a capture in memory, the folder of a training run or of
+            several, or weights: a file, a folder or an index.
+        keys: tensors, layers or globs of either, optionally followed by a slice; none means all
+            tensors in the file.
+        trust: of a pickled model, build it, which runs code, and plot its weights.
+        progress: of weights: called with the megabytes that were read, the total, and the name of
+            the tensor.
+
+    Returns:
+        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
+
+    Raises:
+        ResultsFileError, WeightsFileError: the file cannot be read.
+        RequestError: a key matches nothing, an option is wrong, or the kind does not fit the keys.
+        EnvironmentFault: matplotlib is not installed.
+
+    Example:
+        >>> import hookscope
+        >>> picture = hookscope.plot("sample_models/five.safetensors", "conv1", count=4)
+        >>> picture.kind, picture.shows
+        ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
+    """
+    from hookscope.commands.weight_source import as_weights, check_trust
+    from hookscope.stores.capture_file import open_source
+    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.plot_choice import choose_plot
+
+    patterns = [keys] if isinstance(keys, str) else list(keys)
+    if pickled.trust:
+        check_trust(file)
+    if folders := _run_folders(file):
+        return _plot_runs(folders, patterns, options.kind, options.dark)
+    weights = as_weights(file, pickled.trust)
+    if weights is not None:
+        figure_options = _figure_options(options)
+        return _plot_weights(weights, patterns, options.kind, figure_options, progress)
+    capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
+    if "cam" in capture.metadata and not patterns and options.kind is None:
+        return _plot_cam(capture)
+    choice = choose_plot(capture, patterns, options.kind)
+    if choice.why:
+        log.info("kind: %s (%s)", choice.kind, choice.why)
+    if choice.left_out:
+        log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
+    with require_matplotlib():
+        from hookscope.views.images.figures.capture_figure import draw_capture
+    return draw_capture(capture, choice, _figure_options(options))
+
+
+def _figure_options(options: PlotOptions) -> FigureOptions:
+    from hookscope.views.images import require_matplotlib
+
+    with require_matplotlib():
+        from hookscope.views.images.figures.drawing import FigureOptions
+    return FigureOptions(
+        channels=options.channels,
+        by=options.by,
+        count=options.count,
+        seed=options.seed,
+        dim=options.dim,
+        each=options.scale == "each",
+        dark=options.dark,
+    )
+
+
+def _run_folders(file: object) -> list[Path]:
+    if not isinstance(file, str | os.PathLike):
+        return []
+    return [Path(file)] if is_run_folder(file) else runs_in(file)
+
+
+def _plot_runs(
+    folders: Sequence[Path], keys: Sequence[str], kind: str | None, dark: bool
+) -> Drawing:
+    from hookscope.stores.runs.rank_runs import open_run
+    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.run_panels import run_panels
+
+    if kind is not None:
+        raise RequestError(
+            "--kind is for captures and weights; a training run is drawn as curves.",
+            "Leave out --kind.",
+        )
+    runs = [open_run(folder) for folder in folders]
+    panels = run_panels(runs, keys)
+    with require_matplotlib():
+        from hookscope.views.images.figures.run_figure import draw_run_panels
+    title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
+    if len(runs) > 1:
+        scripts = dict.fromkeys(run.info["script"] for run in runs)
+        title = f"{len(runs)} runs of {', '.join(scripts)}"
+    names = ", ".join(folder.resolve().name for folder in folders)
+    return draw_run_panels(panels, title, names, dark)
+
+
+def _plot_weights(
+    weights: WeightSet,
+    patterns: Sequence[str],
+    kind: str | None,
+    options: FigureOptions,
+    progress: NamedProgress | None,
+) -> Drawing:
+    from hookscope.file_analysis.weights.weight_reader import WeightReader
+    from hookscope.views.images.plot_choice import HIST, choose_weight_plot
+
+    reader = WeightReader(weights)
+    choice = choose_weight_plot(reader, patterns, kind)
+    if progress is not None:
+        size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
+        passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram
+        reader.show_progress(passes * size, progress)
+    if choice.why:
+        log.info("kind: %s (%s)", choice.kind, choice.why)
+    from hookscope.views.images.figures.weight_figure import draw_weights
+
+    return draw_weights(reader, choice, options)
+
+
+def _plot_cam(capture: CaptureFile) -> Drawing:
+    from hookscope.views.images import require_matplotlib
+
+    log.info("kind: cam (no KEY is given, and the file is a result of cam)")
+    with require_matplotlib():
+        from hookscope.views.images.figures.cam_figure import draw_cam
+    from hookscope.views.images.cam_sheet import OverlayStyle, heading, sheet_of
+
+    return draw_cam(sheet_of(capture, OverlayStyle()), heading(capture.metadata["cam"]))
+
+
+EXAMPLES = (
+    Example(
+        "hookscope plot sample_models/five.safetensors",
+        "Mean and spread of the values of each layer.",
+    ),
+    Example(
+        "hookscope plot sample_models/five.safetensors conv1",
+        "The feature maps of one layer.",
+    ),
+    Example(
+        "hookscope plot sample_models/digits.safetensors fc.weight",
+        "The matrix of a linear layer in a file of weights.",
+    ),
+    Example("hookscope plot sample_models/run loss", "The loss of a training run."),
+    Example(
+        'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
+        "Histograms of several layers.",
+    ),
+    Example(
+        "hookscope plot sample_models/five.safetensors relu2 --by strength --count 9"
+        " --scale each --dark -o relu2.svg",
+        "The nine strongest maps, each with its own scale, on a dark background.",
+    ),
+)
+
+
+@command(
+    "plot",
+    picture_options.tensors,
+    options_of(PlotOptions, "kind", "channels", "by", "count", "seed", "dim"),
+    picture_options.appearance,
+    options.trust_weights,
+    picture_options.output,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="kind channels by count scale output",
+    topics="keys",
+)
+def plot_command(
+    ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any
+) -> None:
+    """Plot the contents of a result file or weights.
+
+    Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
+    feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
+    Torch is not loaded.
+
+    For a training run, or a folder of runs such as runs/, plots loss, gradient norm and learning
+    rate over the steps, or the curves of each KEY; only --dark applies.
+
+    For weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and
+    without a KEY mean and spread of all; --kind is then hist or flow.
+    """
+    console: Console = ctx.obj
+    from hookscope.cli.run_context import reading, show_logs
+    from hookscope.stores.weights.open_weights import default_stem
+
+    stem = default_stem(values["file"])
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "plot")
+    console.interrupt_message = "Interrupted; nothing was written."
+    drawing_step = reading(console, "Drawing ...", values["trust"])
+    with drawing_step, console.bar("Reading") as advance:
+        show_logs(console)
+        drawing = plot(**values, progress=advance)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "plot")

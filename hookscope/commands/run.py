@@ -1,0 +1,140 @@
+"""``hookscope run``: a training script, run as Python would, and watched."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from hookscope.cli import completion_values
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import CommaList, FileName
+from hookscope.errors import RequestError
+from hookscope.specs.watch_options import INTERVAL, STOPS, WATCHED, WatchOptions
+from hookscope.stores.runs.run_output import check_run_folder
+from hookscope.training.run_session import RunSession
+from hookscope.training.script_runner import Program
+
+EXAMPLES = (
+    Example(
+        "hookscope run sample_models/train_digits.py",
+        "A training script; arguments after its name are passed to it.",
+    ),
+    Example(
+        "hookscope run --every 10 --stop-on nan sample_models/train_digits.py",
+        "Each tenth step, and the end at the first NaN.",
+    ),
+)
+
+program = combine(
+    click.argument(
+        "script",
+        metavar="SCRIPT",
+        required=False,
+        type=FileName("script"),
+        help="Python script, - for stdin, folder or archive with a __main__.py; with -m, a module.",
+    ),
+    click.argument(
+        "args",
+        metavar="[ARGS]...",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        help="Arguments of the script. Options of hookscope go before SCRIPT.",
+    ),
+    flag("module", "-m", section="Script", help="SCRIPT is a module, as with 'python -m'."),
+)
+
+watching = combine(
+    option(
+        "--every",
+        section="Watching",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Record each Nth step. Default: each {INTERVAL}th, and more of the first ones.",
+    ),
+    option(
+        "--layer",
+        "-l",
+        "layers",
+        section="Watching",
+        multiple=True,
+        metavar="GLOB",
+        shell_complete=completion_values.layers,
+        help="Layers to watch, such as 'layer3.*'. Prefix ! to exclude. Repeatable. Default: all.",
+    ),
+    option(
+        "--what",
+        section="Watching",
+        default=",".join(WATCHED),
+        type=CommaList(*WATCHED),
+        metavar="LIST",
+        help="What to record. Separate several with commas.",
+    ),
+    option(
+        "--stop-on",
+        section="Watching",
+        type=CommaList(*STOPS),
+        help="Stop the script at the first of these. Separate several with commas.",
+    ),
+    flag("live", section="Watching", help="Show the numbers while the script runs."),
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("folder"),
+        help="Folder to write. Default: runs/SCRIPT-NUMBER.",
+    ),
+)
+
+
+# Of these no script is likely to have one of its own.
+_OWN_OPTIONS = ("--stop-on", "--what", "--live")
+
+
+@command(
+    "run",
+    program,
+    watching,
+    global_options,
+    examples=EXAMPLES,
+    main="module every layer what stop-on output",
+    context_settings={"allow_interspersed_args": False},
+    topics="layers",
+)
+def run_command(
+    script: str | None,
+    args: tuple[str, ...],
+    module: bool,
+    layers: tuple[str, ...],
+    stop_on: tuple[str, ...] | None,
+    **values: Any,
+) -> Program:
+    """Run a training script and watch it.
+
+    Runs the script as Python would and records its models and optimizers: statistics of
+    activations, gradients, parameters and updates, by layer and step. The output of the script, its
+    results and its exit status are those of a run without hookscope. Exit status: that of the
+    script; 2 for a wrong request.
+    """
+    if script is None:
+        raise RequestError(
+            "No module was named." if module else "No script was named.",
+            f"Write: hookscope run {'-m mypackage.train' if module else 'train.py'}",
+        )
+    options = WatchOptions(layers=layers or None, stop_on=stop_on or (), **values)
+    console: Console = click.get_current_context().obj
+    if late := [word for word in args if word.partition("=")[0] in _OWN_OPTIONS]:
+        console.note(
+            f"{late[0]} is passed to the script: options of hookscope come before the script's name"
+        )
+    program = Program(script, args, is_module=module)
+    session = RunSession(options, program, quiet=console.quiet)
+    from hookscope.training.program_check import check_program
+
+    check_program(session.program)
+    check_run_folder(options.output, os.environ)
+    session.watch_from_import()
+    return session.program

@@ -1,0 +1,332 @@
+"""``hookscope show``: show the contents of a file, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli import completion_values, options, picture_options
+from hookscope.cli.commands import Command, Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import reading
+from hookscope.cli.table_options import table_options
+from hookscope.errors import RequestError
+from hookscope.files.output_path import is_run_folder, names_folder, runs_in
+from hookscope.files.shell_words import cite_command, join_words, quote_word
+from hookscope.files.suggestions import RESULT_FILES, near_files
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.specs.tensor_key import Index
+    from hookscope.stores.capture_file import CaptureFile
+
+EXAMPLES = (
+    Example(
+        "hookscope show sample_models/five.safetensors",
+        "The table of a capture.",
+    ),
+    Example(
+        "hookscope show sample_models/five.safetensors conv2",
+        "One layer: statistics, a histogram and the largest entries.",
+    ),
+    Example(
+        'hookscope show sample_models/five.safetensors "conv1/output[0,3]"',
+        "The same for a slice, as in numpy.",
+    ),
+    Example(
+        "hookscope show sample_models/five.safetensors conv1 --map --by strength --count 4",
+        "The four strongest feature maps, in the terminal.",
+    ),
+    Example(
+        "hookscope show sample_models/digits.safetensors conv2 --sort norm",
+        "Statistics of the tensors in a file of weights.",
+    ),
+    Example(
+        'hookscope show sample_models/run --layer "fc*"',
+        "A training run: its loss, and the last values of some layers.",
+    ),
+    Example(
+        "hookscope show sample_models/run fc2/weight.grad",
+        "One curve of a training run.",
+    ),
+)
+MAPS = "Maps"
+
+maps = combine(
+    flag("map", section=MAPS, help="Draw feature maps of each KEY in the terminal."),
+    picture_options.channels(MAPS),
+    picture_options.channel_details(MAPS),
+    picture_options.scale(MAPS),
+)
+
+
+@command(
+    "show",
+    picture_options.tensors,
+    maps,
+    option(
+        "--layer",
+        "-l",
+        "layers",
+        section="Training runs",
+        multiple=True,
+        metavar="PATTERN",
+        shell_complete=completion_values.layers,
+        help="Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
+    ),
+    options.trust_weights,
+    table_options,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="map channels by count layer verbose",
+    topics="keys",
+)
+def show_command(
+    ctx: click.Context, file: str, keys: tuple[str, ...], layers: tuple[str, ...], **values: Any
+) -> None:
+    """Show the contents of a result file or weights.
+
+    Without a KEY, prints the table of the file; with -v also its metadata. With a KEY, prints
+    statistics, a histogram and the largest entries of each tensor, or with --map its feature maps:
+    in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
+    features. For the folder of a training run, prints what is known of it and the last values of
+    each layer, and for a KEY its values over the steps. For a folder of runs, such as runs/, prints
+    a row for each. Torch is not loaded, and only the tensors shown are read.
+
+    For weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
+    without reading values; with a KEY that names one tensor, its values; with one that names a
+    module or is a glob, a row of statistics for each tensor.
+    """
+    console: Console = ctx.obj
+    draws, trust = values.pop("map"), values.pop("trust")
+    if trust:
+        from hookscope.commands.weight_source import check_trust
+
+        check_trust(file)
+    if is_run_folder(file):
+        _refuse_maps_of_runs(ctx, draws)
+        _show_run(console, file, keys, layers)
+        return
+    if runs := runs_in(file):
+        _refuse_maps_of_runs(ctx, draws)
+        _show_runs(console, file, runs[0], [*keys, *layers])
+        return
+    if layers:
+        raise RequestError(
+            "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
+        )
+    from hookscope.stores.weights.open_weights import is_weights
+
+    if is_weights(file):
+        _refuse_idle_choices(ctx, draws)
+        _show_weights(console, file, keys, draws, trust)
+        return
+    if names_folder(file):
+        _refuse_idle_choices(ctx, draws)
+        _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
+        return
+    _refuse_misfits(ctx, file, keys, draws, console.json)
+    from hookscope.results.positions import choose_parts
+    from hookscope.stores.capture_file import open_capture
+
+    capture = open_capture(file)
+    wanted = choose_parts(keys, capture, file)
+    if wanted and (console.sort or console.top):
+        raise RequestError(
+            "--sort and --top are for the table of the whole file.", "Leave out KEY, or the option."
+        )
+    if draws:
+        for key, index in wanted:
+            console.result(_maps(console, capture, key, index, values))
+    elif wanted:
+        _show_values(console, capture, wanted)
+    else:
+        _show_summary(console, capture)
+
+
+def _show_features(console: Console, folder: str, key: str) -> None:
+    if key:
+        raise RequestError(
+            f"{folder} is a features folder; show prints the values of a single file.",
+            f"Export it first: hookscope export {quote_word(folder)} --layer {quote_word(key)}",
+        )
+    from hookscope.stores.features.features import Features
+
+    features = Features(folder)
+    console.show(features)
+    if console.verbose and not console.json:
+        from hookscope.views.stored_tensors import provenance_lines
+
+        shown = ("keys", "shards", "executed", "not_executed")  # shown in the table, or too long
+        origin = {name: v for name, v in features.manifest.items() if name not in shown}
+        console.separate()
+        console.result(provenance_lines(origin, console.text_options))
+
+
+def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str]) -> None:
+    from hookscope.stores.runs.run_list import RunList
+
+    if names:
+        raise RequestError(
+            f"{folder} has several runs, and a KEY or --layer is for one.",
+            f"Name the run: {join_words(['hookscope', 'show', str(first), names[0]])}",
+        )
+    console.show(RunList.of(folder))
+    console.note(f"next: {join_words(['hookscope', 'show', str(first)])}")
+
+
+def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:
+    from hookscope.file_analysis.runs.run_summary import RunSummary, read_key_curves
+    from hookscope.stores.runs.rank_runs import open_run
+
+    if keys and layers:
+        raise RequestError("KEY and --layer cannot be combined.", "Leave out one of them.")
+    run = open_run(folder)
+    if not keys:
+        console.show(RunSummary.of(run, layers))
+        return
+    curves = read_key_curves(run, keys)
+    if console.json:
+        from hookscope.views.training_run import run_document
+
+        console.document(run_document(RunSummary(run, (), None), curves))
+        return
+    for i, view in enumerate(curves):
+        if i:
+            console.separate()
+        console.show(view)
+
+
+def _show_weights(
+    console: Console, file: str, keys: Sequence[str], draws: bool, trust: bool
+) -> None:
+    """Show the tensors by their headers, one with its values, or statistics of several."""
+    from hookscope.commands.load import load
+    from hookscope.stores.weights.weight_set import WeightSet
+    from hookscope.views.images.tensor_view import choose_weights
+    from hookscope.views.weight_set import weights_document
+
+    if draws:
+        raise RequestError(
+            f"--map draws what a layer returned, and {file} has weights.",
+            f"Write a picture of a weight: hookscope plot {quote_word(file)} KEY",
+        )
+    with reading(console, f"Reading {file} ...", trust):
+        weights = load(file, trust=trust)
+    assert isinstance(weights, WeightSet)
+    if not keys:
+        console.show(weights)
+        if console.verbose and not console.json:
+            from hookscope.views.stored_tensors import provenance_lines
+
+            console.separate()
+            console.result(provenance_lines(dict(weights.metadata), console.text_options))
+        name = next(iter(weights.tensors), "KEY")
+        console.note(f"next: {join_words(['hookscope', 'show', file, name])}")
+        return
+    choice = choose_weights(weights, keys)
+    if not choice.is_table and (console.sort or console.top):
+        raise RequestError(
+            "--sort and --top are for tables of tensors.", "Give a KEY that matches several."
+        )
+    with console.bar("Reading") as advance:
+        summaries = choice.read(advance)
+    if console.json:
+        console.document(weights_document(weights, summaries))
+    elif choice.is_table:
+        from hookscope.views.stored_tensors import statistics_lines
+
+        console.result(statistics_lines(summaries, console.text_options))
+    else:
+        for i, view in enumerate(summaries):
+            if i:
+                console.separate()
+            console.show(view)
+
+
+def _show_summary(console: Console, capture: CaptureFile) -> None:
+    if console.json:
+        from hookscope.views.stored_tensors import show_document
+
+        console.document(show_document(capture, str(capture.path)))
+        return
+    console.show(capture)
+    if console.verbose:
+        from hookscope.views.stored_tensors import provenance_lines
+
+        origin = {name: v for name, v in capture.metadata.items() if name != "columns"}  # too long
+        console.separate()
+        console.result(provenance_lines(origin, console.text_options))
+
+
+def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:
+    from hookscope.views.images.tensor_view import read_tensor_view
+
+    if console.json:
+        from hookscope.views.stored_tensors import show_document
+
+        views = [read_tensor_view(capture, key, index) for key, index in wanted]
+        console.document(show_document(capture, str(capture.path), views))
+        return
+    for i, (key, index) in enumerate(wanted):
+        if i:
+            console.separate()
+        console.show(read_tensor_view(capture, key, index))
+
+
+def _maps(
+    console: Console, capture: CaptureFile, key: str, index: Index, values: dict[str, Any]
+) -> list[Text]:
+    from hookscope.views.images.feature_maps import read_feature_maps
+    from hookscope.views.text.terminal_maps import map_lines
+
+    chosen = {name: value for name, value in values.items() if name != "scale"}
+    maps = read_feature_maps(capture, key, index, **chosen)
+    colored = console.colors >= 256 and not console.ascii
+    return map_lines(maps, console.window, colored, values["scale"] == "each", console.ascii)
+
+
+def _refuse_misfits(
+    ctx: click.Context, file: str, keys: tuple[str, ...], draws: bool, json: bool
+) -> None:
+    if not os.path.exists(file):
+        raise RequestError(
+            f"There is no file or folder {file!r}.",
+            near_files(
+                file,
+                "Write one with 'hookscope capture' or 'hookscope run', or check the name.",
+                RESULT_FILES,
+            ),
+        )
+    if draws and json:
+        raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
+    if draws and not keys:
+        raise RequestError(
+            "--map needs a KEY.",
+            f"{cite_command('hookscope', 'show', file)} lists the layers in the file.",
+        )
+    _refuse_idle_choices(ctx, draws)
+
+
+def _refuse_maps_of_runs(ctx: click.Context, draws: bool) -> None:
+    if draws:
+        raise RequestError(
+            "--map draws tensors, and a training run has only numbers.", "Leave out --map."
+        )
+    _refuse_idle_choices(ctx, draws)
+
+
+def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
+    assert isinstance(ctx.command, Command)
+    for declared in ctx.command.options():
+        typed = ctx.get_parameter_source(declared.name) is ParameterSource.COMMANDLINE
+        if declared.section == MAPS and typed and not draws and declared.name != "map":
+            raise RequestError(f"--{declared.key} needs --map.", "Add --map.")

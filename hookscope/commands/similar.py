@@ -1,0 +1,133 @@
+"""Compare the layers of one or two features folders, without torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli.analysis_output import (
+    features_output,
+    folder_argument,
+    resolve_features_file,
+    show_analysis,
+)
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import show_logs
+from hookscope.cli.table_options import table_options
+from hookscope.commands.public import public
+from hookscope.files.progress import Progress
+from hookscope.specs.features_options import SimilarityOptions
+
+if TYPE_CHECKING:
+    from hookscope.results.layer_similarity import LayerSimilarity
+
+
+@public
+def similar(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str] | None = None,
+    *,
+    options: SimilarityOptions,
+    progress: Progress | None = None,
+) -> LayerSimilarity:
+    """Compare all pairs of layers of one features folder, or each layer of A with each of B.
+
+    The rows are read in blocks, in float64. A row of several dimensions is flattened. Memory does
+    not grow with the rows, except for ``rsa`` and ``cka-rbf``, which need each pair of rows, and
+    say so. See docs/feature-sets.md for the formulas and their sources.
+
+    Args:
+        a: a folder that ``extract`` wrote, or its address.
+        b: another one of the same inputs in the same order, which their hashes must show.
+        progress: called with the number of rows read and the total, over all passes.
+
+    Returns:
+        The matrix of similarities; NaN where one is not defined, with a note that says why.
+
+    Raises:
+        RequestError: the folders are of different inputs, a layer matches nothing, there are fewer
+            than 4 rows, or the measure needs more than ``memory``.
+        ResultsFileError: a file of a folder is missing or damaged.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.similar("sample_models/features", by="cka-debiased")
+        >>> round(found.value("pool", "fc"), 3)
+        0.843
+    """
+    from hookscope.file_analysis.similarity.similarity_run import compare_layers
+    from hookscope.stores.features.features import Features
+
+    other = None if b is None else Features(b)
+    return compare_layers(Features(a), other, options, progress)
+
+
+EXAMPLES = (
+    Example(
+        "hookscope similar sample_models/features/ --by cka-debiased",
+        "Each layer of a folder with each other.",
+    ),
+    Example(
+        "hookscope similar sample_models/features/ sample_models/features/ --by rsa"
+        " --distance euclidean --correlation spearman",
+        "The layers of two folders, which may be of two models.",
+    ),
+    Example("hookscope similar sample_models/features/ -o similar.png", "The matrix as a picture."),
+)
+
+
+@command(
+    "similar",
+    folder_argument("a"),
+    folder_argument("b", required=False),
+    options_of(
+        SimilarityOptions,
+        "by",
+        "distance",
+        "correlation",
+        "neighbors",
+        "every",
+        "memory",
+        "layers",
+    ),
+    features_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
+    table_options,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="by layer distance output",
+    topics="keys",
+)
+def similar_command(
+    ctx: click.Context,
+    a: str,
+    b: str | None,
+    output: str | None,
+    force: bool,
+    dpi: int,
+    **values: Any,
+) -> None:
+    """Compare the layers of features folders: CKA, RSA, ...
+
+    Compares all pairs of layers of one folder, or each layer of A with each of B. Both must be of
+    the same inputs, which their hashes must show. 1 means the same up to what the measure ignores,
+    such as rotations. Torch is not loaded.
+    """
+    console: Console = ctx.obj
+    from hookscope.files.output_path import ANALYSES, PAGE
+
+    SimilarityOptions(**values)  # for its checks, before a file is read
+    file = resolve_features_file(output, force, (*ANALYSES, PAGE), (a, b))
+    console.interrupt_message = "Interrupted; nothing was written."
+    show_logs(console)
+    with console.bar("Reading rows") as advance:
+        from hookscope.views.display import write_analysis
+
+        result = similar(a, b, **values, progress=advance)
+    size = 0 if file is None else write_analysis(result, file.path, dpi)
+    show_analysis(console, result, file, size)

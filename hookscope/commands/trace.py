@@ -1,0 +1,178 @@
+"""List the calls of all layers when a model runs, in order."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from hookscope.cli import completion_values, options
+from hookscope.cli import options as input_options
+from hookscope.cli import options as loss_options
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import FileName
+from hookscope.cli.run_context import running
+from hookscope.cli.table_options import table_options
+from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, Only, public
+from hookscope.errors import RequestError
+from hookscope.files.signal_safety import signal_safe
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+)
+from hookscope.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from hookscope.results.trace_events import Trace
+
+log = logging.getLogger("hookscope")
+
+
+@public
+def trace(
+    loss: Annotated[LossRequest, Only("forward_only", *PLAIN_LOSS.names)],
+    layers: LayerSelection,
+    input: InputRequest,
+    model: ModelRequest,
+    run: Annotated[RunOptions, PLAIN_RUN],
+) -> Trace:
+    """Run a model forward and a loss backward; return the calls of all layers, in order.
+
+    Times are wall-clock times of one run, without the time spent in the hooks of hookscope. On a
+    GPU every hook first waits for the device.
+
+    Raises:
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.trace("resnet18", layers=["layer4.1.*"], shape=(1, 3, 64, 64))
+        >>> [event.module for event in found.events if event.direction == "backward"][:3]
+        ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
+    """
+    import torch
+
+    from hookscope.execution.failures.failure_explanation import explain_forward_errors
+    from hookscope.execution.forward import detach_clone, forward
+    from hookscope.execution.isolation import preserve_model_state
+    from hookscope.execution.objective import differentiate, resolve_loss
+    from hookscope.execution.prepare import prepare
+    from hookscope.execution.provenance import describe_run
+    from hookscope.execution.verification import verify_output_unchanged
+    from hookscope.hooks.recorder import Recorder
+    from hookscope.hooks.tracer import Tracer
+    from hookscope.tensors.grad_mode import grad_mode
+
+    if model.source == ONNX and loss.is_default:
+        loss = replace(loss, forward_only=True)  # it has no gradients
+        log.info("times: onnxruntime computes the whole graph in one step, the model's own")
+    request = Request("trace", model, layers, input, run, loss=loss)
+    objective = None if loss.forward_only else resolve_loss(loss)
+    prepared = prepare(request)
+    metadata = describe_run("trace", prepared, request.chosen())
+    guard = preserve_model_state(prepared.module, train=run.train, seed=run.seed)
+    watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    with (
+        explain_forward_errors(prepared),
+        signal_safe(torch.inference_mode(False)),
+        grad_mode(objective is not None),
+        guard,
+        watch(backward=objective is not None) as tracer,
+    ):
+        if objective is None:
+            output = detach_clone(forward(prepared))
+        else:
+            recorder = Recorder(prepared.module, (), ())
+            metadata |= differentiate(prepared, recorder, objective)
+            output = detach_clone(recorder.capture.output)
+    if objective is not None:  # recording gradients passes clones through the model
+        with grad_mode(True):
+            verify_output_unchanged(prepared, output, excuse_noise=True)
+    return tracer.trace(metadata, output)
+
+
+EXAMPLES = (
+    Example(
+        'hookscope trace resnet18 --layer "layer4.*" --shape 1x3x64x64',
+        "One stage, forward and then backward.",
+    ),
+    Example(
+        "hookscope trace sample_models/digits_scripted.pt --chrome digits.trace.json",
+        "A scripted file; the trace opens in https://ui.perfetto.dev.",
+    ),
+    Example(
+        "hookscope trace sample_models/digits_exported.pt2 --forward-only --leaves",
+        "The forward pass only, leaf layers only.",
+    ),
+)
+
+
+@command(
+    "trace",
+    options.model,
+    options_of(LossRequest, "forward_only"),
+    loss_options.loss,
+    options.layers,
+    input_options.inputs,
+    input_options.texts,
+    options.run,
+    option(
+        "--chrome",
+        section="Output",
+        type=FileName("file"),
+        help="Also write a trace-event JSON file for Perfetto or Chrome.",
+    ),
+    options.force,
+    table_options,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="layer leaves forward-only input model-arg shape chrome",
+    topics="model-specs layers inputs weights losses",
+)
+def trace_command(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:
+    """List every layer call in execution order.
+
+    Forward calls come first, then backward. Each line shows the call number, the shapes and bytes
+    of the output (in the backward pass: of its gradients), the time in milliseconds, and the time
+    without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
+    without the time spent in hooks.
+    """
+    console: Console = ctx.obj
+    from pathlib import Path
+
+    from hookscope.cli.request_builder import build_request
+    from hookscope.files import output_path as outputs
+
+    build_request("trace", values)
+    if force and not chrome:
+        raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
+    if chrome:
+        outputs.check_ending(Path(chrome), ".json")
+    replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
+    options.note_model_source(ctx)
+    with running(console, f"Running {values['model']} ..."):
+        result = trace(**values)
+        written = result.save_chrome(chrome) if chrome else 0
+    names = [(layer.module, layer.type) for layer in result.coverage.executed]
+    names += [(layer.module, layer.type) for layer in result.coverage.not_executed]
+    completion_values.remember_layers(values["model"], names, complete=False)
+    console.show(result)
+    if chrome:
+        from hookscope.files.words import bytes_text
+
+        replaced = ", replacing an earlier file" if replaces else ""
+        console.note(
+            f"wrote {chrome} ({bytes_text(written)}{replaced}); open it in https://ui.perfetto.dev"
+        )
