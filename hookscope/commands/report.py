@@ -19,10 +19,10 @@ from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import reading
 from hookscope.commands.public import public
 from hookscope.errors import CheckFailed, RequestError
+from hookscope.escapes import visible
 from hookscope.files.output_path import holds_features, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
-from hookscope.files.words import visible
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len
-
-from hookscope.escapes import visible as visible
-
 UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
 DIGITS = 4  # significant digits on a terminal
 PIPE_DIGITS = 6  # in a pipe
@@ -141,6 +137,8 @@ def fold(text: str, width: int) -> list[str]:
         >>> fold("features.denseblock1", 12)
         ['features.den', 'seblock1']
     """
+    from rich.cells import cell_len  # importing rich takes as long as most of a help page
+
     if cell_len(text) <= width:
         return [text]
     pieces, piece, used = [], "", 0
@@ -158,6 +156,8 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
 
     A word is cut only if it is wider than a whole line.
     """
+    from rich.cells import cell_len  # importing rich takes as long as most of a help page
+
     lines: list[str] = []
     line = ""
     for word in text.split(" "):

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 from rich.text import Text
 
+from hookscope.escapes import visible
 from hookscope.files import strict_json
 from hookscope.files.output_path import REPORT_MARKS
-from hookscope.files.words import number_text, plural, visible
+from hookscope.files.words import number_text, plural
 from hookscope.results.health import Finding, Health
 from hookscope.specs.health_checks import (
     CHECKS,

@@ -14,8 +14,9 @@ from rich.style import Style
 from rich.text import Text
 
 from hookscope.errors import RequestError
+from hookscope.escapes import visible
 from hookscope.files.atomic_files import write_text
-from hookscope.files.words import count_text, number_text, plural, visible
+from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
 from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text

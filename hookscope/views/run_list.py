@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.files.words import count_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import count_text
 from hookscope.stores.runs.run_list import ListedRun, RunList
 from hookscope.views.text.shared_parts import ALERT_STYLE, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table

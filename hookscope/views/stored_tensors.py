@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.files.words import count_text, plural, shape_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.records import Recording
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.views.capture import capture_document

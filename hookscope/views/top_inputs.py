@@ -19,15 +19,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hookscope.errors import RequestError
+from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
-from hookscope.files.words import (
-    DIGITS,
-    count_text,
-    number_text,
-    plural,
-    shape_text,
-    visible,
-)
+from hookscope.files.words import DIGITS, count_text, number_text, plural, shape_text
 from hookscope.stores.features.manifest_schema import SIDES, VisiblePart
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table

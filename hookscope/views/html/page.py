@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from hookscope.files.words import count_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import count_text
 from hookscope.results.health import Finding
 from hookscope.specs.patterns import layer_text
 from hookscope.views.html.page_template import fill_template

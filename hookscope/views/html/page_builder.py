@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hookscope.files.words import (
-    count_text,
-    full_text,
-    percent_text,
-    plural,
-    shape_text,
-    visible,
-)
+from hookscope.escapes import visible
+from hookscope.files.words import count_text, full_text, percent_text, plural, shape_text
 from hookscope.results.gradient_flow import gradient_marks
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record, Recording

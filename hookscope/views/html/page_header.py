@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.escapes import visible
 from hookscope.files.shell_words import join_words
-from hookscope.files.words import bytes_text, count_text, plural, shape_text, visible
+from hookscope.files.words import bytes_text, count_text, plural, shape_text
 from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
 from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hookscope.files.words import number_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import number_text
 from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hookscope.files.words import number_text, percent_text, shape_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import number_text, percent_text, shape_text
 from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum

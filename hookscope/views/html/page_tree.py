@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hookscope.files.words import shape_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import shape_text
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD

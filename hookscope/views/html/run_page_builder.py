@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
+from hookscope.escapes import visible
 from hookscope.file_analysis.runs.run_summary import RunSummary
-from hookscope.files.words import count_text, number_text, plural, visible
+from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.health import Finding
 from hookscope.specs.health_checks import LEVELS
 from hookscope.specs.patterns import layer_text

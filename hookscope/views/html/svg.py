@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from hookscope.files.words import count_text, number_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import count_text, number_text
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from hookscope.escapes import visible
 from hookscope.file_analysis.weight_findings import weight_findings
 from hookscope.file_analysis.weights.tensor_measures import (
     ReadProgress,
@@ -26,7 +27,6 @@ from hookscope.files.words import (
     plural,
     shape_text,
     short_count_text,
-    visible,
 )
 from hookscope.results.health import Finding
 from hookscope.specs.health_checks import LEVELS

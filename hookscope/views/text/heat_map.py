@@ -10,7 +10,7 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from hookscope.files.words import visible
+from hookscope.escapes import visible
 from hookscope.specs.patterns import layer_text
 from hookscope.views.text.text_table import TextOptions
 

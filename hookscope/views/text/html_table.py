@@ -9,7 +9,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from hookscope.files.words import plural, visible
+from hookscope.escapes import visible
+from hookscope.files.words import plural
 
 if TYPE_CHECKING:
     from hookscope.views.text.table import Cell, Row, Table

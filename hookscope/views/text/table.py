@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hookscope.errors import RequestError
+from hookscope.escapes import visible
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import FULL_DIGITS, full_text, visible
+from hookscope.files.words import FULL_DIGITS, full_text
 
 Squeeze = tuple[Literal["drop", "shorten"], str]
 

@@ -15,7 +15,8 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from hookscope.files.words import count_text, number_text, shape_text, visible
+from hookscope.escapes import visible
+from hookscope.files.words import count_text, number_text, shape_text
 from hookscope.views.images.colors import ColorScale, color_scale
 from hookscope.views.images.feature_maps import FeatureMaps, resize_maps
 from hookscope.views.text.text_table import TextOptions, sentence

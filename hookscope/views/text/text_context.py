@@ -10,8 +10,8 @@ from itertools import accumulate
 
 from rich.cells import cell_len
 
+from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import RankedInput
-from hookscope.files.words import visible
 
 DOTS = "..."
 _LONGEST = 8  # characters in a cell, on average, that are measured

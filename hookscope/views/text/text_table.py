@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Span, Text
 
-from hookscope.files.words import (
-    PIPE_DIGITS,
-    fold,
-    full_text,
-    number_text,
-    plural,
-    visible,
-    wrap,
-)
+from hookscope.escapes import visible
+from hookscope.files.words import PIPE_DIGITS, fold, full_text, number_text, plural, wrap
 from hookscope.views.text.html_table import html_sentence, html_table
 from hookscope.views.text.table import Cell, Column, Row, Table, order_rows
 

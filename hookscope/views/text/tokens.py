@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.files.words import plural, visible
+from hookscope.escapes import visible
+from hookscope.files.words import plural
 from hookscope.results.metadata import TokenProbability
 from hookscope.results.records import Recording
 from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of

@@ -11,7 +11,7 @@ import pytest
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.files.words import visible
+from hookscope.escapes import visible
 from hookscope.views.top_inputs import top_text_sheet
 from tests import tiny_language
 from tests.extraction.text_oracle import TEXTS, TextRun, run_alone, write_texts

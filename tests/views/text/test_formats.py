@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from hookscope.escapes import visible
 from hookscope.files.words import (
     bytes_text,
     fold,
@@ -18,7 +19,6 @@ from hookscope.files.words import (
     plural,
     shape_text,
     short_count_text,
-    visible,
     wrap,
 )
 

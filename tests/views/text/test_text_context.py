@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from rich.cells import cell_len
 
+from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import RankedInput
-from hookscope.files.words import visible
 from hookscope.views.text.text_context import marked_text
 
 LONG = "word " * 40

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from hookscope.files.words import visible
+from hookscope.escapes import visible
 from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import PIPE, TextOptions, sentence, table_lines
 from tests.views.text.samples import ODD_NAMES
