@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from hookscope.escapes import visible
+
 UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
 DIGITS = 4  # significant digits on a terminal
 PIPE_DIGITS = 6  # in a pipe
