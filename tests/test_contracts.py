@@ -127,6 +127,7 @@ def test_the_package_itself_holds_few_modules(repo: Path) -> None:
     found = {path.name for path in (repo / "hookscope").iterdir() if path.is_file()}
     assert found == {
         "__init__.py",
+        "__init__.pyi",
         "__main__.py",
         "errors.py",
         "escapes.py",

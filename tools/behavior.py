@@ -95,6 +95,8 @@ _MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "TIME"),
     (re.compile(r"[\d.,]+(e[+-]?\d+)? ?([nuµm]?s|min|h|(rows|[GMk]?B)/s)\b"), "DURATION"),
     (re.compile(r"(decode|forward|write) \d+%"), r"\1 SHARE"),
+    (re.compile(r'(", line )\d+(, in )'), r"\1N\2"),  # of a traceback
+    (re.compile(r'("(waited_for_\w+|start|own|forward|backward)": )[\d.e+-]+'), r"\1MASKED"),
     (re.compile(r'("[\w.]*(seconds|time|duration|started|ended|created|pid|host|elapsed)[\w.]*": )'
                 r'("[^"]*"|[\d.e+-]+)'), r"\1MASKED"),
     (re.compile(r"\b\d+:\d\d:\d\d\b|-:--:--"), "CLOCK"),
@@ -169,8 +171,12 @@ class _Place:
         more = {"HOME": str(self._root), "XDG_CACHE_HOME": str(self._root / "cache"), **environment}
         if form.startswith("terminal"):
             status, said = _on_terminal(words, self.work, more, int(form.removeprefix("terminal")))
+            if words[:1] == ["trace"]:
+                said = re.sub(r" +[\d,]*\.\d+", " TIME", said)
             return self.masked(f"{_last_lines(said)}\nexit status {status}\n")
         status, out, err = _in_pipes(words, self.work, more)
+        if words[:1] == ["trace"]:  # its table has times in two columns
+            out = re.sub(r" +[\d,]*\.\d+", " TIME", out)
         return self.masked(f"{out}--- standard error\n{err}--- exit status {status}\n")
 
     def complete(self, line: str) -> str:
@@ -202,7 +208,8 @@ def _record_examples(folder: Path, form: str, examples: list[str], place: _Place
         after = _state(place.work)
         made = [path for path in sorted(after) if after[path] != before.get(path)]
         parts = [f"$ hookscope {shlex.join(words)}\n{said}"]
-        parts += [f"--- wrote {place.masked(path)}\n{_described(place, path)}" for path in made]
+        if words[0] != "run":  # how many steps a run writes at a time depends on the time
+            parts += [f"--- wrote {place.masked(path)}\n{_described(place, path)}" for path in made]
         _write(folder / f"{number:03}.txt", "\n".join(parts))
 
 
@@ -307,7 +314,7 @@ def _last_lines(said: str) -> str:
     """The lines as they stand at the end, without what a carriage return replaces, such as bars."""
     lines = said.replace("\r\n", "\n").split("\n")
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rpartition("\r")[2] for line in lines]
-    return "\n".join(line.rstrip() for line in plain if line.strip())
+    return "\n".join(line.rstrip() for line in plain if line.strip() and "\u2501" not in line)
 
 
 def _become(words: Sequence[str], cwd: Path, more: dict[str, str]) -> None:

@@ -112,7 +112,9 @@ def result_columns(command: str) -> tuple[Column, ...]:
         ['std', 'grad/weight', 'note']
     """
     views = map(find_view, _VIEWS_OF_COMMAND.get(command, ()))
-    return tuple(dict.fromkeys(column for view in views for column in view.columns))
+    columns = dict.fromkeys(column for view in views for column in view.columns)
+    # Notes stand last, also where a command has several tables.
+    return tuple(sorted(columns, key=lambda column: column.title == "note"))
 
 
 def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
