@@ -211,6 +211,19 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors_of(linked), f"{target}#{anchor}"
 
 
+def test_paths_and_names_in_the_guide_of_contributors_exist(repo: Path) -> None:
+    text = (repo / "CONTRIBUTING.md").read_text("utf-8")
+    paths = re.findall(r"[` ]((?:[a-z_]+/)+(?:[a-z_]+\.py)?)(?:`|::| )", text)
+    assert len(paths) > 60
+    roots = (repo, repo / "hookscope", repo / "hookscope" / "views")
+    assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
+    source = "\n".join(file.read_text("utf-8") for file in (repo / "hookscope").rglob("*.py"))
+    names = re.findall(r"`(?:[A-Z]\w+\.)?(_?[A-Za-z][A-Za-z_]{5,})`", text)
+    assert [
+        name for name in names if not re.search(rf"(def|class) {name}\b|\b{name}\b", source)
+    ] == []
+
+
 def test_every_page_is_reached_from_the_start_of_the_site() -> None:
     reached, open_pages = set(), {DOCS / "index.md"}
     while open_pages:
