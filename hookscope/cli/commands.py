@@ -17,7 +17,6 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli.console import Console
-from hookscope.cli.extra_arguments import check_arguments
 from hookscope.cli.help_layout import (
     Context,
     Formatter,
@@ -26,7 +25,7 @@ from hookscope.cli.help_layout import (
     short_help,
     short_help_option,
 )
-from hookscope.cli.other_words import option_for
+from hookscope.cli.other_words import check_arguments, option_for
 from hookscope.errors import HookscopeError, SettingsError
 from hookscope.escapes import visible
 from hookscope.files.suggestions import near

@@ -313,9 +313,7 @@ def _cam_methods() -> TopicText:
 
 
 def _checks() -> TopicText:
-    from hookscope.specs.health_checks import CHECKS, Check
-    from hookscope.specs.run_checks import RUN_CHECKS
-    from hookscope.specs.weight_checks import WEIGHT_CHECKS
+    from hookscope.specs.checks import CHECKS, RUN_CHECKS, WEIGHT_CHECKS, Check
 
     def row(check: Check) -> tuple[str, str]:
         options = f" (--{', --'.join(check.thresholds)})" if check.thresholds else ""

@@ -13,7 +13,7 @@ from hookscope.cli.commands import Command, Option
 from hookscope.files.file_types import ONNX, describe_file
 from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
-from hookscope.specs.record_kinds import ATTENTION, OUTPUT
+from hookscope.specs.tensor_key import ATTENTION, OUTPUT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,12 +16,11 @@ from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.next_command import edit_command
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file, resolve_output_path, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress

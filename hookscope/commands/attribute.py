@@ -12,10 +12,9 @@ from hookscope.cli.analysis_output import model_output, resolve_model_file, show
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.recording_command import writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import PLAIN_RUN, REQUIRED, public
 from hookscope.files.progress import Progress
 from hookscope.specs.attribution_options import AttributeOptions

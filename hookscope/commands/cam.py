@@ -11,12 +11,11 @@ from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.next_command import grads_command
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import NO_TEXTS, PLAIN_RUN, public
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
@@ -264,6 +263,6 @@ def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Fil
         from hookscope.views.images import require_matplotlib
 
         with require_matplotlib():
-            from hookscope.views.images.figures import cam_figure  # noqa: F401 - needed later
+            pass
     maps = picture.with_suffix(outputs.SUFFIX)
     return _Files(picture, maps, outputs.check_output(maps, force) or replaces)

@@ -14,9 +14,8 @@ from hookscope.cli import options as input_options
 from hookscope.cli import options as intervention_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.recording_command import run_recording
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import Only, public
 from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder
@@ -25,7 +24,6 @@ from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.onnx_limits import check_onnx_ops
-from hookscope.specs.record_kinds import ATTENTION, OP
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -33,6 +31,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.tensor_key import ATTENTION, OP
 
 if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture

@@ -21,6 +21,7 @@ from hookscope.cli.run_context import reading, running
 from hookscope.commands.public import PLAIN_RUN, Given, Only, public
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
+from hookscope.specs.checks import RUN_OPTIONS, WEIGHT_OPTIONS, check_run_options
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.model_spec import ONNX
@@ -31,9 +32,7 @@ from hookscope.specs.request import (
     Request,
     chosen_options,
 )
-from hookscope.specs.run_checks import RUN_OPTIONS, check_run_options
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.weight_checks import WEIGHT_OPTIONS
 from hookscope.specs.weight_options import check_model_options
 
 if TYPE_CHECKING:
@@ -62,11 +61,11 @@ def check(
     Tensors are measured during the run; no activation or gradient is stored.
 
     The folder of a training run that ``hookscope run`` wrote is checked without torch: its curves
-    are compared with the thresholds of ``hookscope.specs.run_checks.RunThresholds``. Of the
+    are compared with the thresholds of ``hookscope.specs.checks.RunThresholds``. Of the
     keywords, only ``only``, ``skip``, ``dead``, ``vanishing`` and ``floor`` apply to it.
 
     A file of weights is checked without a model: its tensors are compared with the thresholds of
-    ``hookscope.specs.weight_checks.WeightThresholds``. The keywords ``only``, ``skip`` and
+    ``hookscope.specs.checks.WeightThresholds``. The keywords ``only``, ``skip`` and
     ``trust`` apply to it, and no others.
 
     Args:
@@ -229,7 +228,7 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
 
 def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
     """The values that apply to a run. Settings for all commands, such as a seed, do not."""
-    from hookscope.specs.run_checks import check_run_options
+    from hookscope.specs.checks import check_run_options
 
     typed = ParameterSource.COMMANDLINE
     names = [name for name in values if name != "model"]

@@ -11,9 +11,8 @@ from click.core import ParameterSource
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import reading, running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import Given, public
 from hookscope.files.progress import Progress
 from hookscope.specs.diff_request import (
@@ -38,8 +37,8 @@ from hookscope.specs.weight_options import (
 
 if TYPE_CHECKING:
     from hookscope.file_analysis.features_diff import FeaturesDiff
-    from hookscope.file_analysis.runs.run_diff import RunDiff, RunDiffs
-    from hookscope.file_analysis.weights.weight_diff import WeightDiff
+    from hookscope.file_analysis.run_diff import RunDiff, RunDiffs
+    from hookscope.file_analysis.weight_diff import WeightDiff
     from hookscope.results.diff_result import Diff
 
 if TYPE_CHECKING:
@@ -109,8 +108,8 @@ def diff(
     from hookscope.file_analysis.capture_comparator import Comparator, compare_captures
     from hookscope.file_analysis.features_diff import compare_features
     from hookscope.file_analysis.record_matches import LayerFilter
-    from hookscope.file_analysis.runs.run_comparator import compare_runs
-    from hookscope.file_analysis.runs.run_diff import RunDiffs
+    from hookscope.file_analysis.run_comparator import compare_runs
+    from hookscope.file_analysis.run_diff import RunDiffs
     from hookscope.stores.weights.open_weights import weight_sides
 
     chosen = options.chosen
@@ -137,7 +136,7 @@ def diff(
         pairs = zip(sides, are_weights, strict=True)
         sides = [as_weights(one, options["trust"]) if own else one for one, own in pairs]
         if side is None:
-            from hookscope.file_analysis.weights.weight_comparison import compare_weights
+            from hookscope.file_analysis.weight_comparison import compare_weights
 
             return compare_weights(sides[0], sides[1], weight_options, progress)
         from hookscope.model_analysis.diff.model_comparison import compare_with_model

@@ -13,10 +13,9 @@ from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import Given, Only, public
 from hookscope.errors import RequestError
 from hookscope.files.input_list import check_entries

@@ -75,7 +75,7 @@ def filters(
         ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
     """
     from hookscope.commands.weight_source import as_weights, label_of_weights
-    from hookscope.file_analysis.weights.weight_reader import WeightReader
+    from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images import require_matplotlib
     from hookscope.views.images.plot_choice import choose_filters
 
@@ -92,7 +92,7 @@ def filters(
     )
     if label := label_of_weights(model):
         check_model_options(loading.chosen, ("trust",), label)
-        from hookscope.views.images.figures.weight_figure import draw_filters
+        from hookscope.views.images.weight_values import draw_filters
 
         reader = WeightReader(cast("WeightSet", as_weights(model, loading["trust"])))
         return draw_filters(reader, choose_filters(reader, layer), figure_options)

@@ -13,9 +13,8 @@ from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import Given, Only, public
 from hookscope.files.signal_safety import signal_safe
 from hookscope.specs.choices import DEFAULT_MODEL

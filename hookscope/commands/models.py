@@ -9,9 +9,8 @@ import click
 from hookscope.cli import completion_values
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, row_options
 from hookscope.cli.param_types import Choice
-from hookscope.cli.table_options import row_options
 
 EXAMPLES = (
     Example("hookscope models", "All models."),

@@ -138,7 +138,7 @@ def _plot_runs(
     runs = [open_run(folder) for folder in folders]
     panels = run_panels(runs, keys)
     with require_matplotlib():
-        from hookscope.views.images.figures.run_figure import draw_run_panels
+        from hookscope.views.images.run_panels import draw_run_panels
     title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
     if len(runs) > 1:
         scripts = dict.fromkeys(run.info["script"] for run in runs)
@@ -154,7 +154,7 @@ def _plot_weights(
     options: FigureOptions,
     progress: NamedProgress | None,
 ) -> Drawing:
-    from hookscope.file_analysis.weights.weight_reader import WeightReader
+    from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images.plot_choice import HIST, choose_weight_plot
 
     reader = WeightReader(weights)
@@ -165,7 +165,7 @@ def _plot_weights(
         reader.show_progress(passes * size, progress)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
-    from hookscope.views.images.figures.weight_figure import draw_weights
+    from hookscope.views.images.weight_values import draw_weights
 
     return draw_weights(reader, choice, options)
 
@@ -175,7 +175,7 @@ def _plot_cam(capture: CaptureFile) -> Drawing:
 
     log.info("kind: cam (no KEY is given, and the file is a result of cam)")
     with require_matplotlib():
-        from hookscope.views.images.figures.cam_figure import draw_cam
+        from hookscope.views.images.cam_sheet import draw_cam
     from hookscope.views.images.cam_sheet import OverlayStyle, heading, sheet_of
 
     return draw_cam(sheet_of(capture, OverlayStyle()), heading(capture.metadata["cam"]))

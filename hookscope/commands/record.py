@@ -18,8 +18,8 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.onnx_limits import check_onnx_ops
-from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import LayerSelection
+from hookscope.specs.tensor_key import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 
 log = logging.getLogger("hookscope")
 

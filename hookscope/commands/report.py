@@ -23,8 +23,8 @@ from hookscope.escapes import visible
 from hookscope.files.output_path import holds_features, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
+from hookscope.specs.checks import LEVELS, NOTE
 from hookscope.specs.command_options import RunCheckOptions
-from hookscope.specs.health_checks import LEVELS, NOTE
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.weight_options import WeightTrust
 from hookscope.stores.weights.open_weights import default_stem

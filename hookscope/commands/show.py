@@ -13,9 +13,8 @@ from click.core import ParameterSource
 from hookscope.cli import completion_values, options, picture_options
 from hookscope.cli.commands import Command, Example, combine, command, flag, option
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import reading
-from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.output_path import is_run_folder, names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
@@ -184,7 +183,7 @@ def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str])
 
 
 def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:
-    from hookscope.file_analysis.runs.run_summary import RunSummary, read_key_curves
+    from hookscope.file_analysis.run_summary import RunSummary, read_key_curves
     from hookscope.stores.runs.rank_runs import open_run
 
     if keys and layers:

@@ -16,9 +16,8 @@ from hookscope.cli.analysis_output import (
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import show_logs
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import public
 from hookscope.files.progress import Progress
 from hookscope.specs.features_options import SimilarityOptions
@@ -60,7 +59,7 @@ def similar(
         >>> round(found.value("pool", "fc"), 3)
         0.843
     """
-    from hookscope.file_analysis.similarity.similarity_run import compare_layers
+    from hookscope.file_analysis.similarity_run import compare_layers
     from hookscope.stores.features.features import Features
 
     other = None if b is None else Features(b)

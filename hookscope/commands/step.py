@@ -13,13 +13,11 @@ from hookscope.cli import options as intervention_options
 from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.recording_command import run_recording
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.command_options import StepOptions
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -28,6 +26,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.tensor_key import PARAM_GRAD
 
 if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture

@@ -17,10 +17,9 @@ from hookscope.cli.analysis_output import model_output, resolve_model_file, show
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import NO_TEXTS, PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress

@@ -15,10 +15,9 @@ from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
-from hookscope.cli.table_options import table_options
 from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, Only, public
 from hookscope.errors import RequestError
 from hookscope.files.signal_safety import signal_safe

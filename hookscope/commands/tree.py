@@ -17,9 +17,8 @@ from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import global_options, row_options
 from hookscope.cli.run_context import reading, recorded_notes, running, show_logs
-from hookscope.cli.table_options import row_options
 from hookscope.commands.public import Given, Only, public
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress

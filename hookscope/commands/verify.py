@@ -9,8 +9,7 @@ import click
 
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
-from hookscope.cli.table_options import csv_option
+from hookscope.cli.global_options import csv_option, global_options
 from hookscope.commands.export import features
 from hookscope.errors import ResultsFileError, StoreError
 from hookscope.files.progress import Progress

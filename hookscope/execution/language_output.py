@@ -13,7 +13,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.results.metadata import ExpertCounts, GeneratedText, TokenProbability
 from hookscope.results.tokens import PromptTokens
 from hookscope.sources.vocabulary import Vocabulary
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.nested import walk
 
 TOP = 5

@@ -18,8 +18,8 @@ from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
 from hookscope.specs.losses import FORMULAS
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import SCORE_GRAD
 from hookscope.specs.request import LossRequest
+from hookscope.specs.tensor_key import SCORE_GRAD
 from hookscope.tensors.input_clones import clone_preserving_strides, with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 from hookscope.tensors.tensor_stats import euclidean_norm

@@ -24,7 +24,7 @@ from hookscope.results.records import Record
 from hookscope.sources import arguments
 from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.specs.model_spec import end_sentence
-from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
+from hookscope.specs.tensor_key import PARAM_GRAD, PARAM_UPDATE
 from hookscope.tensors.grad_mode import grad_mode
 
 

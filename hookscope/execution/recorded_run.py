@@ -33,8 +33,8 @@ from hookscope.results.records import Coverage
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.early_stop_checks import may_stop
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
 from hookscope.specs.request import Request
+from hookscope.specs.tensor_key import ATTENTION, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.recording_file import RecordingFile
 

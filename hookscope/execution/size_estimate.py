@@ -12,7 +12,7 @@ from hookscope.errors import CheckFailed
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.trial_pass import CallOrder, TrialModel, TrialPass
 from hookscope.specs.model_spec import LIVE, TIMM, TORCHVISION
-from hookscope.specs.record_kinds import PARAM_GRAD
+from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.tensors.nested import as_call, opaque_types, walk
 
 log = logging.getLogger("hookscope")

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.layer_rows import check_same_inputs
-from hookscope.file_analysis.weights.change_sums import ChangeSums
-from hookscope.file_analysis.weights.weight_diff import ChangeMeasures
+from hookscope.file_analysis.layer_rows import check_same_inputs
+from hookscope.file_analysis.weight_diff import ChangeMeasures, ChangeSums
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.results.dtypes import widen

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, cause
-from hookscope.file_analysis.similarity.layer_rows import (
+from hookscope.file_analysis.layer_rows import (
     LayerRows,
     Matrix,
     check_numbers,

@@ -25,7 +25,7 @@ from hookscope.results.diff_result import (
 from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 
 RecordTest = Callable[[Record], bool]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.layer_rows import Matrix, row_count, usable_rows
+from hookscope.file_analysis.layer_rows import Matrix, row_count, usable_rows
 from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.file_analysis.unit_layer import UnitLayer, open_layer
 from hookscope.files.progress import Progress

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, cause
-from hookscope.file_analysis.similarity.layer_rows import LayerRows, Matrix, check_numbers
+from hookscope.file_analysis.layer_rows import LayerRows, Matrix, check_numbers
 from hookscope.results.dimensions import channel_dim
 from hookscope.specs.extract_options import INDEX_SUFFIX, MAX, SPACE, TOKENS, TOPK, parse_reduction
 from hookscope.specs.features_options import DEFAULT_UNITS, MEAN, TopOptions

@@ -8,25 +8,31 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weights.channel_measures import ChannelMeasures
-from hookscope.file_analysis.weights.tensor_measures import TensorMeasures, measure_weights
+from hookscope.file_analysis.tensor_measures import ChannelMeasures, TensorMeasures, measure_weights
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import join_words
 from hookscope.results.health import Finding, Health
 from hookscope.results.stats import Stats
-from hookscope.specs.command_options import WeightCheckOptions
-from hookscope.specs.health_checks import BATCHNORM, ERROR, INF, LEVELS, NAN, NOTE, UNREAD, WARNING
-from hookscope.specs.weight_checks import (
+from hookscope.specs.checks import (
     ADAPTER,
+    BATCHNORM,
     CONSTANT,
     DEFAULT_WEIGHT_THRESHOLDS,
+    ERROR,
+    FLOAT16_OVERFLOW,
+    FLOAT16_UNDERFLOW,
+    INF,
+    LEVELS,
+    NAN,
+    NOTE,
     OUTLIER,
-    OVERFLOW,
-    UNDERFLOW,
+    UNREAD,
     VARIANCE,
+    WARNING,
     WEIGHT_CHECKS,
     ZERO,
 )
+from hookscope.specs.command_options import WeightCheckOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.version import __version__
 
@@ -76,7 +82,7 @@ def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         if one.floats and one.stats is not None and one.stats.absmax is not None
     }
     return Finding.of_largest(
-        OVERFLOW,
+        FLOAT16_OVERFLOW,
         WARNING,
         {name: size for name, size in sizes.items() if size > LIMITS.float16_max},
         LIMITS.float16_max,
@@ -92,7 +98,7 @@ def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         if one.stats is not None and one.small:
             shares[one.name] = one.small / (one.stats.numel - one.stats.zeros)
     return Finding.of_largest(
-        UNDERFLOW,
+        FLOAT16_UNDERFLOW,
         NOTE,
         {name: share for name, share in shares.items() if share > LIMITS.underflow},
         LIMITS.underflow,

@@ -30,7 +30,7 @@ from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall, RecordKey, what_of
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.input_clones import (
     InputClone,
     clone_preserving_strides,

@@ -37,7 +37,7 @@ from hookscope.specs.choices import (
     STEP_HOOKS,
     STEP_PRE,
 )
-from hookscope.specs.record_kinds import EMITTED
+from hookscope.specs.tensor_key import EMITTED
 from hookscope.tensors.grad_mode import BackwardHookPair, Grads, insert_gradient_gate
 from hookscope.tensors.nested import map_tensors, outline
 

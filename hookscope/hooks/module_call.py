@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from torch import nn
 
 from hookscope.hooks.layers import Layer
-from hookscope.specs.record_kinds import INPUT
+from hookscope.specs.tensor_key import INPUT
 from hookscope.tensors.nested import TensorPath
 
 

@@ -31,7 +31,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ArgumentSink
 from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
-from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD
+from hookscope.specs.tensor_key import ATTENTION, OP, OP_GRAD
 from hookscope.tensors.nested import walk
 from hookscope.tensors.torch_internals import OpOverload, OpOverloadPacket
 
@@ -54,7 +54,7 @@ _OPERATORS = {"add", "sub", "mul", "div", "pow", "matmul", *_DUNDER}
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
 
 # A module from one of these without children is an operator: its result is its output.
-_BUILDING_BLOCKS = ("torch.nn.", "torch.ao.nn.", "hookscope.sources.torchscript.operator_modules.")
+_BUILDING_BLOCKS = ("torch.nn.", "torch.ao.nn.", "hookscope.sources.torchscript.module_builder.")
 
 
 def plain_name(function: Any) -> str:

@@ -29,7 +29,7 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
 from hookscope.results.records import free_name
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import (
+from hookscope.specs.tensor_key import (
     INPUT,
     INPUT_GRAD,
     OUTPUT,

@@ -23,9 +23,8 @@ from hookscope.files.text_sources import (
     text_sources,
 )
 from hookscope.inputs.arrow_texts import DatasetTexts, ParquetTexts
-from hookscope.inputs.csv_texts import CsvTexts
-from hookscope.inputs.line_texts import JsonTexts, LineTexts
 from hookscope.inputs.text_columns import TextRow
+from hookscope.inputs.text_files import CsvTexts, JsonTexts, LineTexts
 
 _SHOWN = 3  # names in a note
 _MOVED = "texts are not at their path any more (moved or deleted)"

@@ -34,8 +34,8 @@ from hookscope.sources.meta import meta_copy
 from hookscope.sources.model_weights import model_weights
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.request import ModelRequest, Request
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors

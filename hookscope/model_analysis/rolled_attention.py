@@ -15,7 +15,7 @@ from hookscope.execution.recorded_run import run_forward
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.results.records import Record
-from hookscope.specs.record_kinds import ATTENTION
+from hookscope.specs.tensor_key import ATTENTION
 
 log = logging.getLogger("hookscope")
 

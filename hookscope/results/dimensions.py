@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
+from hookscope.specs.tensor_key import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 
 ImageSize = tuple[int, int]  # height and width
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
-from hookscope.specs.record_kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 VANISHING, EXPLODING = "vanishing", "exploding"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.results.result import Result
-from hookscope.specs.health_checks import LEVELS, NOTE
+from hookscope.specs.checks import LEVELS, NOTE
 
 
 @dataclass(frozen=True)

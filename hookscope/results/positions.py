@@ -27,8 +27,7 @@ from hookscope.specs.positions import (
     TokenText,
     split_positions,
 )
-from hookscope.specs.record_kinds import ATTENTION
-from hookscope.specs.tensor_key import Index, choose_keys
+from hookscope.specs.tensor_key import ATTENTION, Index, choose_keys
 
 
 @dataclass(frozen=True)

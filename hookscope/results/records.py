@@ -19,7 +19,7 @@ from hookscope.results.metadata import find_damage, image_size
 from hookscope.results.result import Result
 from hookscope.results.stats import Stats
 from hookscope.specs.patterns import root_named
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 
 MAX_KEYS = 20  # keys that an error lists
 

@@ -10,7 +10,7 @@ from typing import Any
 from hookscope.results.metadata import StoredPositions, TokensMetadata
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
+from hookscope.specs.tensor_key import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 
 _DECODER = re.compile(r"(^|\.)decoder(\.|$)|^lm_head$")
 _CROSS_ATTENTION = re.compile(r"encoder_attn|EncDecAttention|crossattention|cross_attn")

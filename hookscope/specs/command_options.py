@@ -22,6 +22,17 @@ from hookscope.specs.cam_methods import (
     UPSAMPLINGS,
     check_cam_options,
 )
+from hookscope.specs.checks import (
+    CHECKS,
+    DEFAULT_RUN_THRESHOLDS,
+    DEFAULT_THRESHOLDS,
+    RUN_CHECKS,
+    WEIGHT_CHECKS,
+    Check,
+    RunThresholds,
+    Thresholds,
+    select_checks,
+)
 from hookscope.specs.choices import (
     ABLATION_EDITS,
     ABLATION_METRICS,
@@ -29,21 +40,12 @@ from hookscope.specs.choices import (
     SWEEP_METRICS,
     check_choice,
 )
-from hookscope.specs.health_checks import (
-    CHECKS,
-    DEFAULT_THRESHOLDS,
-    Check,
-    Thresholds,
-    select_checks,
-)
 from hookscope.specs.losses import check_target
 from hookscope.specs.patterns import stored_layers
-from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
-from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
 from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
+from hookscope.specs.tensor_key import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_arguments, read_byte_count, read_shape
-from hookscope.specs.weight_checks import WEIGHT_CHECKS
 
 _EVERY_CHECK = tuple(dict.fromkeys((*CHECKS, *RUN_CHECKS, *WEIGHT_CHECKS)))
 _CHECKS_OF = {"models": CHECKS, "training runs": RUN_CHECKS, "files of weights": WEIGHT_CHECKS}
@@ -313,7 +315,7 @@ def _threshold(name: str, help: str, python: str) -> Any:
 class CheckOptions(ChosenChecks):
     """Which checks ``check`` makes of a model, and the thresholds of its findings.
 
-    The numbers are those of ``hookscope.specs.health_checks.Thresholds``; a ``floor`` of None is
+    The numbers are those of ``hookscope.specs.checks.Thresholds``; a ``floor`` of None is
     its default.
     """
 
@@ -324,7 +326,7 @@ class CheckOptions(ChosenChecks):
         "Share of zero units at which a ReLU-like layer is dead.",
         "share of dead units (always zero) from which a ReLU-like layer is reported. The default,"
         " half, is that of the rule ``DeadRelu`` of Amazon SageMaker Debugger, see"
-        " ``hookscope.specs.health_checks.Thresholds``. ``units`` of a finding has their indices.",
+        " ``hookscope.specs.checks.Thresholds``. ``units`` of a finding has their indices.",
     )
     saturated: float = _threshold(
         "saturated",

@@ -29,7 +29,6 @@ from hookscope.specs.model_spec import (
     parse_assignments,
     parse_prefixes,
 )
-from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -39,6 +38,7 @@ from hookscope.specs.request import (
 )
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import same_setting, setting
+from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.tolerances import ExactDiffOptions, check_tolerances
 from hookscope.specs.value_readers import read_prefixes
 

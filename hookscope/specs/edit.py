@@ -20,7 +20,7 @@ from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.positions import Positions, cut_quoted, find_positions, split_positions
-from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
+from hookscope.specs.tensor_key import INPUT, OUTPUT, OUTPUT_GRAD
 
 # The part before the equals sign: a glob, a call, and channels. A last bracket that holds only
 # numbers means channels; to match one character of a set of digits, write {1,2}.

@@ -9,8 +9,8 @@ from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES, check_choice
 from hookscope.specs.command_options import hold_iterable
-from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.settings import setting
+from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_byte_count
 
 MEAN, MAX, FLATTEN = "mean", "max", "flatten"

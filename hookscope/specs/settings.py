@@ -35,7 +35,7 @@ class Setting:
         many: the option can be repeated.
         commas: commas separate several of the choices.
         collect: turns all texts of a repeated option into the value.
-        callback: the name of a function of ``hookscope.cli.callbacks`` that checks the value, with
+        callback: the name of a function of ``hookscope.cli.declared`` that checks the value, with
             Click's context.
         complete: what completes the value; a name of ``hookscope.cli.completion_values``.
         shared: an environment variable that sets the value for every command.

@@ -22,7 +22,7 @@ from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.hooks.tensor_sink import put
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.run_info import RunEvent
 from hookscope.tensors.nested import unreadable_reason, walk

@@ -16,7 +16,7 @@ from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.model_analysis.health.tensor_observation import ZEROING
 from hookscope.results.records import key_of
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.stores.runs.series import Series
 from hookscope.tensors.nested import walk
 from hookscope.tensors.threads import EveryThread

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hookscope.file_analysis.run_findings.loss_curve import judge_spikes
+from hookscope.specs.checks import RunThresholds
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.run_checks import RunThresholds
 from hookscope.specs.watch_options import ACTIVATIONS, DEAD, SPIKE, VANISHING, WatchOptions
 from hookscope.stores.runs.run_info import LossRule, RunEvent, RunInfo, Status, Unwatched
 from hookscope.stores.runs.run_writer import RunWriter

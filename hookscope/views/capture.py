@@ -15,7 +15,7 @@ from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
 from hookscope.specs.edit import VALUE_OPERATIONS
 from hookscope.specs.patterns import layer_text
-from hookscope.specs.record_kinds import ATTENTION, COLUMN
+from hookscope.specs.tensor_key import ATTENTION, COLUMN
 from hookscope.views.text.shared_parts import (
     CHANGE_COLUMNS,
     CHANGE_SQUEEZE,

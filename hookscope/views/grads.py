@@ -11,7 +11,7 @@ from hookscope.files.words import number_text
 from hookscope.results.gradient_flow import VANISHING, gradient_marks
 from hookscope.results.metadata import PenaltyMetadata
 from hookscope.results.records import Record, Recording
-from hookscope.specs.record_kinds import PARAM_GRAD
+from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.views.capture import (
     capture_document,
     drift_lines,

@@ -14,21 +14,23 @@ from hookscope.files import strict_json
 from hookscope.files.output_path import REPORT_MARKS
 from hookscope.files.words import number_text, plural
 from hookscope.results.health import Finding, Health
-from hookscope.specs.health_checks import (
+from hookscope.specs.checks import (
     CHECKS,
     ERROR,
+    FLOAT16_UNDERFLOW,
     INF,
     LEVELS,
     NAN,
     NOTE,
     RUN,
+    RUN_CHECKS,
     SHARES,
+    SKIPPED,
     WARNING,
+    WEIGHT_CHECKS,
     Check,
 )
 from hookscope.specs.patterns import layer_text
-from hookscope.specs.run_checks import RUN_CHECKS, SKIPPED
-from hookscope.specs.weight_checks import UNDERFLOW, WEIGHT_CHECKS
 from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
 from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sentence
@@ -102,7 +104,7 @@ def measurement_text(finding: Finding) -> str:
     if check is None:
         return ""
     one, _, several = check.measure.partition("|")
-    if finding.check in (*SHARES, SKIPPED, UNDERFLOW):
+    if finding.check in (*SHARES, SKIPPED, FLOAT16_UNDERFLOW):
         number, limit = (
             f"{100 * (share or 0):.4g}%" for share in (finding.measured, finding.threshold)
         )

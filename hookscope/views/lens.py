@@ -12,17 +12,19 @@ from rich.text import Text
 from hookscope.files.words import number_text, percent_text, plural, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.specs.patterns import layer_text
-from hookscope.views.html.layer_map_page import (
+from hookscope.views.images.colors import SEQUENTIAL, ColorScale
+from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.layer_map import (
     LEVELS,
+    HeatCell,
+    HeatMap,
     LayerMap,
     LayerMapCell,
     LayerMapPage,
     LayerMapRow,
+    heat_map_rows,
     write_layer_map_page,
 )
-from hookscope.views.images.colors import SEQUENTIAL, ColorScale
-from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
@@ -36,7 +38,7 @@ from hookscope.views.view import View, filed_document
 
 if TYPE_CHECKING:
     from hookscope.views.images.figures.drawing import Drawing
-    from hookscope.views.images.figures.layer_map_figure import LayerMapPanel
+    from hookscope.views.layer_map import LayerMapPanel
 
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 TOKEN_WIDTH = 9  # cells of a column of the heat map
@@ -165,7 +167,7 @@ def draw_lens(result: Lens) -> Drawing:
 
     The colour of a cell is the probability of its most probable token, which is written into it.
     """
-    from hookscope.views.images.figures.layer_map_figure import LayerMapLabels, draw_layer_map
+    from hookscope.views.layer_map import LayerMapLabels, draw_layer_map
 
     panels = [_panel(result, n) for n in range(len(result.rows)) if result.real_positions(n)]
     labels = LayerMapLabels(
@@ -178,7 +180,7 @@ def draw_lens(result: Lens) -> Drawing:
 
 
 def _panel(result: Lens, number: int) -> LayerMapPanel:
-    from hookscope.views.images.figures.layer_map_figure import LayerMapPanel
+    from hookscope.views.layer_map import LayerMapPanel
 
     rows = [cells[-MOST_POSITIONS:] for _, cells in result.by_layer(number)]
     best = [[cell.top[0] for cell in cells] for cells in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.file_analysis.runs.run_diff import (
+from hookscope.file_analysis.run_diff import (
     BATCH,
     LEARNING_RATE,
     LOSS,

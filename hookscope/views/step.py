@@ -9,7 +9,7 @@ from rich.text import Text
 from hookscope.files.words import shape_text
 from hookscope.results.records import Record, Recording
 from hookscope.specs.patterns import layer_text
-from hookscope.specs.record_kinds import PARAM_UPDATE
+from hookscope.specs.tensor_key import PARAM_UPDATE
 from hookscope.views.capture import (
     capture_document,
     drift_lines,

@@ -11,7 +11,7 @@ from rich.text import Text
 from hookscope.escapes import visible
 from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.records import Recording
-from hookscope.specs.record_kinds import WEIGHT
+from hookscope.specs.tensor_key import WEIGHT
 from hookscope.views.capture import capture_document
 from hookscope.views.images.tensor_view import Bin, TensorEntry, TensorSummary, TensorView
 from hookscope.views.text.shared_parts import (

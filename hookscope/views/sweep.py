@@ -15,17 +15,19 @@ from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.specs.patterns import layer_text
-from hookscope.views.html.layer_map_page import (
+from hookscope.views.images.colors import ColorScale
+from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.layer_map import (
     LEVELS,
+    HeatCell,
+    HeatMap,
     LayerMap,
     LayerMapCell,
     LayerMapPage,
     LayerMapRow,
+    heat_map_rows,
     write_layer_map_page,
 )
-from hookscope.views.images.colors import ColorScale
-from hookscope.views.images.figure_labels import recording_caption
-from hookscope.views.text.heat_map import HeatCell, HeatMap, heat_map_rows
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -258,7 +260,7 @@ def _failures(result: Sweep, options: TextOptions) -> list[Text]:
 
 def draw_sweep(result: Sweep) -> Drawing:
     """Draw the map: layers from bottom to top, positions, heads or experts to the right."""
-    from hookscope.views.images.figures.layer_map_figure import (
+    from hookscope.views.layer_map import (
         LayerMapLabels,
         LayerMapPanel,
         draw_layer_map,

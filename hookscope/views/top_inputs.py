@@ -197,7 +197,7 @@ def _free_cells(table: Table, width: int, options: TextOptions) -> int:
 
 def draw_top_inputs(result: TopInputs, dpi: int) -> Drawing:
     """Draw the sheet of pictures, or of texts."""
-    from hookscope.views.images.figures.cam_figure import draw_cam
+    from hookscope.views.images.cam_sheet import draw_cam
     from hookscope.views.images.figures.canvas import escape_text
 
     sheet = top_text_sheet(result, dpi, escape_text) if result.texts else top_sheet(result, dpi)

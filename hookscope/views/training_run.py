@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.file_analysis.runs.run_summary import KeyCurves, LayerSummary, RunSummary
+from hookscope.file_analysis.run_summary import KeyCurves, LayerSummary, RunSummary
 from hookscope.files.words import count_text, number_text, plural
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.run_export import ExportedRun

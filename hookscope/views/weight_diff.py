@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from hookscope.file_analysis.weights.weight_diff import WeightChange, WeightDiff, WeightSide
+from hookscope.file_analysis.weight_diff import WeightChange, WeightDiff, WeightSide
 from hookscope.files.words import (
     bytes_text,
     cosine_text,

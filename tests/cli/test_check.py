@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hookscope.specs.health_checks import CHECKS
+from hookscope.specs.checks import CHECKS
 from tests.conftest import Finished, needs_list
 from tests.model_analysis.health.faulty import FOUND
 

@@ -66,12 +66,11 @@ def test_a_mistyped_topic_is_suggested(run) -> None:
 
 def test_the_tables_are_those_of_the_code() -> None:
     from hookscope.specs.cam_methods import METHODS
+    from hookscope.specs.checks import CHECKS, RUN_CHECKS
     from hookscope.specs.choices import HOOK_KINDS
     from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS
     from hookscope.specs.extract_options import FORMS
-    from hookscope.specs.health_checks import CHECKS
     from hookscope.specs.losses import FORMULAS
-    from hookscope.specs.run_checks import RUN_CHECKS
 
     texts = {name: " ".join(text_of(name).split()) for name in TOPICS}
     for loss in FORMULAS.values():

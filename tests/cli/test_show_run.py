@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hookscope
-from hookscope.file_analysis.runs.run_summary import RunSummary, read_key_curves
+from hookscope.file_analysis.run_summary import RunSummary, read_key_curves
 from hookscope.stores.runs.rank_runs import RankRuns
 from hookscope.stores.runs.run_info import RunEvent
 from hookscope.stores.runs.run_writer import RunWriter

@@ -19,7 +19,7 @@ from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.results.records import Absent
-from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits
 

@@ -42,7 +42,7 @@ from hookscope.hooks.tracer import Tracer
 from hookscope.model_analysis.cams.layer_scan import LayerScan
 from hookscope.results.records import key_of
 from hookscope.specs.edit import parse_edits
-from hookscope.specs.record_kinds import OP, OUTPUT
+from hookscope.specs.tensor_key import OP, OUTPUT
 from tests.oracle.by_hand import same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")

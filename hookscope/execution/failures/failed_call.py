@@ -24,7 +24,7 @@ from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 
 
 class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):

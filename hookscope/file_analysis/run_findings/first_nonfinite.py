@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from hookscope.file_analysis.run_findings.measured_run import Measured, MeasuredRun
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import ERROR, NOTE, WARNING
-from hookscope.specs.run_checks import NONFINITE
+from hookscope.specs.checks import ERROR, NONFINITE, NOTE, WARNING
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.series import (
     OUTPUT,

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from hookscope.file_analysis.run_findings.measured_run import Measured, MeasuredRun
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import DEAD, WARNING
+from hookscope.specs.checks import DEAD, GROWTH, OVERFLOW, WARNING
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.run_checks import GROWTH, OVERFLOW
 from hookscope.stores.runs.series import OUTPUT
 
 FLOAT16_MAX = 65504.0

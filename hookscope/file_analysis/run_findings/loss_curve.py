@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
 from hookscope.file_analysis.run_findings.weight_updates import update_ratios
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import WARNING
-from hookscope.specs.run_checks import LEARNING_RATE, LOSS, SPIKE, RunThresholds
+from hookscope.specs.checks import LEARNING_RATE, LOSS, SPIKE, WARNING, RunThresholds
 from hookscope.stores.runs.series import Series
 
 _ROWS = 8192  # rows of windows that are in memory at once

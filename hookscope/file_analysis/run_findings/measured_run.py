@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.results.health import Finding
-from hookscope.specs.run_checks import RunThresholds
+from hookscope.specs.checks import RunThresholds
 from hookscope.stores.runs.run_info import RunEvent
 from hookscope.stores.runs.series import SKIPPED, ExecutionOrder, Series, kind_of
 from hookscope.stores.runs.training_run import Curve, TrainingRun

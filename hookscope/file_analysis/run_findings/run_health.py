@@ -18,29 +18,27 @@ from hookscope.file_analysis.run_findings.loss_curve import (
 )
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
 from hookscope.results.health import Finding, Health
-from hookscope.specs.command_options import RunCheckOptions
-from hookscope.specs.health_checks import (
+from hookscope.specs.checks import (
+    ADAM,
     DEAD,
     ERROR,
     FROZEN,
-    LEVELS,
-    NOTE,
-    UNUSED,
-    VANISHING,
-    WARNING,
-)
-from hookscope.specs.run_checks import (
-    ADAM,
     GROWTH,
     INCOMPLETE,
     LEARNING_RATE,
+    LEVELS,
     LOSS,
+    NOTE,
     OVERFLOW,
     RUN_CHECKS,
     SKIPPED,
     UNFINISHED,
+    UNUSED,
     UPDATES,
+    VANISHING,
+    WARNING,
 )
+from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.series import PARAMETER
 from hookscope.stores.runs.training_run import TrainingRun, rank_folders

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from hookscope.file_analysis.run_findings.measured_run import Measured, MeasuredRun
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import FROZEN, NOTE, UNUSED, VANISHING, WARNING
-from hookscope.specs.run_checks import ADAM, UPDATES
+from hookscope.specs.checks import ADAM, FROZEN, NOTE, UNUSED, UPDATES, VANISHING, WARNING
 from hookscope.stores.runs.series import PARAMETER, PARAMETER_GRAD, UPDATE, Series
 
 MIN_ROWS = 3  # a layer that starts with zeros has no gradient in the first steps

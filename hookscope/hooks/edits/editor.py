@@ -22,7 +22,7 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import locate_in
 from hookscope.results.records import key_of
 from hookscope.specs.edit import WEIGHTS
-from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
+from hookscope.specs.tensor_key import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.grad_mode import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, map_tensors

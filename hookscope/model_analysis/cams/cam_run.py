@@ -37,7 +37,7 @@ from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
+from hookscope.specs.tensor_key import ATTRIBUTION, CAM, INPUT
 
 CLASSES: dict[str, type[CamMethod]] = {
     "gradcam": GradCam,

@@ -18,7 +18,7 @@ from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.records import key_of
-from hookscope.specs.record_kinds import OUTPUT
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.grad_mode import carries_gradient
 from hookscope.tensors.image_grid import ImageGrid, find_image_grid
 from hookscope.tensors.nested import TensorPath, map_tensors, walk

@@ -64,7 +64,7 @@ def write_overlay(capture: Capture, path: str | os.PathLike[str], style: Overlay
     title = heading(capture.metadata["cam"])
     if ending in (".svg", ".pdf"):
         with require_matplotlib():
-            from hookscope.views.images.figures.cam_figure import draw_cam
+            from hookscope.views.images.cam_sheet import draw_cam
         return draw_cam(sheet, title).save(path, style.dpi)
     stream, page, dpi = io.BytesIO(), paint(sheet), (style.dpi, style.dpi)
     if ending == ".png":

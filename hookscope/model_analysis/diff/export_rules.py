@@ -15,8 +15,8 @@ from hookscope.file_analysis.value_matches import Fingerprints
 from hookscope.hooks.layers import layers_of
 from hookscope.results.diff_result import DifferingModule
 from hookscope.results.records import Record
-from hookscope.sources.onnx.absent_modules import has_absorbed_norm, holders, norm_that_absorbed
 from hookscope.sources.onnx.graph_modules import GraphModel
+from hookscope.sources.onnx.module_tree import has_absorbed_norm, holders, norm_that_absorbed
 from hookscope.sources.wrappers import class_name
 from hookscope.specs.patterns import ROOT
 

@@ -28,8 +28,8 @@ from hookscope.file_analysis.record_matches import (
     select_matches,
 )
 from hookscope.file_analysis.value_matches import Fingerprint
-from hookscope.file_analysis.weights.weight_comparison import compare_weights
-from hookscope.file_analysis.weights.weight_diff import WeightDiff
+from hookscope.file_analysis.weight_comparison import compare_weights
+from hookscope.file_analysis.weight_diff import WeightDiff
 from hookscope.files.progress import Progress
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import check_not_lazy, layers_of
@@ -48,8 +48,8 @@ from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
 from hookscope.specs.model_spec import ONNX
-from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.request import InputRequest, LayerSelection, Request, chosen_options
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode

@@ -37,8 +37,7 @@ from hookscope.results.gradient_flow import SPREAD, GradientLimits, first_norms,
 from hookscope.results.health import Finding, Health
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
-from hookscope.specs.command_options import CheckOptions
-from hookscope.specs.health_checks import (
+from hookscope.specs.checks import (
     CHECKS,
     ERROR,
     EXPLODING,
@@ -53,10 +52,11 @@ from hookscope.specs.health_checks import (
     WARNING,
     Thresholds,
 )
+from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.request import Request
+from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 UNTRAINED = ("random", "as built", "as given")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hookscope.model_analysis.health.tensor_observation import MINUS_INF, TensorObservation
-from hookscope.specs.record_kinds import INPUT, OP
+from hookscope.specs.tensor_key import INPUT, OP
 
 # Functions that write -inf where attention must not look.
 MASKING = {"masked_fill", "where", "full", "full_like", "fill", "triu", "tril", "new_full"}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hookscope.hooks.layers import layers_of
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import (
+from hookscope.specs.checks import (
     BATCHNORM,
     DEVICES,
     DTYPES,

@@ -18,7 +18,7 @@ from hookscope.model_analysis.health.run_observation import RunObservation
 from hookscope.model_analysis.health.tensor_observation import MINUS_INF, Ratio, TensorObservation
 from hookscope.results.health import Finding
 from hookscope.results.records import Record
-from hookscope.specs.health_checks import (
+from hookscope.specs.checks import (
     CHECKS,
     DEAD,
     DTYPES,
@@ -35,7 +35,7 @@ from hookscope.specs.health_checks import (
     Thresholds,
 )
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT, OP, OUTPUT, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT, OP, OUTPUT, PARAM_GRAD
 
 FEW = 16  # values of a unit, or entries of a layer, that are enough for a finding
 FEWEST = 8  # units of a layer that are enough if all of them are zero

@@ -27,7 +27,7 @@ from hookscope.model_analysis.health.tensor_observation import ObservationSink, 
 from hookscope.results.records import Absent, Coverage, Record
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import ONNX
-from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 

@@ -14,7 +14,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.tensor_sink import absent, put
 from hookscope.results.records import Absent
-from hookscope.specs.record_kinds import OP, OUTPUT
+from hookscope.specs.tensor_key import OP, OUTPUT
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason, walk
 from hookscope.tensors.tensor_stats import dense_real

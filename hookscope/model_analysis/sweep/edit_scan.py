@@ -26,7 +26,7 @@ from hookscope.hooks.tensor_sink import NO_SEQUENCE, locate_in
 from hookscope.results.ablation import SkippedLayer
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.records import Coverage, key_of
-from hookscope.specs.record_kinds import INPUT, OUTPUT
+from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
 

@@ -28,8 +28,8 @@ from hookscope.specs.positions import (
     TokenText,
     parse_positions,
 )
-from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.sweep_edit import ALL_POSITIONS, AUTO_HEADS
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.nested import walk
 
 

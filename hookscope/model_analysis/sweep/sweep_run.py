@@ -48,8 +48,8 @@ from hookscope.model_analysis.sweep.sweep_columns import (
 from hookscope.results.sweep import Sweep, SweepCell, SweepColumn, SweepPlace
 from hookscope.specs.command_options import SweepOptions
 from hookscope.specs.edit import WEIGHTS, Edit
-from hookscope.specs.record_kinds import INPUT
 from hookscope.specs.sweep_edit import expert_factor, parse_sweep_edit
+from hookscope.specs.tensor_key import INPUT
 from hookscope.tensors.nested import as_call
 
 # The names of the modules in attention that get what the heads return, side by side.

@@ -36,13 +36,10 @@ from hookscope.sources.torchscript.runtime import (
 from hookscope.sources.torchscript.script_archive import Record, ScriptArchive, TensorRecord
 
 CPU = torch.device("cpu")
-
 _NONES = (private.NONE,) * 3
 _CONTEXT_METHODS = (("__enter__", ()), ("__exit__", _NONES))  # which no node calls by name
-
 # Types that a value alone does not determine.
 _AMBIGUOUS = {"List", "Dict", "Tuple", "Class", "Enum"}
-
 # Made by the compiler for pickling; Python's pickle would call them.
 _NOT_METHODS = {"__getstate__", "__setstate__"}
 

@@ -23,7 +23,7 @@ from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.result import Result
 from hookscope.results.stats import Stats
-from hookscope.specs.record_kinds import COLUMN
+from hookscope.specs.tensor_key import COLUMN
 from hookscope.stores.capture_export import TensorSlice
 from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.features import Features

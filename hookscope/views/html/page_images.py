@@ -19,8 +19,7 @@ from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT, is_gradient
-from hookscope.specs.tensor_key import Index
+from hookscope.specs.tensor_key import INPUT, Index, is_gradient
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
 from hookscope.views.images.colors import PERCENTILE, ColorScale, paint_maps

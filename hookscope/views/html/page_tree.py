@@ -10,7 +10,7 @@ from hookscope.escapes import visible
 from hookscope.files.words import shape_text
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import ROOT, layer_text
-from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD
+from hookscope.specs.tensor_key import OUTPUT, OUTPUT_GRAD
 from hookscope.views.html.page import PageNode, PanelEntry
 
 NEVER_RAN = "never ran"

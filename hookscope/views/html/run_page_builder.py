@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from hookscope.escapes import visible
-from hookscope.file_analysis.runs.run_summary import RunSummary
+from hookscope.file_analysis.run_summary import RunSummary
 from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import LEVELS
+from hookscope.specs.checks import LEVELS
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.run_info import ModelInfo, OptimizerInfo, RunInfo, place_of
 from hookscope.stores.runs.series import Series
@@ -27,15 +27,10 @@ from hookscope.views.html.packed_values import (
     word_limit,
 )
 from hookscope.views.html.page import PageCell, PageColumn, PageRow, page_findings
-from hookscope.views.html.run_charts import (
+from hookscope.views.html.run_page import (
     CHARTS,
     LAYER_CHARTS,
     WATERFALLS,
-    is_drawn,
-    series_group,
-    series_label,
-)
-from hookscope.views.html.run_page import (
     PackedAxis,
     PackedRun,
     PackedSeries,
@@ -45,6 +40,9 @@ from hookscope.views.html.run_page import (
     RunPageData,
     RunPageRow,
     RunPageSide,
+    is_drawn,
+    series_group,
+    series_label,
 )
 
 # The same numbers as in the table of ``show``.

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hookscope.escapes import visible
-from hookscope.file_analysis.weight_findings import weight_findings
-from hookscope.file_analysis.weights.tensor_measures import (
+from hookscope.file_analysis.tensor_measures import (
     ReadProgress,
     TensorMeasures,
     cache_blocks,
     measure_weights,
 )
+from hookscope.file_analysis.weight_findings import weight_findings
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import (
@@ -29,7 +29,7 @@ from hookscope.files.words import (
     short_count_text,
 )
 from hookscope.results.health import Finding
-from hookscope.specs.health_checks import LEVELS
+from hookscope.specs.checks import LEVELS
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 from hookscope.stores.weights.weight_tree import WeightNode as TreeNode

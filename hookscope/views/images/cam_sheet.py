@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.specs.cam_methods import AT_INPUT, METHODS
 from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI, OVERLAY_ALPHA
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import CAM, INPUT
+from hookscope.specs.tensor_key import CAM, INPUT
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.colors import (
@@ -32,6 +33,11 @@ from hookscope.views.images.colors import (
     percentile_bound,
 )
 from hookscope.views.images.figure_labels import recording_caption
+
+if TYPE_CHECKING:
+    from matplotlib.font_manager import FontProperties
+
+    from hookscope.views.images.figures.drawing import Drawing
 
 BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the default is
 SIDE = 400  # that the longer side of an image has at least
@@ -283,3 +289,46 @@ def shortened(label: Label, width_of: Callable[[str], float]) -> str:
     lengths = range(1, len(text))
     fitting = bisect_right(lengths, float(label.width), key=lambda n: width_of(f"{text[:n]}..."))
     return f"{text[: max(fitting, 1)]}..."
+
+
+def draw_cam(sheet: CamSheet, title: str) -> Drawing:
+    """Return the sheet as a drawing of the same size; ``title`` says what it shows."""
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
+
+    from hookscope.views.images.figures.canvas import FONT, escape_text, paper_style
+    from hookscope.views.images.figures.drawing import Drawing
+    from hookscope.views.images.figures.grid import add_panel
+
+    width, height = (side / sheet.dpi for side in sheet.size)
+    points = 72 / sheet.dpi  # of a pixel
+    with paper_style(dark=False):
+        figure = Figure(figsize=(width, height), dpi=sheet.dpi)
+        for tile in sheet.tiles:
+            tall, wide = tile.image.shape[:2]
+            box = (tile.x, sheet.size[1] - tile.y - tall, wide, tall)
+            panel = add_panel(figure, *(length / sheet.dpi for length in box))
+            panel.imshow(tile.image, interpolation="none", aspect="auto")
+            panel.set_axis_off()
+        for label in sheet.labels:
+            font = FontProperties(family=[FONT], size=sheet.font * label.scale * points)
+            text = shortened(label, partial(_width_of, font=font, points=points))
+            figure.text(
+                label.x / sheet.size[0],
+                1 - label.y / sheet.size[1],
+                escape_text(text),
+                va="baseline" if label.anchor == "bottom" else "top",  # of digits
+                fontproperties=font,
+            )
+    return Drawing(figure, "cam", (title,))
+
+
+def _width_of(text: str, font: FontProperties, points: float) -> float:
+    """The width of a text in pixels, each of that many points."""
+    from matplotlib.textpath import TextPath
+
+    from hookscope.views.images.figures.canvas import escape_text
+
+    if not text.strip():
+        return 0.0
+    return float(TextPath((0, 0), escape_text(text), prop=font).get_extents().width) / points

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.results.numpy_stats import magnitude
-from hookscope.specs.record_kinds import is_gradient
+from hookscope.specs.tensor_key import is_gradient
 
 RGB = NDArray[np.uint8]
 Reals = NDArray[np.float64]

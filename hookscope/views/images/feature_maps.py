@@ -14,14 +14,16 @@ from hookscope.files.words import shape_label
 from hookscope.results.dimensions import channel_dim, layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
-from hookscope.specs.record_kinds import (
+from hookscope.specs.tensor_key import (
     ATTENTION,
     INPUT_GRAD,
     PARAM_GRAD,
     PARAM_UPDATE,
     UNEDITED,
+    WHOLE,
+    Index,
+    slice_text,
 )
-from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import Reals
 from hookscope.views.images.figure_labels import quantity_name

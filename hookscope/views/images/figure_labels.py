@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hookscope.results.metadata import has_random_weights
-from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED, WEIGHT, is_gradient
+from hookscope.specs.tensor_key import ATTENTION, PARAM_UPDATE, UNEDITED, WEIGHT, is_gradient
 
 
 def quantity_name(kind: str) -> str:

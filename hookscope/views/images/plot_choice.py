@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.file_analysis.weight_reader import WeightReader
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.words import shape_label
@@ -14,8 +14,16 @@ from hookscope.results.dimensions import find_channel_dim, layout
 from hookscope.results.positions import choose_parts
 from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS
-from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
-from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, modules_above, slice_text
+from hookscope.specs.tensor_key import (
+    ATTENTION,
+    PARAM_GRAD,
+    PARAM_UPDATE,
+    WHOLE,
+    Index,
+    choose_keys,
+    modules_above,
+    slice_text,
+)
 from hookscope.stores.capture_file import CaptureFile
 
 _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)

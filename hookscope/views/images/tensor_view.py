@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.file_analysis.weight_reader import WeightReader
 from hookscope.files.progress import NamedProgress
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record

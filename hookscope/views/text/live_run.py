@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookscope.escapes import visible
-from hookscope.file_analysis.runs.run_summary import thin_out
+from hookscope.file_analysis.run_summary import thin_out
 from hookscope.files.words import count_text, number_text, percent_text
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.series import LOSS, Series

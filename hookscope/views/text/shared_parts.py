@@ -27,7 +27,7 @@ from hookscope.results.metadata import (
 )
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
 from hookscope.specs.patterns import layer_text
-from hookscope.specs.record_kinds import PARAM_GRAD
+from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.views.text.table import Cell, Column, Row, Squeeze
 from hookscope.views.text.text_table import TextOptions, sentence
 

@@ -16,7 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity import layer_rows
+from hookscope.file_analysis import layer_rows
 from hookscope.files import strict_json
 from tests.extraction.handwritten_features import write_features
 
@@ -153,7 +153,7 @@ def test_every_nth_row_is_used(tmp_path: Path) -> None:
 
 
 def test_ranks_of_equal_distances_are_their_mean() -> None:
-    from hookscope.file_analysis.similarity.measures import average_ranks
+    from hookscope.file_analysis.similarity_measures import average_ranks
 
     values = np.random.default_rng(0).integers(0, 5, 50).astype(float)
     assert np.array_equal(average_ranks(values), rankdata(values))

@@ -15,7 +15,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis.weights.weight_diff import WeightDiff
+from hookscope.file_analysis.weight_diff import WeightDiff
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.weight_diff import weight_diff_lines

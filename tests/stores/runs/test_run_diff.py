@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError, RequestError
-from hookscope.file_analysis.runs.run_comparator import compare_runs
-from hookscope.file_analysis.runs.run_diff import (
+from hookscope.file_analysis.run_comparator import compare_runs
+from hookscope.file_analysis.run_diff import (
     KINDS,
     LEARNING_RATE,
     LOSS,

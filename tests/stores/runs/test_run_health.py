@@ -17,10 +17,8 @@ from hookscope.errors import RequestError
 from hookscope.file_analysis.run_findings.loss_curve import find_spike
 from hookscope.file_analysis.run_findings.run_health import check_run
 from hookscope.results.health import Finding, Health
+from hookscope.specs.checks import LEVELS, RUN_CHECKS, WEIGHT_CHECKS, RunThresholds
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions
-from hookscope.specs.health_checks import LEVELS
-from hookscope.specs.run_checks import RUN_CHECKS, RunThresholds
-from hookscope.specs.weight_checks import WEIGHT_CHECKS
 from hookscope.stores.runs.run_info import RunEvent
 from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.stores.runs.series import Series

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from hookscope.errors import WeightsFileError
-from hookscope.file_analysis.weights.channel_measures import ChannelSums, find_outliers
-from hookscope.file_analysis.weights.tensor_measures import measure_weights
+from hookscope.file_analysis.tensor_measures import ChannelSums, find_outliers, measure_weights
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.stores.weights.weight_set import WeightSet
 

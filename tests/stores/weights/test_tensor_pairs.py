@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError, RequestError, WeightsFileError
-from hookscope.file_analysis.weights.tensor_pairs import TensorPairs, match_tensors, select_pairs
+from hookscope.file_analysis.tensor_pairs import TensorPairs, match_tensors, select_pairs
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
 NET = ["conv1.weight", "body.0.conv.weight", "body.0.conv.bias", "body.1.conv.weight", "fc.weight"]

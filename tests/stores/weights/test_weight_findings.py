@@ -14,8 +14,7 @@ from torch import nn
 
 import hookscope
 from hookscope.results.health import Finding, Health
-from hookscope.specs.health_checks import ERROR, NOTE, WARNING
-from hookscope.specs.weight_checks import WEIGHT_CHECKS
+from hookscope.specs.checks import ERROR, NOTE, WARNING, WEIGHT_CHECKS
 
 State = dict[str, torch.Tensor]
 Check = Callable[..., Health]

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.weights import weight_reader
-from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.file_analysis import weight_reader
+from hookscope.file_analysis.weight_reader import WeightReader
 from hookscope.specs.tensor_key import choose_keys, modules_above
 from hookscope.stores.weights.open_weights import open_weights
 

@@ -22,8 +22,7 @@ from hookscope.results.layer_similarity import (
 )
 from hookscope.views.display import draw_analysis
 from hookscope.views.images.figures.canvas import paper_style
-from hookscope.views.images.figures.matrix_figures import draw_attention
-from hookscope.views.images.matrices import AttentionHeads
+from hookscope.views.images.matrices import AttentionHeads, draw_attention
 
 MODEL = "sample_models/digits.py:trained"
 CAPITALS = "hf:sample_models/capitals"

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis.weights.weight_reader import WeightReader
+from hookscope.file_analysis.weight_reader import WeightReader
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.images import weight_values
 from hookscope.views.images.plot_choice import TensorPart

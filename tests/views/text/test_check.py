@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.results.health import Finding, Health
-from hookscope.specs.health_checks import WARNING
+from hookscope.specs.checks import WARNING
 from hookscope.views.health import (
     check_lines,
     junit_report,

@@ -19,12 +19,10 @@ from hookscope.views.images.feature_maps import (
 from hookscope.views.images.figure_labels import quantity_name, recording_caption
 from hookscope.views.images.figures.canvas import check_panel_count, paper_style
 from hookscope.views.images.figures.drawing import Drawing, FigureOptions
-from hookscope.views.images.figures.flow_figure import draw_flow
 from hookscope.views.images.figures.hist_figure import ValueHistogram, draw_hist
 from hookscope.views.images.figures.maps_figure import draw_maps
-from hookscope.views.images.figures.matrix_figures import draw_attention, draw_heat
-from hookscope.views.images.layer_flow import layer_flows
-from hookscope.views.images.matrices import read_heads, read_tokens
+from hookscope.views.images.layer_flow import draw_flow, layer_flows
+from hookscope.views.images.matrices import draw_attention, draw_heat, read_heads, read_tokens
 from hookscope.views.images.plot_choice import PlotChoice, TensorPart
 from hookscope.views.images.tensor_view import histogram
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hookscope.files.words import shape_label
-from hookscope.specs.record_kinds import is_gradient
+from hookscope.specs.tensor_key import is_gradient
 from hookscope.views.images.colors import (
     PERCENTILE,
     nonfinite_text,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.layer_rows import (
+from hookscope.file_analysis.layer_rows import (
     LayerRows,
     LayerScan,
     Matrix,
@@ -27,7 +27,7 @@ from hookscope.file_analysis.similarity.layer_rows import (
     scan_layers,
     usable_rows,
 )
-from hookscope.file_analysis.similarity.measures import (
+from hookscope.file_analysis.similarity_measures import (
     Alignment,
     alignment_of_grams,
     average_ranks,

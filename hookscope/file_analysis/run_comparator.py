@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import LayerError, RequestError
-from hookscope.file_analysis.runs.run_diff import (
+from hookscope.file_analysis.run_diff import (
     KINDS,
     LEARNING_RATE,
     KindComparison,

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weights.tensor_measures import ReadProgress, cache_blocks
+from hookscope.file_analysis.tensor_measures import ReadProgress, cache_blocks
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
-from hookscope.specs.record_kinds import WEIGHT
-from hookscope.specs.tensor_key import WHOLE, Index
+from hookscope.specs.tensor_key import WEIGHT, WHOLE, Index
 from hookscope.stores.capture_file import CaptureFile, slice_error
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 

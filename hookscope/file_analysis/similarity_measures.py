@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.similarity.layer_rows import Matrix, RowMap, RowStream, centred_blocks
+from hookscope.file_analysis.layer_rows import Matrix, RowMap, RowStream, centred_blocks
 from hookscope.specs.features_options import EUCLIDEAN
 
 VARIANCE = 0.99

@@ -15,9 +15,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weights.change_sums import ChangeSums
-from hookscope.file_analysis.weights.tensor_pairs import Pair, match_tensors, select_pairs
-from hookscope.file_analysis.weights.weight_diff import (
+from hookscope.file_analysis.tensor_pairs import Pair, match_tensors, select_pairs
+from hookscope.file_analysis.weight_diff import (
+    ChangeSums,
     WeightChange,
     WeightDiff,
     WeightSide,

@@ -1,1 +1,0 @@
-"""Summaries and differences of training runs."""

@@ -1,1 +1,0 @@
-"""Similarity of layers, measured on rows of features."""

@@ -1,1 +1,0 @@
-"""Measures of weights, and their differences."""
