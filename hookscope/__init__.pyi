@@ -1,10 +1,16 @@
 """Types of the public names. Written by tools/stubs.py: run make docs."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path as Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Module
+from torch.optim import Optimizer
+
 from hookscope.errors import HookscopeError as HookscopeError
 from hookscope.extraction.batch_runner import RunProgress as RunProgress
 from hookscope.extraction.extraction import Extraction as Extraction
@@ -42,16 +48,6 @@ from hookscope.stores.weights.weight_set import WeightSet as WeightSet
 from hookscope.stores.weights.weight_tree import WeightHashes as WeightHashes
 from hookscope.stores.weights.weight_tree import WeightTree as WeightTree
 from hookscope.views.images.figures.drawing import Drawing as Drawing
-from pathlib import Path as Path
-from torch import Tensor
-from torch import nn
-from torch.nn import Module
-from torch.optim import Optimizer
-from typing import Any
-from typing import Literal
-from typing import overload
-import os
-import torch
 
 __all__ = [
     "Ablation",

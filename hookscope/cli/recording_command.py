@@ -30,12 +30,10 @@ def run_recording(
     """Run the command of ``ctx``; its name is that of the function in the API."""
     console: Console = ctx.obj
     command = ctx.info_name or ""
-    from hookscope.cli.request_builder import build_request
-
-    request = build_request(command, values)
+    job = getattr(import_module(f"hookscope.commands.{command}"), command).checked(**values)
     path, replaces = None, False
     if writes_file(ctx):
-        path, replaces = resolve_output_path(command, output, force, request.model)
+        path, replaces = resolve_output_path(command, output, force, job.request.model)
     if path is not None and replaces:
         from hookscope.specs.edit import files_read_by
         from hookscope.specs.input_spec import input_paths
@@ -46,12 +44,9 @@ def run_recording(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         failure: HookError | None = None
-        if command == "capture" and path is not None and not _holds_arrays(path):
-            values["file"] = path
+        writes_itself = command == "capture" and path is not None and not _holds_arrays(path)
         try:
-            capture: Capture = getattr(import_module(f"hookscope.commands.{command}"), command)(
-                **values
-            )
+            capture: Capture = job(file=path) if writes_itself else job()
         except HookError as error:
             if not error.capture:
                 raise
@@ -61,7 +56,7 @@ def run_recording(
             failure, capture = error, error.capture
         if path is not None:
             console.step(f"Writing {path} ...")
-            written = "file" in values and failure is None
+            written = writes_itself and failure is None
             size = path.stat().st_size if written else capture.save(path)
             console.interrupt_message = f"Interrupted; {path} was written."
         console.step("Done.")

@@ -46,6 +46,7 @@ def ablate(
     input: InputRequest,
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
     *,
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -89,7 +90,6 @@ def ablate(
     )
     from hookscope.tensors.grad_mode import grad_mode
 
-    request = Request("ablate", model, layers, input, run, loss=loss)
     if file is not None:
         check_ending(Path(file), ".json")
     objective = resolve_loss(loss)
@@ -185,12 +185,10 @@ def ablate_command(
     the run: after an interruption, the same command resumes.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
-
-    request = build_request("ablate", values)
+    job = ablate.checked(**values)
     path, replaces = None, False
     if writes_file(ctx, "file"):
-        path, replaces = resolve_output_path("ablate", file, force, request.model, ".json")
+        path, replaces = resolve_output_path("ablate", file, force, job.request.model, ".json")
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
@@ -204,7 +202,7 @@ def ablate_command(
                     )
                 advance(done, total)
 
-            result = ablate(**values, file=path, progress=progress)
+            result = job(file=path, progress=progress)
         if path is not None:
             console.interrupt_message = f"Interrupted; {path} was written."
     names = [(layer.module, layer.type) for layer in result.coverage.executed]

@@ -18,7 +18,7 @@ from hookscope.cli.run_context import running
 from hookscope.commands.public import PLAIN_RUN, REQUIRED, public
 from hookscope.files.progress import Progress
 from hookscope.specs.attribution_options import AttributeOptions
-from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from hookscope.specs.request import InputRequest, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def attribute(
     input: InputRequest,
     model: Annotated[ModelRequest, REQUIRED],
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
     *,
     progress: Progress | None = None,
 ) -> Attribution:
@@ -68,7 +69,6 @@ def attribute(
     from hookscope.execution.provenance import describe_run
     from hookscope.model_analysis.attribution import run_attribution
 
-    request = Request("attribute", model, LayerSelection(), input, run)
     prepared = prepare(request)
     with explain_forward_errors(prepared):
         metadata = describe_run("attribute", prepared, request.chosen(options))
@@ -133,18 +133,16 @@ def attribute_command(
     the baseline. For images, use hookscope cam.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
-
-    request = build_request("attribute", values)
+    job = attribute.checked(**values)
     file = None
     if writes_file(ctx):
-        file = resolve_model_file("attribute", output, force, request.model)
+        file = resolve_model_file("attribute", output, force, job.request.model)
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.views.display import write_analysis
 
         with console.bar("running") as advance:
-            result = attribute(**values, progress=advance)
+            result = job(progress=advance)
         size = 0 if file is None else write_analysis(result, file.path, dpi)
     show_analysis(console, result, file, size)

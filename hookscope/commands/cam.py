@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
@@ -21,7 +22,6 @@ from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import OVERLAY_ALPHA
 from hookscope.specs.command_options import CamOptions
-from hookscope.specs.onnx_limits import check_onnx_cam
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -39,6 +39,7 @@ def cam(
     input: Annotated[InputRequest, NO_TEXTS],
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
     *,
     progress: Progress | None = None,
 ) -> Capture:
@@ -83,8 +84,7 @@ def cam(
 
     layer = options.layer
     selection = LayerSelection(() if layer is None else layer)
-    request = Request("cam", model, selection, input, run)
-    check_onnx_cam(model.source, options.by)
+    request = replace(request, layers=selection)
     chosen = request.chosen(options)
     chosen.pop("layers", None)  # it is the option ``layer``
     prepared = prepare(request)
@@ -197,10 +197,8 @@ def cam_command(
     and its score, and the position of the maximum.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
-
-    request = build_request("cam", values)
-    files = _resolve_files(output, force, request.model) if writes_file(ctx) else None
+    job = cam.checked(**values)
+    files = _resolve_files(output, force, job.request.model) if writes_file(ctx) else None
     from hookscope.views.images.cam_sheet import overlay_style
 
     style = overlay_style(alpha, colormap, dpi)  # checked although no file may be written
@@ -213,7 +211,7 @@ def cam_command(
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         with console.bar("running") as advance:
-            capture = cam(**values, progress=advance)
+            capture = job(progress=advance)
         written = files.write(capture, console, style) if files else ""
     if console.json:
         from hookscope.views.capture import capture_document

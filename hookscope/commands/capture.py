@@ -20,9 +20,7 @@ from hookscope.commands.public import Only, public
 from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder
 from hookscope.specs.command_options import CaptureOptions
-from hookscope.specs.early_stop_checks import check_early_stop
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.model_spec import ONNX
 from hookscope.specs.onnx_limits import check_onnx_ops
 from hookscope.specs.request import (
     InputRequest,
@@ -47,6 +45,7 @@ def capture(
         Interventions, Only("edits", "compare", "hooks", "hook_args", "hook_kind")
     ],
     options: CaptureOptions,
+    request: Request,
     *,
     file: str | os.PathLike[str] | None = None,
 ) -> Capture:
@@ -81,9 +80,6 @@ def capture(
     from hookscope.tensors.grad_mode import grad_mode
     from hookscope.tensors.recording_file import RecordingFile
 
-    request = Request("capture", model, layers, input, run, interventions)
-    check_onnx_ops(model.source == ONNX, options.ops)
-    check_early_stop(request, options)
     traced_kinds = {
         kind for kind, traced in ((OP, options.ops), (ATTENTION, options.attention)) if traced
     }

@@ -193,7 +193,7 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
     console: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.cli.request_builder import build_request
+    from hookscope.cli.request_builder import build_part, build_request
     from hookscope.files import output_path as outputs
     from hookscope.stores.weights.open_weights import is_weights
 
@@ -203,6 +203,7 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
     elif is_weights(model):
         values, kind = _weight_values(ctx, values), WEIGHTS
     else:
+        build_part(CheckOptions, values)
         build_request("check", values)
         kind = MODEL
     replaces = outputs.check_report_output(Path(output), force) if output else False

@@ -16,7 +16,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
-from hookscope.commands.public import Given, Only, public
+from hookscope.commands.public import Only, public
 from hookscope.errors import RequestError
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
@@ -42,9 +42,10 @@ def extract(
     *,
     layers: LayerSelection,
     input: Annotated[InputRequest, Only("input", "preprocess", "size", "mean", "std", "tokenizer")],
-    loading: Given[ModelRequest],
+    loading: ModelRequest,
     run: Annotated[RunOptions, Only("seed", "dtype", "device", "device_map", "max_memory")],
-    options: Given[ExtractOptions],
+    options: ExtractOptions,
+    request: Request,
     progress: Callable[[RunProgress], None] | None = None,
 ) -> Extraction:
     """Run a model over many inputs and write the outputs of its layers to a folder of shards.
@@ -80,10 +81,7 @@ def extract(
     """
     from hookscope.extraction.extraction import extract_into
 
-    request = Request("extract", loading.make(model=model), layers, input, run)
-    return extract_into(
-        os.fspath(folder), request, options.make(), progress or (lambda state: None)
-    )
+    return extract_into(os.fspath(folder), request, options, progress or (lambda state: None))
 
 
 EXAMPLES = (
@@ -182,9 +180,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
             parse_function(spec)
         files = [spec for spec in values["input"] if spec not in objects]
         check_entries(files, skip_bad=values["skip_bad"])
-    from hookscope.cli.request_builder import build_request
-
-    build_request("extract", values)
+    job = extract.checked(**values)
     from hookscope.stores.features.folder import check_folder
     from hookscope.stores.features.location import parse_location
 
@@ -206,7 +202,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
                 )
                 advance(state.done, state.total, _pace(state))
 
-            done = extract(**values, progress=progress)
+            done = job(progress=progress)
         console.interrupt_message = f"Interrupted; {folder} was written."
     if done.group.rank:
         return

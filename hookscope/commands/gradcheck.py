@@ -15,7 +15,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import running
-from hookscope.commands.public import Given, Only, public
+from hookscope.commands.public import Only, public
 from hookscope.files.signal_safety import signal_safe
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 def gradcheck(
     input: Annotated[InputRequest, Only("input")],
     options: GradcheckOptions,
-    loading: Given[ModelRequest],
+    loading: ModelRequest,
     run: Annotated[RunOptions, Only("seed")],
+    request: Request,
     model: str
     | os.PathLike[str]
     | nn.Module
@@ -84,9 +85,9 @@ def gradcheck(
     elif shapes:
         input = replace(input, shape=shapes[0])
     with signal_safe(torch.inference_mode(False)):
-        request = Request(
-            "gradcheck",
-            loading.make(model=module),
+        request = replace(
+            request,
+            model=replace(loading, model=module),
             input=input,
             run=replace(run, dtype="float64", device="cpu"),
         )
@@ -141,12 +142,10 @@ def gradcheck_command(ctx: click.Context, **values: Any) -> None:
     gradients that backward returns. Exit status: 0 if they match, 1 if not.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
-
-    build_request("gradcheck", values)
+    job = gradcheck.checked(**values)
     options.note_model_source(ctx)
     with running(console, f"Running {values['model']} ..."):
-        result = gradcheck(**values)
+        result = job()
     console.show(result)
     if not result.ok:
         ctx.exit(DIFFERS)

@@ -43,6 +43,7 @@ def grads(
     ],
     interventions: Interventions,
     options: GradsOptions,
+    request: Request,
 ) -> Capture:
     """Run a model forward and a loss backward; return the gradients at the selected layers.
 
@@ -79,7 +80,6 @@ def grads(
     from hookscope.execution.verification import check_all_ran, verify_output_unchanged
     from hookscope.tensors.grad_mode import grad_mode
 
-    request = Request("grads", model, layers, input, run, interventions, loss)
     kinds = options.kinds | ({OP_GRAD} if options.ops else set())
     objective = resolve_loss(loss)
     prepared = prepare(request)

@@ -31,6 +31,7 @@ def lens(
     input: InputRequest,
     model: Annotated[ModelRequest, REQUIRED],
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
 ) -> Lens:
     """Read what each layer predicts at each position, by the final norm and the unembedding.
 
@@ -63,7 +64,6 @@ def lens(
     from hookscope.model_analysis.lens import run_lens
     from hookscope.tensors.grad_mode import grad_mode
 
-    request = Request("lens", model, layers, input, run)
     prepared = prepare(request)
     chosen = () if request.layers.everything and not layers.leaves else prepared.layers
     # The fast path of transformers skips layers.
@@ -121,17 +121,15 @@ def lens_command(
     target, and the divergence from the prediction of the whole model.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
-
-    request = build_request("lens", values)
+    job = lens.checked(**values)
     file = None
     if writes_file(ctx):
-        file = resolve_model_file("lens", output, force, request.model)
+        file = resolve_model_file("lens", output, force, job.request.model)
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
         from hookscope.views.display import write_analysis
 
-        result = lens(**values)
+        result = job()
         size = 0 if file is None else write_analysis(result, file.path, dpi)
     show_analysis(console, result, file, size)

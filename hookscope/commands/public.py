@@ -6,16 +6,20 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.request import InputRequest, LayerSelection, LossRequest, ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+REQUEST = "request"
 MODEL = "model"  # the only field that may be given by position
 _WIDTH = 96
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
@@ -88,6 +92,7 @@ class _Group:
     names: tuple[str, ...]
     required: bool
     made: bool = True  # else it is given as ``Given``
+    others: tuple[str, ...] = ()  # fields that are parameters of the function itself
 
     @classmethod
     def of(cls, annotation: Any) -> _Group | None:
@@ -104,8 +109,9 @@ class _Group:
         return cls(annotation, only, REQUIRED in notes, made)
 
     def without(self, names: Container[str]) -> _Group:
-        """Return the group without some of its keywords."""
-        return replace(self, names=tuple(name for name in self.names if name not in names))
+        """Return the group without some of its keywords, which the function has itself."""
+        kept = tuple(name for name in self.names if name not in names)
+        return replace(self, names=kept, others=tuple(set(self.names) - set(kept)))
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         by_name = {field.name: field for field in fields(self.type)}
@@ -141,17 +147,67 @@ class _Group:
     def of_values(self, given: Mapping[str, Any]) -> Any:
         """Return the group, or its values, of the keywords that are given."""
         if self.made:
-            return self.type(**{name: given[name] for name in self.names if name in given})
+            names = (*self.names, *self.others)
+            return self.type(**{name: given[name] for name in names if name in given})
         defaults = {field.name: field.default for field in fields(self.type)}
         return Given(self.type, {name: given.get(name, defaults[name]) for name in self.names})
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A call of a public function whose options are checked and that has not run.
+
+    Attributes:
+        function: the written function.
+        values: its arguments, groups of options among them.
+        request: what they ask of a model, if the function takes a ``Request``.
+
+    Example:
+        >>> import hookscope
+        >>> hookscope.capture.checked("resnet18", layers="fc").request.layers.layers
+        ('fc',)
+    """
+
+    function: Callable[..., Any]
+    values: Mapping[str, Any]
+
+    @property
+    def request(self) -> Request:
+        """The request of the call."""
+        request: Request = self.values["request"]
+        return request
+
+    def __call__(self, **more: Any) -> Any:
+        """Run the function, with ``more`` parameters that are no options, such as ``progress``."""
+        bound = inspect.BoundArguments(
+            inspect.signature(self.function),
+            {**self.values, **more},
+        )
+        return self.function(*bound.args, **bound.kwargs)
+
+
+def _request_of(command: str, made: Iterable[Any]) -> Request:
+    """Return the request that groups make, which checks them against each other."""
+    by_type = {type(group): group for group in made}
+    return Request(
+        command,
+        by_type[ModelRequest],
+        by_type.get(LayerSelection, LayerSelection()),
+        by_type.get(InputRequest, InputRequest()),
+        by_type.get(RunOptions, RunOptions()),
+        by_type.get(Interventions, Interventions()),
+        by_type.get(LossRequest),
+    )
 
 
 def public(function: F) -> Any:
     """Return the public function of one that takes groups of options.
 
     Its keywords are the fields of the groups, with their defaults; the model may be given by
-    position. The groups are made in the order of the parameters, which checks them. The docstring
-    gets a line under ``Args`` for each keyword that has none there.
+    position. The groups are made in the order of the parameters, which checks them. A parameter
+    ``request`` is the ``Request`` that they make; a group may check it by ``check_request``. The
+    docstring gets a line under ``Args`` for each keyword that has none there.
+    ``function.checked(...)`` makes the groups and does not run.
 
     Example:
         >>> from hookscope.specs.run_options import RunOptions
@@ -164,16 +220,17 @@ def public(function: F) -> Any:
     """
     written = inspect.signature(function)
     annotated = {name: _Group.of(_hint(function, name)) for name in written.parameters}
-    own = [name for name, group in annotated.items() if group is None]
+    own = [name for name, group in annotated.items() if group is None and name != REQUEST]
     groups = {name: group and group.without(own) for name, group in annotated.items()}
     flat: list[inspect.Parameter] = []
     for name, parameter in written.parameters.items():
         group = groups[name]
-        flat += [parameter] if group is None else group.parameters()
+        if name != REQUEST:
+            flat += [parameter] if group is None else group.parameters()
     flat.sort(key=lambda parameter: parameter.kind)
     signature = written.replace(parameters=flat)
 
-    def bound(args: tuple[Any, ...], keywords: dict[str, Any]) -> inspect.BoundArguments:
+    def checked(*args: Any, **keywords: Any) -> Checked:
         try:
             given = signature.bind(*args, **keywords).arguments
         except TypeError as error:
@@ -183,11 +240,15 @@ def public(function: F) -> Any:
             for name, group in groups.items()
             if group is not None or name in given
         }
-        return inspect.BoundArguments(written, values)
+        if REQUEST in written.parameters:
+            request = values[REQUEST] = _request_of(function.__name__, values.values())
+            for group in list(values.values()):
+                if hasattr(group, "check_request"):
+                    group.check_request(request)
+        return Checked(function, values)
 
     def flat_function(*args: Any, **keywords: Any) -> Any:
-        values = bound(args, keywords)
-        return function(*values.args, **values.kwargs)
+        return checked(*args, **keywords)()
 
     # With the globals of the written function, so that its module owns it and doctest runs its
     # example.
@@ -200,6 +261,7 @@ def public(function: F) -> Any:
     functools.update_wrapper(made, function)
     del made.__wrapped__  # type: ignore[attr-defined]
     made.__signature__ = signature  # type: ignore[attr-defined]
+    made.checked = checked  # type: ignore[attr-defined]
     lines = dict(line for group in groups.values() if group is not None for line in group.lines())
     made.__doc__ = _documented(function.__doc__ or "", [each.name for each in flat], lines)
     return made

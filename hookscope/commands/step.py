@@ -41,6 +41,7 @@ def step(
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
     interventions: Interventions,
+    request: Request,
 ) -> Capture:
     """Make one step of an optimizer; return each parameter's gradient and its update.
 
@@ -81,7 +82,6 @@ def step(
     from hookscope.execution.verification import check_all_ran, verify_output_unchanged
     from hookscope.tensors.grad_mode import grad_mode
 
-    request = Request("step", model, layers, input, run, interventions, loss)
     optimizer = resolve_optimizer(options.optimizer, options.lr, options.opt_args)
     objective = resolve_loss(loss)
     prepared = prepare(request)

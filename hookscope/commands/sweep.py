@@ -45,6 +45,7 @@ def sweep(
     input: Annotated[InputRequest, NO_TEXTS],
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
     *,
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -89,7 +90,6 @@ def sweep(
     from hookscope.model_analysis.sweep.sweep_run import prepare_sweep, run_sweep
     from hookscope.tensors.grad_mode import grad_mode
 
-    request = Request("sweep", model, layers, input, run, loss=loss)
     if file is not None:
         check_ending(Path(file), ".json")
     # A module of experts is no leaf: it contains their activation function.
@@ -188,13 +188,12 @@ def sweep_command(
     an interruption, the same command resumes.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
     from hookscope.specs.sweep_edit import sweep_files
 
-    request = build_request("sweep", values)
+    job = sweep.checked(**values)
     target, resumable = None, None
     if writes_file(ctx, "file"):
-        target = resolve_model_file("sweep", file, force, request.model)
+        target = resolve_model_file("sweep", file, force, job.request.model)
         if target.replaces:
             check_not_an_input(target.path, [*sweep_files(values["edit"]), values["weights"]])
         resumable = target.path if target.path.suffix.lower() == ".json" else None
@@ -213,7 +212,7 @@ def sweep_command(
                     )
                 advance(done, total)
 
-            result = sweep(**values, file=resumable, progress=progress)
+            result = job(file=resumable, progress=progress)
         size = 0
         if resumable is not None:  # written during the runs
             size = resumable.stat().st_size

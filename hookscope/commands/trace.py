@@ -44,6 +44,7 @@ def trace(
     input: InputRequest,
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
 ) -> Trace:
     """Run a model forward and a loss backward; return the calls of all layers, in order.
 
@@ -76,7 +77,7 @@ def trace(
     if model.source == ONNX and loss.is_default:
         loss = replace(loss, forward_only=True)  # it has no gradients
         log.info("times: onnxruntime computes the whole graph in one step, the model's own")
-    request = Request("trace", model, layers, input, run, loss=loss)
+    request = replace(request, loss=loss)
     objective = None if loss.forward_only else resolve_loss(loss)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
@@ -151,10 +152,9 @@ def trace_command(ctx: click.Context, chrome: str | None, force: bool, **values:
     console: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.cli.request_builder import build_request
     from hookscope.files import output_path as outputs
 
-    build_request("trace", values)
+    job = trace.checked(**values)
     if force and not chrome:
         raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
     if chrome:
@@ -162,7 +162,7 @@ def trace_command(ctx: click.Context, chrome: str | None, force: bool, **values:
     replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.note_model_source(ctx)
     with running(console, f"Running {values['model']} ..."):
-        result = trace(**values)
+        result = job()
         written = result.save_chrome(chrome) if chrome else 0
     names = [(layer.module, layer.type) for layer in result.coverage.executed]
     names += [(layer.module, layer.type) for layer in result.coverage.not_executed]

@@ -30,8 +30,7 @@ from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink, PositionSink
 from hookscope.results.records import Coverage
-from hookscope.specs.command_options import CaptureOptions
-from hookscope.specs.early_stop_checks import may_stop
+from hookscope.specs.command_options import CaptureOptions, may_stop
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import Request
 from hookscope.specs.tensor_key import ATTENTION, PARAM_GRAD

@@ -41,7 +41,9 @@ from hookscope.specs.choices import (
     check_choice,
 )
 from hookscope.specs.losses import check_target
+from hookscope.specs.model_spec import ONNX
 from hookscope.specs.patterns import stored_layers
+from hookscope.specs.request import Request
 from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
 from hookscope.specs.tensor_key import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
@@ -129,6 +131,13 @@ class CaptureOptions:
         " known and nothing of the capture but its output needs the rest, as on the command line"
         " (see docs/large-models.md).",
     )
+
+    def check_request(self, request: Request) -> None:
+        """Raise RequestError if the model or the run cannot do what is asked for."""
+        from hookscope.specs.onnx_limits import check_onnx_ops
+
+        check_onnx_ops(request.model.source == ONNX, self.ops)
+        check_early_stop(request, self)
 
     def __post_init__(self) -> None:
         hold_iterable(self, "what")
@@ -622,6 +631,60 @@ class CamOptions:
         " side.",
     )
 
+    def check_request(self, request: Request) -> None:
+        """Raise RequestError if the method cannot be used with the model, or for a wrong layer."""
+        from hookscope.specs.onnx_limits import check_onnx_cam
+        from hookscope.specs.request import LayerSelection
+
+        check_onnx_cam(request.model.source, self.by)
+        LayerSelection(() if self.layer is None else self.layer)
+
     def __post_init__(self) -> None:
         check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch)
         check_target(self.target)
+
+
+def check_early_stop(request: Request, options: CaptureOptions) -> None:
+    """Raise RequestError if the run is to end early and something else needs the rest of it.
+
+    Example:
+        >>> from hookscope.specs.request import ModelRequest
+        >>> check_early_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions())
+    """
+    if not options.stop:
+        return
+    if request.model.source == ONNX:
+        raise RequestError(
+            "--stop does not work with an ONNX file: onnxruntime computes the whole graph at once.",
+            "Leave it out.",
+        )
+    for option, reason in options_needing_output(request, options):
+        raise RequestError(
+            f"--stop ends the run before the model returns, but {option} {reason}.",
+            f"Leave out --stop or {option}.",
+        )
+
+
+def may_stop(request: Request, options: CaptureOptions) -> bool:
+    """Return whether no option and no kind of model needs the whole run.
+
+    Example:
+        >>> from hookscope.specs.request import ModelRequest
+        >>> may_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions(verify=True))
+        False
+    """
+    return request.model.source != ONNX and not options_needing_output(request, options)
+
+
+def options_needing_output(request: Request, options: CaptureOptions) -> list[tuple[str, str]]:
+    """Return the chosen options that need the whole run, each with the reason."""
+    edits = request.interventions.value_edits
+    needs = (
+        ("--verify", options.verify, "compares the outputs of the model"),
+        ("--ops", options.ops, "compares the outputs of the model"),
+        ("--attention", options.attention, "compares the outputs of the model"),
+        ("--generate", request.run.generate is not None, "runs the model for every token"),
+        ("--edit", bool(edits), "shows the change of the output"),
+        ("--hook", request.interventions.hook_count > 0, "may be called by a later layer"),
+    )
+    return [(option, reason) for option, chosen, reason in needs if chosen]

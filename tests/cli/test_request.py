@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hookscope
-from hookscope.cli.request_builder import OPTIONS, build_part, build_request
-from hookscope.specs.diff_request import DiffRequest
+from hookscope.commands.public import Given
 from hookscope.specs.input_spec import parse_inputs
-from hookscope.specs.request import Request
 
 DIGITS = "sample_models/digits.py:trained"
 CASES: list[tuple[str, list[str], dict[str, Any]]] = [
@@ -98,28 +96,16 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
-class Stop(Exception):
-    """Ends a function once it has made what is looked at."""
-
-
-def made_in_python(call: Callable[[], Any], *classes: type) -> list[Any]:
-    """What of ``classes`` a call makes of its keywords, in their order."""
-    made: dict[type, Any] = {}
-
-    def remembering(kind: type, make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: Any, *args: Any, **keywords: Any) -> None:
-            make(self, *args, **keywords)
-            made[kind] = self
-            if len(made) == len(classes):
-                raise Stop
-
-        return init
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
-        for kind in classes:
-            patch.setattr(kind, "__init__", remembering(kind, kind.__init__))
-        call()
-    return [made[kind] for kind in classes]
+def asked_of(function: Any, *args: Any, **keywords: Any) -> dict[str, Any]:
+    """The groups that a function makes of its keywords, and its other parameters."""
+    parameters = inspect.signature(function).parameters
+    known = {name: value for name, value in keywords.items() if name in parameters}
+    values = function.checked(*args, **known).values
+    return {
+        name: value.make() if isinstance(value, Given) else value
+        for name, value in values.items()
+        if name not in parameters or value != parameters[name].default
+    }
 
 
 @pytest.mark.parametrize(("command", "words", "keywords"), CASES)
@@ -127,23 +113,22 @@ def test_options_and_keywords_make_the_same_request(
     parse, command: str, words: list[str], keywords: dict[str, Any], repo: Path
 ) -> None:
     model = f"{repo}/{DIGITS}"
-    params = parse(command, model, *words).params
-    classes = [Request, *([OPTIONS[command]] if command in OPTIONS else [])]
-    request, *options = made_in_python(
-        lambda: getattr(hookscope, command)(model, **keywords), *classes
-    )
-    built = build_request(command, params)
-    if command == "gradcheck":  # which always runs in float64, and may make several inputs
-        assert (request.model, request.run.seed) == (built.model, built.run.seed)
-    else:
-        assert request == built
+    parameters = parse(command, model, *words).params
     if command == "capture" and "stop" not in keywords:  # the only default that differs
-        assert params.pop("stop") is None
-    assert options == [build_part(kind, params) for kind in classes[1:]]
+        assert parameters.pop("stop") is None
+    function = getattr(hookscope, command)
+    assert asked_of(function, **parameters) == asked_of(function, model, **keywords)
 
 
 def test_every_command_that_runs_one_model_is_compared() -> None:
-    assert {command for command, _, _ in CASES} >= set(OPTIONS)
+    several = {"diff"}  # compared below
+    functions = [name for name in hookscope.__all__ if hasattr(getattr(hookscope, name), "checked")]
+    of_models = {
+        name
+        for name in functions
+        if "model_args" in inspect.signature(getattr(hookscope, name)).parameters
+    }
+    assert {command for command, _, _ in CASES} == of_models - several
 
 
 @pytest.mark.parametrize(
@@ -160,9 +145,11 @@ def test_options_and_keywords_make_the_same_comparison(
 ) -> None:
     model = f"{repo}/{DIGITS}"
     strict = {"strict": True} if "--strict" in words else {}
-    [request] = made_in_python(
-        lambda: hookscope.diff(model, model, **keywords, **strict), DiffRequest
-    )
-    params = parse("diff", model, model, *words).params
-    assert params.pop("more") == ()  # runs alone may be more than two
-    assert request == DiffRequest(**params)
+    parameters = parse("diff", model, model, *words).params
+    assert parameters.pop("more") == ()  # runs alone may be more than two
+    known = {
+        k: v for k, v in parameters.items() if k in inspect.signature(hookscope.diff).parameters
+    }
+    by_shell = hookscope.diff.checked(**known).values["options"].make(a=model, b=model)
+    asked = hookscope.diff.checked(model, model, **keywords, **strict).values["options"]
+    assert by_shell == asked.make(a=model, b=model)
