@@ -22,7 +22,7 @@ FUNCTIONS |= {"extract", "export", "sweep", "verify", "similar", "probe", "top"}
 PLACES = {
     "hooks": (r"\.register_(\w+_)?hook$", r"hooks/(hook_set|process_hooks)\.py"),
     "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
-    "matplotlib": (r"^matplotlib\b", r"views/(images/figures/.*|\w+\.py)"),  # an extra
+    "matplotlib": (r"^matplotlib\b", r"views/(images/.*|\w+\.py)"),  # an extra
     "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py|views/.*"),
 }
 

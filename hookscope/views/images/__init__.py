@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hookscope.files.optional_packages import optional_package
 
-require_matplotlib = partial(optional_package, "matplotlib", "plot", "A picture")
+
+@contextmanager
+def require_matplotlib() -> Iterator[None]:
+    """Import matplotlib, and report a failed import in the block as an error with a hint."""
+    with optional_package("matplotlib", "plot", "A picture"):
+        import matplotlib  # noqa: F401
+
+        yield
