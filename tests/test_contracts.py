@@ -72,7 +72,7 @@ def test_what_is_private_about_scripted_models_is_used_in_one_file(repo: Path) -
         ("hooks", "commands/tree.py", "add = m.a.register_full_backward_pre_hook"),
         ("TorchScript", "sources/python_file.py", "import torch\ntorch.jit.load('x')"),
         ("TorchScript", "sources/python_file.py", "from torch.jit import load"),
-        ("matplotlib", "views/images/feature_maps.py", "from matplotlib.figure import Figure"),
+        ("matplotlib", "results/stats.py", "from matplotlib.figure import Figure"),
         ("printing", "commands/tree.py", "print('hello')"),
         ("printing", "commands/tree.py", "import click\nclick.echo('hello')"),
         ("printing", "commands/tree.py", "from click import secho"),

@@ -118,7 +118,7 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.modules]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
         >>> tree = hookscope.tree("sample_models/digits.safetensors", depth=1)
-        >>> [(node.name, node.parameters) for node in tree.modules]
+        >>> [(node.name, node.parameters) for node in tree.nodes]
         [('.', 9930), ('conv1', 160), ('conv2', 4640), ('fc', 5130)]
     """
     from hookscope.commands.weight_source import as_weights, label_of_weights
