@@ -39,15 +39,10 @@ The user's file is `~/.config/hookscope/hookscope.toml` on Linux (or under `XDG_
 A project's file may have been downloaded with the folder, so it is trusted less than an option or a
 variable.
 
-- Python code is refused (exit 2) until you run `hookscope config --allow`, and again after every
-  change of the file. This concerns any `hook`, `hook-arg`, `method` and `model-arg`, a `model` of
-  the form `FILE.py:NAME` or `package.module:NAME` or of a plugin, and a `loss` or `input` that
-  names a function.
-- `--allow` shows these values and records the file's path and the SHA-256 of its content in the
-  folder `allowed` beside the user's file; `--revoke` removes the record. The content of the Python
-  files is not recorded. Code that is named by a relative path or by a module name runs only if the
-  working folder is that of the settings file, because elsewhere the same name is another file.
-- `trust` and `force` are always refused, and so is an `output` or `chrome` outside the file's
+- Python code is refused (exit 2). This concerns any `hook`, `hook-arg`, `method` and `model-arg`, a
+  `model` of the form `FILE.py:NAME` or `package.module:NAME` or of a plugin, and a `loss` or
+  `input` that names a function.
+- `trust` and `force` are refused, and so is an `output` or `chrome` outside the file's
   folder, by `..`, `~`, a link or an address.
 - The search ends at the root of a repository (`.git`, `.hg`) or at the home folder. A file, or a
   link to one, that belongs to neither you nor root is ignored with a note (not on Windows).
@@ -58,7 +53,7 @@ settings file. `hookscope config` shows refused values as `refused`.
 
 ## Environment variables
 
-Every option but `--version`, `--help`, `-h`, `--allow` and `--revoke` can be set by the variable
+Every option but `--version`, `--help` and `-h` can be set by the variable
 `HOOKSCOPE_<COMMAND>_<OPTION>`. The values of a repeatable option are separated by spaces
 (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), those of `HOOKSCOPE_CAPTURE_INPUT` by the separator of
 `PATH`. A comma is part of the value.

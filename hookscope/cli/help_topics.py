@@ -386,11 +386,11 @@ def _settings() -> TopicText:
             " in this folder or above. 'hookscope config' prints the path of the user file. Keys"
             " are long option names, in a table such as [capture] for one command. At the top of a"
             " file, model, seed, device, quiet, verbose, json and color count for every command."
-            " A project file may set any model-arg, method, hook or hook-arg, and a model, input or"
-            " loss that names Python code, only after 'hookscope config --allow'.",
+            " A project file may not set any model-arg, method, hook or hook-arg, or a model, input"
+            " or loss that names Python code; a file named with --config may.",
             "A complete example for pyproject.toml:",
             "\b\n" + "\n".join(EXAMPLE_SETTINGS),
-            "Only the command line sets --version, --help, -h, --allow and --revoke. No file sets"
+            "Only the command line sets --version, --help and -h. No file sets"
             " config, no-config or trust, and no project file sets force.",
         ),
         {

@@ -18,7 +18,7 @@ from hookscope.errors import SettingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hookscope.cli.allowed_settings import RefusedSetting
+    from hookscope.cli.refused_settings import RefusedSetting
     from hookscope.cli.settings_files import Setting
 
 _CHOSEN = f"{__name__}.chosen"
@@ -144,13 +144,13 @@ def _default_map(
     settings = settings_of(ctx).of(command.name or "")
     if not settings:
         return {}, {}
-    from hookscope.cli.allowed_settings import check_setting
+    from hookscope.cli.refused_settings import check_setting
 
     values, refused = {}, {}
     for option in command.options():
         if option.key in settings:
             value = _convert_setting(option, settings[option.key])
-            why = check_setting(option.key, settings[option.key], user_folder())
+            why = check_setting(option.key, settings[option.key])
             if why is None:
                 values[option.name] = value
             else:

@@ -13,7 +13,7 @@ one command::
 Only files are read here. Environment variables and flags override them elsewhere.
 
 A project's file comes with the project, and may be written by somebody else.
-``allowed_settings.py`` says what such a file may set.
+``refused_settings.py`` says what such a file may not set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class SettingsFile(NamedTuple):
     """A settings file, read once."""
 
     path: Path
-    sha256: str
     table: Mapping[str, Any]
     found: bool
 
@@ -217,9 +216,8 @@ def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFil
     table = _table_in(text, path, shared)
     if table is None:
         return None
-    from hashlib import sha256  # most runs find no settings file, and --help must be fast
 
-    return SettingsFile(path, sha256(content).hexdigest(), table, found)
+    return SettingsFile(path, table, found)
 
 
 def _is_foreign(path: Path, opened: int) -> bool:

@@ -1,4 +1,4 @@
-"""A settings file that was found: it names code only when allowed, and never forces or trusts."""
+"""A settings file that was found: it never names code, forces or trusts; a named one may."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from hookscope.cli.main import cli
 from hookscope.errors import SettingsError
 
-ALLOW = "hookscope config --allow"
 # Whatever names Python code, or hands something to it, and a command that would take it.
 CODE = [
     ("tree", "model = 'evil.py:Net'"),
@@ -48,25 +47,15 @@ def write(text: str, name: str = "hookscope.toml") -> Path:
     return file
 
 
-def allow() -> None:
-    """What ``hookscope config --allow`` does, in this process."""
-    with cli.make_context("hookscope", ["-q", "config", "--allow"]) as context:
-        cli.invoke(context)
-
-
 @pytest.mark.parametrize(("command", "text"), CODE)
-def test_code_is_refused_until_the_file_is_allowed(parse, command: str, text: str) -> None:
+def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str) -> None:
     file = write(text)
-    with pytest.raises(SettingsError, match="is not allowed") as caught:
+    with pytest.raises(SettingsError, match="a project's file may not do that") as caught:
         parse(command)
     assert str(file) in caught.value.message
-    assert ALLOW in caught.value.hint
+    assert f"--config {file}" in caught.value.hint
     assert caught.value.exit_code == 2
-    allow()
-    parse(command)
-    file.write_text(text + " ")
-    with pytest.raises(SettingsError, match="has changed since it was allowed"):
-        parse(command)
+    parse(command, "--config", str(file))
     assert not Path("ran").exists()
 
 
@@ -75,7 +64,6 @@ def test_every_option_was_judged() -> None:
     known = {
         *(
             "adapter",
-            "allow",
             "correlation",
             "csv",
             "direction",
@@ -175,7 +163,7 @@ def test_every_option_was_judged() -> None:
         "[grads]\nloss = 'kl'\ntarget = 'a.npy'",
     ],
 )
-def test_what_names_no_code_needs_no_permission(parse, text: str) -> None:
+def test_what_names_no_code_is_taken(parse, text: str) -> None:
     import numpy as np
 
     np.savez("a.npz", ids=[1])
@@ -219,38 +207,6 @@ def test_the_user_s_own_file_and_a_named_one_may_name_code(parse, tmp_path: Path
     assert parse("capture").params["hooks"] == ("evil.py:hook",)
 
 
-def test_an_allowed_file_is_allowed_at_its_place_alone(parse, tmp_path: Path, monkeypatch) -> None:
-    file = write("model = 'evil.py:Net'")
-    allow()
-    parse("tree")
-    other = tmp_path / "other"
-    other.mkdir()
-    monkeypatch.chdir(other)
-    (other / "hookscope.toml").symlink_to(file)  # the same bytes, and other files beside them
-    (other / "evil.py").write_text(EVIL)
-    with pytest.raises(SettingsError, match="is not allowed"):
-        parse("tree")
-
-
-def test_relative_code_of_an_allowed_file_runs_in_its_own_folder_alone(
-    parse, monkeypatch, tmp_path: Path
-) -> None:
-    file = write("model = 'evil.py:Net'")
-    allow()
-    below = file.parent / "downloaded"
-    below.mkdir()
-    (below / "evil.py").write_text(EVIL)
-    monkeypatch.chdir(below)
-    with pytest.raises(SettingsError, match="relative to the working folder") as caught:
-        parse("tree")
-    assert str(file.parent) in caught.value.hint
-    monkeypatch.chdir(file.parent)
-    write(f"model = '{file.parent / 'evil.py'}:Net'")
-    allow()
-    monkeypatch.chdir(below)
-    assert parse("tree").params["model"].endswith("work/evil.py:Net")
-
-
 @pytest.mark.parametrize("key", ["force", "trust"])
 @pytest.mark.parametrize("value", ["true", "'yes'", "1"])
 def test_force_and_trust_are_never_taken(parse, key: str, value: str) -> None:
@@ -259,12 +215,8 @@ def test_force_and_trust_are_never_taken(parse, key: str, value: str) -> None:
         with pytest.raises(SettingsError, match="must be true or false"):
             parse("capture")
         return
-    for _ in range(2):
-        with pytest.raises(
-            SettingsError, match=f"sets {key}, which a project's settings file may not"
-        ):
-            parse("capture")
-        allow()  # which changes nothing
+    with pytest.raises(SettingsError, match=f"sets {key}, which a project's settings file may not"):
+        parse("capture")
     write(f"[capture]\n{key} = false")
     assert parse("capture").params[key] is False
 
@@ -346,80 +298,22 @@ def test_a_file_of_another_user_is_ignored_with_a_note(run, tmp_path: Path) -> N
     assert "is ignored" in run("config").stderr
 
 
-def test_config_shows_allows_and_revokes(run, tmp_path: Path) -> None:
+def test_config_shows_what_is_refused(run, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "hookscope.toml"
     file.write_text('model = "evil.py:Net\\u001b[31m"\n[capture]\nforce = true')
-    before = run("config")
-    rows = {line.split()[0]: line.split()[1:] for line in before.stdout.splitlines()}
+    shown = run("config")
+    rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
     assert rows["tree.model"] == ["evil.py:Net\\x1b[31m", "refused", str(file)]
     assert rows["capture.force"] == ["true", "refused", str(file)]
-    assert before.stderr.count("Warning: ") == 1
-    assert ALLOW in before.stderr
-    assert not json.loads(run("config", "--json").stdout)["project"]["allowed"]
-
-    done = run("config", "--allow")
-    assert (done.rc, done.stderr) == (0, f"{file} may name Python code until its content changes\n")
-    shown = [line.split() for line in done.stdout.splitlines()]
-    # One line for a value of all commands.
-    assert shown == [["model", "evil.py:Net\\x1b[31m", "allowed", str(file)]]
-    project = json.loads(run("config", "--json").stdout)["project"]
-    assert (project["file"], project["names_code"], project["allowed"]) == (str(file), True, True)
-    after = run("config")
-    assert "tree.model" in after.stdout
-    assert ALLOW not in after.stderr
-
-    document = json.loads(run("config", "--revoke", "--json").stdout)
-    assert document["project"]["allowed"] is False
-    assert {"command": "tree", "option": "model", "value": "evil.py:Net\x1b[31m"} in document[
-        "code"
-    ]
-    assert "was not allowed to" in run("config", "--revoke").stderr
-    assert run("tree").rc == 2
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--allow",),
-        ("--revoke",),
-        ("--allow", "--no-config"),
-        ("--allow", "--config", "a.toml"),
-        ("--allow", "--revoke"),
-    ],
-)
-def test_what_cannot_be_allowed(run, tmp_path: Path, words: tuple[str, ...]) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "a.toml").write_text("seed = 1")
-    done = run("config", *words)
-    assert (done.rc, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-
-
-def test_a_settings_folder_that_cannot_be_written_to(run, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "hookscope.toml").write_text("model = 'evil.py:Net'")
-    (tmp_path / "home").mkdir(exist_ok=True)
-    (tmp_path / "home" / "hookscope").write_text("a file where the folder would be")
-    done = run("config", "--allow")
-    assert (done.rc, done.stdout) == (1, "")
-    assert "--config" in done.stderr
-
-
-@pytest.mark.parametrize("record", ["", "[]", "{}", '{"path": "/x", "sha256": ""}', "[" * 10**5])
-def test_a_damaged_record_allows_nothing(parse, record: str) -> None:
-    import click
-
-    write("model = 'evil.py:Net'")
-    allow()
-    [file] = (Path(click.get_app_dir("hookscope")) / "allowed").iterdir()
-    file.write_text(record)
-    with pytest.raises(SettingsError, match="is not allowed"):
-        parse("tree")
+    assert shown.stderr.count("Warning: ") == 1
+    assert f"--config {file}" in shown.stderr
+    named = run("config", "--config", file)
+    assert "refused" not in named.stdout + named.stderr
 
 
 @pytest.mark.slow
-def test_nothing_of_a_found_file_runs_before_it_is_allowed(run, tmp_path: Path) -> None:
+def test_nothing_of_a_found_file_runs_before_it_is_named(run, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "evil.py").write_text(EVIL)
@@ -438,8 +332,7 @@ def test_nothing_of_a_found_file_runs_before_it_is_allowed(run, tmp_path: Path) 
         typed = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": f"hookscope {words}"}
         assert run(env={**typed, "COMP_CWORD": "3"}).rc == 0
     assert not (work / "ran").exists()
-    assert run("config", "--allow").rc == 0
-    done = run("capture")
+    done = run("capture", "--config", "hookscope.toml")
     assert done.rc == 0, done.stderr
     assert (work / "ran").exists()
 
@@ -450,9 +343,7 @@ def test_an_argument_of_code_is_refused_as_such(parse, key: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse("capture")
     assert caught.value.message == (
-        f"{file} sets {key} = ['width=8'], which is passed to Python code, and the file is not"
-        " allowed."
+        f"{file} sets {key} = ['width=8'], which is passed to Python code; a project's file may not"
+        " do that."
     )
-    assert caught.value.hint == f"Read the file. Then run: {ALLOW}"
-    allow()
-    parse("capture")
+    assert caught.value.hint == f"Read the file. Then name the file with --config {file}."

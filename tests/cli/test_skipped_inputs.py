@@ -107,7 +107,6 @@ main(sys.argv[1:])
         (["report", f"{DIGITS}/five.safetensors"], 1, "The working folder was deleted"),
         (["tree", "resnet18"], 1, "The working folder was deleted"),
         (["tree", "net.py:Net"], 2, "There is no file 'net.py'"),
-        (["config", "--allow"], 2, "there is none"),
     ],
 )
 def test_in_a_deleted_folder_whole_paths_work(
