@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
 from hookscope.files.output_path import is_run_folder
@@ -38,14 +38,16 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     if not wanted:
         return []
 
-    def rank(name: str) -> tuple[bool, float, int, str]:
+    def rank(name: str) -> tuple[bool, float, int]:
         text = name.lower()
-        return (wanted not in text, -SequenceMatcher(None, wanted, text).ratio(), len(name), text)
+        return (wanted not in text, -SequenceMatcher(None, wanted, text).ratio(), len(name))
 
     def resembles(name: str) -> bool:
         text = name.lower()
         return wanted in text or SequenceMatcher(None, wanted, text).ratio() >= 0.6
 
+    if isinstance(names, Set):  # its order changes from process to process
+        names = sorted(names)
     # Each comparison takes time, and a file may hold millions of names, or very long ones.
     names = [name for name in islice(names, _COMPARED) if len(name) <= _LONGEST]
     return sorted(filter(resembles, dict.fromkeys(names)), key=rank)[:count]

@@ -85,7 +85,7 @@ def read_tree(key: str) -> StoredTree | None:
         return StoredTree(
             ModuleTree(
                 tree["model"],
-                tuple(map(_node, tree["nodes"])),
+                tuple(map(_node, tree["modules"])),
                 _node(tree["total"]),
                 tuple(tree["execution"]),
                 tuple(AbsentModule(**module) for module in tree["absent"]),

@@ -41,7 +41,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     tree = hookscope.tree(saved(proto, tmp_path / "net.onnx"))
-    assert [node.name for node in tree.nodes[1:]] == [f"n{n}" for n in range(2000)]
+    assert [node.name for node in tree.modules[1:]] == [f"n{n}" for n in range(2000)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
 )
 def test_names_of_any_length_and_depth_are_cut_off(name: str, tmp_path: Path) -> None:
     path = saved(chain([name, "last"]), tmp_path / "net.onnx")
-    assert max(len(node.name.split(".")) for node in hookscope.tree(path).nodes) <= 64
+    assert max(len(node.name.split(".")) for node in hookscope.tree(path).modules) <= 64
     assert torch.equal(hookscope.capture(path, input=X)["last/output"], X)
 
 
@@ -67,7 +67,7 @@ def test_names_of_attributes_of_modules_do_no_harm(tmp_path: Path) -> None:
         "training_",
     ]
     tree = hookscope.tree(path)
-    assert [node.name for node in tree.nodes if "." not in node.name][:6] == expected[:6]
+    assert [node.name for node in tree.modules if "." not in node.name][:6] == expected[:6]
     assert len(hookscope.capture(path, input=X).records) == 7
 
 

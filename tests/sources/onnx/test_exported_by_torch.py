@@ -103,13 +103,13 @@ def test_the_older_exporter_folds_the_norm_into_the_convolution(
     plain = without(expected, [*CONVOLUTIONS, *NORMS, *DROPPED, *UNCALLED])
     assert others == plain - set(stem.values())
     assert all(difference(found[key], expected[key]) < 1e-5 for key in others)
-    notes = {node.name: node.note for node in hookscope.tree(exported.older).nodes if node.note}
+    notes = {node.name: node.note for node in hookscope.tree(exported.older).modules if node.note}
     assert set(notes) == set(CONVOLUTIONS)
     assert all("weights changed by the exporter" in note for note in notes.values())
 
 
 def test_modules_have_the_names_and_classes_of_the_model(exported: Exported) -> None:
-    nodes = {node.name: node for node in hookscope.tree(exported.unoptimized).nodes}
+    nodes = {node.name: node for node in hookscope.tree(exported.unoptimized).modules}
     own = {name or ".": module for name, module in exported.model.named_modules()}
     assert set(nodes) == set(own) - {*left_out(exported.unoptimized), "attention.out_proj"}
     kinds = {name: type(module).__name__ for name, module in own.items()}
@@ -149,7 +149,7 @@ def test_the_tree_says_what_became_of_each_absent_module(exported: Exported) -> 
 def test_the_tree_of_shapes_comes_from_the_graph_without_a_run(exported: Exported) -> None:
     proto = onnx.load(exported.optimized)
     assert not proto.graph.initializer[0].data_location
-    nodes = {node.name: node for node in hookscope.tree(exported.optimized, shapes=True).nodes}
+    nodes = {node.name: node for node in hookscope.tree(exported.optimized, shapes=True).modules}
     assert nodes["blocks.0"].run is not None
     assert nodes["blocks.0"].run.calls == 2
     assert nodes["blocks.0"].run.outputs == ("1x4x6x6",)

@@ -24,7 +24,7 @@ def captured(path: str, value: Any, **options: Any) -> Any:
 def test_every_node_is_a_module_with_the_name_of_the_node(tmp_path: Path) -> None:
     path = saved(two_layers(), tmp_path / "net.onnx")
     tree = hookscope.tree(path)
-    assert [(node.name, node.type, node.own_parameters) for node in tree.nodes] == [
+    assert [(node.name, node.type, node.own_parameters) for node in tree.modules] == [
         (".", "Graph", 0),
         ("first", "Module", 0),
         ("first.MatMul", "MatMul", 12),
@@ -59,7 +59,7 @@ def test_quantized_weights_are_parameters_and_their_values_those_of_a_bare_sessi
     tmp_path: Path, by_operators: bool, owner: str
 ) -> None:
     path = saved(quantized(by_operators=by_operators), tmp_path / "net.onnx")
-    counts = {node.name: node.own_parameters for node in hookscope.tree(path).nodes}
+    counts = {node.name: node.own_parameters for node in hookscope.tree(path).modules}
     assert {name: count for name, count in counts.items() if count} == {owner: 12}
     shot = captured(path, torch.from_numpy(X))
     expected = session_values(path, {"x": X}, ["xq", "y"])
@@ -81,7 +81,7 @@ def test_the_values_are_those_of_a_bare_session(tmp_path: Path) -> None:
 
 def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     path = saved(two_layers(), tmp_path / "weights.bin")
-    assert hookscope.tree(path).nodes[0].type == "Graph"
+    assert hookscope.tree(path).modules[0].type == "Graph"
 
 
 def test_several_outputs_are_a_dict(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_parts_of_a_branch_are_listed_and_never_run(tmp_path: Path) -> None:
     unused = {layer.module: layer.reason for layer in shot.coverage.not_executed}
     assert set(unused) == {"left", "right"}
     assert all("subgraph of If" in reason for reason in unused.values())
-    notes = {node.name: node.note for node in hookscope.tree(path).nodes}
+    notes = {node.name: node.note for node in hookscope.tree(path).modules}
     assert notes["left"] == unused["left"] and not notes["body"]
 
 
@@ -256,7 +256,7 @@ def test_nodes_may_come_in_any_order(tmp_path: Path) -> None:
     proto.graph.ClearField("node")
     proto.graph.node.extend(reversed(nodes))
     path = saved(proto, tmp_path / "a.onnx")
-    names = [node.name for node in hookscope.tree(path).nodes]
+    names = [node.name for node in hookscope.tree(path).modules]
     assert names == [".", "first", "first.MatMul", "first.Add", "y"]
     expected = session_values(path, {"x": X}, ["sum"])["sum"]
     assert np.array_equal(captured(path, torch.from_numpy(X))["first.Add/output"], expected)

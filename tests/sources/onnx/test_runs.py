@@ -91,7 +91,7 @@ def test_the_default_input_has_indices_for_tables_and_ones_for_masks(tmp_path: P
     assert ids.dtype == torch.int64 and ids.shape == (1, 40)
     assert int(ids.min()) >= 0 and int(ids.max()) < 7 and len(ids.unique()) > 1
     assert torch.equal(shot["cast/output"], torch.ones(1, 40, 1))
-    assert [node.name for node in hookscope.tree(path).nodes] == [".", "embed", "cast", "masked"]
+    assert [node.name for node in hookscope.tree(path).modules] == [".", "embed", "cast", "masked"]
 
 
 def test_an_image_may_be_given_to_a_net_of_images(tmp_path: Path, repo: Path) -> None:
