@@ -188,10 +188,18 @@ def _groups() -> Iterator[type]:
 
 
 def _formatted(text: str) -> str:
-    ruff = Path(sys.executable).with_name("ruff")
-    command = [str(ruff), "format", "--line-length", "100", "--stdin-filename", "x.pyi", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return done.stdout
+    """Sort the imports and lay out the file, as ``ruff`` does for every other one."""
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    for words in (("check", "--fix", "--select", "I", "--quiet"), ("format",)):
+        done = subprocess.run(
+            [ruff, *words, "--stdin-filename", str(FILE), "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        text = done.stdout
+    return text
 
 
 def main() -> int:
