@@ -11,7 +11,7 @@ def main() -> None:
         from hookscope.cli.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
-        sys.exit(130)
+        sys.exit(130)  # as errors.INTERRUPTED, whose import may be what was interrupted
     run()  # handles Ctrl-C itself, except in a script of the user's
 
 

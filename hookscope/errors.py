@@ -11,6 +11,10 @@ from typing import Any
 
 from hookscope.escapes import bounded, visible
 
+# Exit statuses: a valid request failed, or found what it looks for; a wrong request; Ctrl-C.
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+TROUBLE = 2  # that ``diff`` failed: its 1 says that the sides differ, as in diff(1)
+
 # Characters: a message may quote names and values of files, and a damaged file has any.
 _LONGEST_MESSAGE, _LONGEST_HINT = 1000, 2000
 
@@ -26,7 +30,7 @@ class HookscopeError(Exception):
         hint: what to do next; empty if the message already says it.
     """
 
-    exit_code = 1
+    exit_code = FAILED
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message = bounded(visible(message.strip()), _LONGEST_MESSAGE)
@@ -40,7 +44,7 @@ class HookscopeError(Exception):
 class RequestError(HookscopeError):
     """The request is wrong: a name, a number or a file."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class MissingKeyError(RequestError, KeyError):
@@ -58,7 +62,7 @@ class WeightsError(HookscopeError):
 class WeightsFileError(WeightsError):
     """A weights file is damaged, of another type, or does not fit the model."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class LayerError(RequestError):
@@ -90,7 +94,7 @@ class LossError(RequestError):
 class LossFailed(LossError):
     """A custom loss raised an exception."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 class SettingsError(RequestError):
@@ -104,7 +108,7 @@ class StoreError(HookscopeError):
 class ResultsFileError(StoreError):
     """A result file is missing, damaged, of another type, or was not written by hookscope."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class EnvironmentFault(HookscopeError):

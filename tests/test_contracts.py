@@ -157,3 +157,12 @@ def test_every_public_name_says_what_it_does_and_hides_no_builtin() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="captur"):
         _ = hookscope.captur
+
+
+def test_a_class_has_one_name_in_the_whole_project(repo: Path) -> None:
+    homes: dict[str, list[str]] = {}
+    for path in (repo / "hookscope").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.name)
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

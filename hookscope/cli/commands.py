@@ -26,7 +26,7 @@ from hookscope.cli.help_layout import (
     short_help_option,
 )
 from hookscope.cli.other_words import check_arguments, option_for
-from hookscope.errors import HookscopeError, SettingsError
+from hookscope.errors import USAGE, HookscopeError, SettingsError
 from hookscope.escapes import visible
 from hookscope.files.suggestions import near
 
@@ -34,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GLOBAL = "Global options"
 
-USAGE = 2  # the exit status of a wrong request
 
 _WRITTEN = f"{__name__}.written"
 

@@ -11,9 +11,13 @@ from typing import NamedTuple
 import click
 
 from hookscope.cli.console import Console
-from hookscope.errors import ForwardError, HookscopeError, is_out_of_memory
+from hookscope.errors import (
+    FAILED,
+    ForwardError,
+    HookscopeError,
+    is_out_of_memory,
+)
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # Windows has no EDQUOT.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 

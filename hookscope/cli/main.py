@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hookscope import errors
 from hookscope.cli import error_report
 from hookscope.cli.command_group import Commands, Group
 from hookscope.cli.commands import Example, Option
@@ -138,7 +139,7 @@ def main(args: Sequence[str] | None = None) -> None:
             outcome = _run(list(sys.argv[1:] if args is None else args), console)
             finish()
     except KeyboardInterrupt as error:
-        outcome = getattr(error, "status", error_report.INTERRUPTED)
+        outcome = getattr(error, "status", errors.INTERRUPTED)
         console.interrupted()
     except OSError as error:
         outcome = _output_failed(error, console)
@@ -170,7 +171,7 @@ def _run(args: list[str], console: Console) -> int | Program:
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except click.Abort:
-        return error_report.INTERRUPTED
+        return errors.INTERRUPTED
     except (Exception, SystemExit) as error:
         if _is_closed_pipe(error):
             raise

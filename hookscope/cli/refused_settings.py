@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hookscope.cli.settings_files import Setting
+from hookscope.cli.settings_files import FileSetting
 from hookscope.files.output_path import ADDRESS
 from hookscope.files.shell_words import quote_word
 from hookscope.specs import input_spec as words
@@ -33,7 +33,7 @@ _OUTPUTS = ("output", "chrome")
 class RefusedSetting(NamedTuple):
     """A value that a file may not set, with the reason and a hint."""
 
-    setting: Setting
+    setting: FileSetting
     message: str
     hint: str
 
@@ -45,7 +45,7 @@ def names_code(key: str, value: Any) -> bool:
     return test is not None and any(test(str(item)) for item in items)
 
 
-def check_setting(key: str, setting: Setting) -> RefusedSetting | None:
+def check_setting(key: str, setting: FileSetting) -> RefusedSetting | None:
     """Return why a file may not set the value of a key; None if it may."""
     file, value = setting.file, setting.value
     if not file.found:

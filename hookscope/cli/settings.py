@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hookscope.cli.refused_settings import RefusedSetting
-    from hookscope.cli.settings_files import Setting
+    from hookscope.cli.settings_files import FileSetting
 
 _CHOSEN = f"{__name__}.chosen"
 NOT_IN_FILES = ("config", "no-config")
@@ -158,7 +158,7 @@ def _default_map(
     return values, refused
 
 
-def _convert_setting(option: Option, setting: Setting) -> Any:
+def _convert_setting(option: Option, setting: FileSetting) -> Any:
     """Return the value of a setting as the option takes it.
 
     A text is parsed as on the command line. Any other value must be of the option's type: Click

@@ -41,7 +41,7 @@ class SettingsFile(NamedTuple):
     found: bool
 
 
-class Setting(NamedTuple):
+class FileSetting(NamedTuple):
     """One value and the file that it was read from."""
 
     value: Any
@@ -67,15 +67,15 @@ class Settings(NamedTuple):
     """The merged content of the settings files.
 
     ``files`` are those that were read, the weakest first. ``values`` has one mapping from key
-    (``max-bytes``) to :class:`Setting` for each command that a file says something about.
+    (``max-bytes``) to :class:`FileSetting` for each command that a file says something about.
     ``ignored`` are files that belong to another user.
     """
 
     files: tuple[SettingsFile, ...] = ()
-    values: Mapping[str, Mapping[str, Setting]] = {}
+    values: Mapping[str, Mapping[str, FileSetting]] = {}
     ignored: tuple[Path, ...] = ()
 
-    def of(self, command: str) -> Mapping[str, Setting]:
+    def of(self, command: str) -> Mapping[str, FileSetting]:
         """Return what the files say about ``command``."""
         return self.values.get(command, {})
 
@@ -134,8 +134,8 @@ def _folders(start: Path) -> Iterator[Path]:
 
 def _merge(
     files: list[SettingsFile], read_vocabulary: Vocabulary
-) -> Mapping[str, Mapping[str, Setting]]:
-    merged: dict[str, dict[str, Setting]] = {}
+) -> Mapping[str, Mapping[str, FileSetting]]:
+    merged: dict[str, dict[str, FileSetting]] = {}
     if not files:
         return merged
     vocabulary = read_vocabulary()
@@ -158,7 +158,7 @@ def _merge(
 
 def _checked(
     table: Mapping[str, Any], vocabulary: KnownKeys, command: str, file: SettingsFile
-) -> dict[str, Setting]:
+) -> dict[str, FileSetting]:
     path = file.path
     keys = vocabulary.commands[command] if command else vocabulary.common
     settings = {}
@@ -174,7 +174,7 @@ def _checked(
                 f"{path}: {written!r} must be a text, a number, true, false, or a list of them.",
                 "Write it as on the command line.",
             )
-        settings[key] = Setting(value, file)
+        settings[key] = FileSetting(value, file)
     return settings
 
 

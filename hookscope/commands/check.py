@@ -19,6 +19,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import reading, running
 from hookscope.commands.public import PLAIN_RUN, Given, Only, public
+from hookscope.errors import FAILED
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.checks import RUN_OPTIONS, WEIGHT_OPTIONS, check_run_options
@@ -130,7 +131,6 @@ def check(
     return check_model(request, checks_of_model)
 
 
-FOUND = 1
 MODEL, RUN, WEIGHTS = "model", "run", "weights"  # what is checked
 
 EXAMPLES = (
@@ -224,7 +224,7 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
         size = write_text(path, REPORT_WRITERS[path.suffix.lower()](health))
         note_written_file(console, path, size, replaces)
     if not health.ok:
-        ctx.exit(FOUND)
+        ctx.exit(FAILED)
 
 
 def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:

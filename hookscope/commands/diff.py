@@ -14,6 +14,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import reading, running
 from hookscope.commands.public import Given, public
+from hookscope.errors import FAILED, TROUBLE
 from hookscope.files.progress import Progress
 from hookscope.specs.diff_request import (
     MODEL_OPTIONS,
@@ -158,8 +159,6 @@ def diff(
     )
 
 
-DIFFERENT, FAILED = 1, 2
-
 EXAMPLES = (
     Example(
         "hookscope diff sample_models/digits.py:trained sample_models/digits_scripted.pt",
@@ -260,7 +259,7 @@ def diff_command(ctx: click.Context, more: tuple[str, ...], **values: Any) -> No
     Exit status: 0 if equal within tolerance, 1 if different, 2 if there was an error.
     """
     console: Console = ctx.obj
-    console.failed = FAILED
+    console.failed = TROUBLE
     check_more_runs(values["a"], values["b"], more)
     if are_runs(values["a"], values["b"]):
         _diff_runs(ctx, values, more=more)
@@ -285,7 +284,7 @@ def diff_command(ctx: click.Context, more: tuple[str, ...], **values: Any) -> No
         result = diff(**values)
     console.show(result)
     if not result.same:
-        ctx.exit(DIFFERENT)
+        ctx.exit(FAILED)
 
 
 def _diff_runs(
@@ -305,7 +304,7 @@ def _diff_runs(
         result = diff(values["a"], values["b"], *more, **chosen, progress=advance)
     ctx.obj.show(result)
     if not result.same:
-        ctx.exit(DIFFERENT)
+        ctx.exit(FAILED)
 
 
 def _diff_weights(
@@ -341,4 +340,4 @@ def _diff_weights(
         result = diff(values["a"], values["b"], **chosen, progress=advance)
     console.show(result)
     if not result.same:
-        ctx.exit(DIFFERENT)
+        ctx.exit(FAILED)

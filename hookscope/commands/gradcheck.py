@@ -16,6 +16,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.run_context import running
 from hookscope.commands.public import Only, public
+from hookscope.errors import FAILED
 from hookscope.files.signal_safety import signal_safe
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
@@ -104,8 +105,6 @@ def gradcheck(
     return GradCheck(comparisons, *tolerances, metadata, describe_fixed_parameters(prepared))
 
 
-DIFFERS = 1
-
 EXAMPLES = (
     Example(
         "hookscope gradcheck sample_models/doubling.py:DoubleFunction --shape 2x3",
@@ -148,4 +147,4 @@ def gradcheck_command(ctx: click.Context, **values: Any) -> None:
         result = job()
     console.show(result)
     if not result.ok:
-        ctx.exit(DIFFERS)
+        ctx.exit(FAILED)

@@ -11,7 +11,7 @@ from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import csv_option, global_options
 from hookscope.commands.export import features
-from hookscope.errors import ResultsFileError, StoreError
+from hookscope.errors import FAILED, ResultsFileError, StoreError
 from hookscope.files.progress import Progress
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ def verify(features: str | os.PathLike[str], *, progress: Progress | None = None
     return verify_folder(location, manifest, progress or (lambda done, total: None))
 
 
-DAMAGED = 1
-
 EXAMPLES = (
     Example("hookscope verify sample_models/features/", "Read and check every shard."),
     Example("hookscope verify sample_models/features/ --json", "The same as JSON."),
@@ -86,4 +84,4 @@ def verify_command(ctx: click.Context, features: str) -> None:
     console.note(
         "next: run the command that wrote the folder with --resume, which rewrites damaged shards"
     )
-    ctx.exit(DAMAGED)
+    ctx.exit(FAILED)

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from hookscope.errors import HookscopeError, InputError, cause
-from hookscope.extraction.row_batches import Row, TableEntry
+from hookscope.extraction.row_batches import DatasetRow, TableEntry
 from hookscope.files.input_files import LABEL
 from hookscope.inputs.call_arguments import takes_one_argument
 from hookscope.inputs.python_input import (
@@ -112,7 +112,7 @@ def _check_order(loader: DataLoader[Any], name: str) -> None:
         )
 
 
-class ItemRows(Dataset[Row]):
+class ItemRows(Dataset[DatasetRow]):
     """Items, one per row, each read with a seed of its own."""
 
     def __init__(
@@ -133,31 +133,31 @@ class ItemRows(Dataset[Row]):
     def __len__(self) -> int:
         return len(self._items.numbers)
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> DatasetRow:
         return self.__getitems__([row])[0]
 
-    def __getitems__(self, rows: Sequence[int]) -> list[Row]:
+    def __getitems__(self, rows: Sequence[int]) -> list[DatasetRow]:
         """Read the items of a batch; a DataLoader calls this."""
         numbers = (self._items.numbers[row] for row in rows)
         # Seeded per item, so that an item does not depend on the process or on other items.
         seeds = {(self._seed + n) % 2**63: n for n in numbers}
-        found: list[Row] = self._items.run(
+        found: list[DatasetRow] = self._items.run(
             lambda: self._seeded.map(lambda seed: self._read(seeds[seed]), list(seeds))
         )
         return found
 
-    def _read(self, number: int) -> Row:
+    def _read(self, number: int) -> DatasetRow:
         try:
             item = self._items.run(lambda: self._items.dataset[number])
             if item is None:
                 raise InputError("it is None.")
             # Made first, because it notes whether items have labels.
             value = self._prepare(item)
-            return Row(value, {"item": number, **self._label(item)})
+            return DatasetRow(value, {"item": number, **self._label(item)})
         except Exception as error:
             reason = error.message if isinstance(error, HookscopeError) else cause(error)
             skipped = f"Item {number} of {self._items.name} cannot be used: {reason}"
-            return Row(None, {"item": number, "skipped": skipped})
+            return DatasetRow(None, {"item": number, "skipped": skipped})
 
     def _prepare(self, item: Any) -> Any:
         if self._items.collate:  # it takes the items as the Dataset returns them

@@ -120,7 +120,7 @@ class Packer:
 
 
 @dataclass(frozen=True)
-class Row:
+class DatasetRow:
     """One input as a tensor, or None if it cannot be used; ``entry`` then has the reason."""
 
     value: Any
@@ -155,7 +155,7 @@ class RowBatch:
         return replace(self, value=map_tensors(self.value, lambda path, t: t.pin_memory()))
 
 
-class ImageRows(Dataset[Row]):
+class ImageRows(Dataset[DatasetRow]):
     """Images, decoded and preprocessed as a plain capture does it."""
 
     def __init__(
@@ -174,15 +174,15 @@ class ImageRows(Dataset[Row]):
         """The names of the columns that are stored beside the paths."""
         return list(dict.fromkeys(name for file in self.files for name, _ in file.columns))
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> DatasetRow:
         file = self.files[row]
         entry: TableEntry = {"path": file.name, **dict(file.columns)}
         try:
             data = file.read()
             entry |= {"bytes": len(data), "sha256": sha256(data)}
-            return Row(self.recipe.run(self.decode(data, file.name, self.channels)), entry)
+            return DatasetRow(self.recipe.run(self.decode(data, file.name, self.channels)), entry)
         except HookscopeError as error:
-            return Row(None, {**entry, "skipped": error.message})
+            return DatasetRow(None, {**entry, "skipped": error.message})
 
 
 def make_decoder(mode: str, side: int) -> Decode:
@@ -208,7 +208,7 @@ class Collator:
         self.placeholder = placeholder
         self.count_tokens = count_tokens
 
-    def __call__(self, numbered: Sequence[tuple[int, Row]]) -> RowBatch | HookscopeError:
+    def __call__(self, numbered: Sequence[tuple[int, DatasetRow]]) -> RowBatch | HookscopeError:
         """Return the batch, or the error if the rows cannot be collated."""
         rows = [row for _, row in numbered]
         bad = tuple(i for i, row in enumerate(rows) if row.value is None)
@@ -222,21 +222,25 @@ class Collator:
         return RowBatch(numbers, value, tuple(row.entry for row in rows), bad, tokens)
 
 
-class _Numbered(Dataset[tuple[int, Row]]):
-    def __init__(self, rows: Dataset[Row]) -> None:
+class _Numbered(Dataset[tuple[int, DatasetRow]]):
+    def __init__(self, rows: Dataset[DatasetRow]) -> None:
         self.rows = rows
 
-    def __getitem__(self, row: int) -> tuple[int, Row]:
+    def __getitem__(self, row: int) -> tuple[int, DatasetRow]:
         return row, self.rows[row]
 
-    def __getitems__(self, rows: Sequence[int]) -> list[tuple[int, Row]]:
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[int, DatasetRow]]:
         if hasattr(self.rows, "__getitems__"):
             return list(zip(rows, self.rows.__getitems__(rows), strict=True))
         return [self[row] for row in rows]
 
 
 def load_batches(
-    rows: Dataset[Row], batches: Iterable[Sequence[int]], collate: Collator, workers: int, pin: bool
+    rows: Dataset[DatasetRow],
+    batches: Iterable[Sequence[int]],
+    collate: Collator,
+    workers: int,
+    pin: bool,
 ) -> Generator[RowBatch]:
     """Yield the batches in order, read ahead by ``workers`` processes, two batches each."""
     options: dict[str, Any] = {"collate_fn": collate}

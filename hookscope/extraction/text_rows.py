@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from hookscope.errors import HookscopeError, InputError, LayerError
 from hookscope.extraction.axes import Axes, infer_axes
-from hookscope.extraction.row_batches import Row, TableEntry
+from hookscope.extraction.row_batches import DatasetRow, TableEntry
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import Shard
 from hookscope.inputs.input_reader import sha256
@@ -57,7 +57,7 @@ class TextDataset:
         return self.tables[table], number - (ends[table - 1] if table else 0)
 
 
-class TextRows(Dataset[Row]):
+class TextRows(Dataset[DatasetRow]):
     """Texts, each tokenized alone: the value of a row is the call value of one text."""
 
     def __init__(self, texts: TextDataset, recipe: TextRecipe, max_tokens: int | None) -> None:
@@ -70,20 +70,20 @@ class TextRows(Dataset[Row]):
         vocabulary = recipe.vocabulary
         padding = vocabulary.padding if vocabulary else None
         self._fill = {"input_ids": padding or 0, "token_type_ids": 0, MASK: 0}
-        self._read: dict[int, Row] = {}  # those that ``batches`` has tokenized
+        self._read: dict[int, DatasetRow] = {}  # those that ``batches`` has tokenized
         self._spans: Callable[[str, int | None], str] | None = None
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> DatasetRow:
         return self._read.pop(row, None) or self._tokenize(row)
 
     def store_spans(self) -> None:
         """Store which characters each token of a text has, if the tokenizer knows it."""
         self._spans = self._recipe.spans
 
-    def _tokenize(self, row: int) -> Row:
+    def _tokenize(self, row: int) -> DatasetRow:
         table, number = self._texts.locate(row)
         entry: TableEntry = {"path": table.name(number)}
         try:
@@ -98,8 +98,8 @@ class TextRows(Dataset[Row]):
         except HookscopeError as error:
             named = entry["path"].rpartition(":")[0] in error.message
             skipped = error.message if named else f"{entry['path']}: {error.message}"
-            return Row(None, {**entry, "skipped": skipped})
-        return Row(value, {**entry, "tokens": token_count(value)})
+            return DatasetRow(None, {**entry, "skipped": skipped})
+        return DatasetRow(value, {**entry, "tokens": token_count(value)})
 
     def _call_value(self, text: str) -> Any:
         if self._max_tokens is None:

@@ -103,7 +103,7 @@ class RowStream:
 
 
 @dataclass(frozen=True)
-class LayerScan:
+class RowScan:
     """What one pass over a layer finds."""
 
     mean: Matrix
@@ -113,7 +113,7 @@ class LayerScan:
     short_rows: int
 
 
-def scan_layers(stream: RowStream, distance: str | None = None) -> list[LayerScan]:
+def scan_layers(stream: RowStream, distance: str | None = None) -> list[RowScan]:
     """Read all rows once: means, rows that are not finite, and layers that are constant.
 
     With the ``distance`` of ``cosine`` or ``correlation``, rows without one are counted, too.
@@ -144,7 +144,7 @@ def scan_layers(stream: RowStream, distance: str | None = None) -> list[LayerSca
                     short[i] += int(np.sum(_directed(block, distance)[1] == 0))
         done += len(blocks[0])
     return [
-        LayerScan(first[i] + sums[i] / max(done, 1), bad[i], first_bad[i], not varies[i], short[i])
+        RowScan(first[i] + sums[i] / max(done, 1), bad[i], first_bad[i], not varies[i], short[i])
         for i in everything
     ]
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.file_analysis.layer_rows import (
     LayerRows,
-    LayerScan,
     Matrix,
+    RowScan,
     RowStream,
     check_numbers,
     gram_matrix,
@@ -389,7 +389,7 @@ class _Run:
         }
 
 
-def _problem(scan: LayerScan, distance: str | None) -> str:
+def _problem(scan: RowScan, distance: str | None) -> str:
     """Why the similarities of a layer are not defined; empty if they are."""
     if scan.bad_rows:
         return (

@@ -152,7 +152,7 @@ class GradientShares:
         shares, here.shares = here.shares, []
         created = next_node_number() - here.start - here.own
         leaving = [x for x in distinct_tensors(output).values() if x.requires_grad]
-        uses = _Search({edge for edge, _ in shares}, here.start).run(leaving, created)
+        uses = _ShareSearch({edge for edge, _ in shares}, here.start).run(leaving, created)
         clones: dict[int, Tensor] = {}
         for tensor in leaving:
             edge = self.edge(tensor)
@@ -212,7 +212,7 @@ def _any_use(tensor: Tensor) -> Node:
     return used.grad_fn
 
 
-class _Search:
+class _ShareSearch:
     """Finds the uses of tensors among the nodes from the number ``start`` on."""
 
     def __init__(self, edges: Iterable[Edge], start: int) -> None:

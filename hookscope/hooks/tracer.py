@@ -94,7 +94,7 @@ class _Span:
         )
 
 
-class _Running(threading.local):
+class _RunningCall(threading.local):
     """The spans of open calls on this thread, the innermost last."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         self._calls = CallRegistry(model)
         self._gradient_request = _GradientRequest(self._clock)
         self._spans: list[_Span] = []
-        self._running = _Running()
+        self._running = _RunningCall()
         self._opener: list[_Span] = []  # the open spans of the thread that entered the block
         self._returning: list[_Span] = []
         self._open = False

@@ -16,7 +16,7 @@ from hookscope.hooks.layers import Layer, layers_of, select
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.patterns import near_patterns, split_exclusions
-from hookscope.stores.runs.run_info import ModelInfo, Unwatched
+from hookscope.stores.runs.run_info import RunModel, Unwatched
 from hookscope.training.found_models import FoundModel, compiled_parts, find_models
 from hookscope.training.layer_measures import inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters
@@ -78,7 +78,7 @@ class WatchedModel:
         return NamedParameters(self.layers)
 
     @property
-    def info(self) -> ModelInfo:
+    def info(self) -> RunModel:
         """What ``run.json`` says of it."""
         return {
             "name": self.name,

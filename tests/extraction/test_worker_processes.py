@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hookscope.errors import HookscopeError
-from hookscope.extraction.row_batches import Collator, Row, RowBatch, load_batches
+from hookscope.extraction.row_batches import Collator, DatasetRow, RowBatch, load_batches
 
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the main process reads the rows"
 )
 
 
-class Closing(Dataset[Row]):
+class Closing(Dataset[DatasetRow]):
     """Opens and closes a connection to the thread that hands tensors over, as Ctrl-C can."""
 
     def __init__(self, message: object) -> None:
@@ -34,7 +34,7 @@ class Closing(Dataset[Row]):
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> DatasetRow:
         sharer = resource_sharer._resource_sharer  # the worker's, which starts with the first batch
         deadline = time.monotonic() + 60
         while row == 3 and not sharer._address and time.monotonic() < deadline:
@@ -45,7 +45,7 @@ class Closing(Dataset[Row]):
                 if self.message is not None:
                     connection.send(self.message)
                     time.sleep(0.5)
-        return Row(torch.full((2,), float(row)), {})
+        return DatasetRow(torch.full((2,), float(row)), {})
 
 
 def read(message: object) -> list[torch.Tensor]:
@@ -87,11 +87,11 @@ def test_other_errors_of_that_thread_are_printed(repo: Path) -> None:
     assert "ValueError: too many values to unpack" in said("not a request", repo)
 
 
-class Large(Dataset[Row]):
+class Large(Dataset[DatasetRow]):
     """Rows of a tenth of a megabyte."""
 
-    def __getitem__(self, row: int) -> Row:
-        return Row(torch.full((25_000,), float(row)), {})
+    def __getitem__(self, row: int) -> DatasetRow:
+        return DatasetRow(torch.full((25_000,), float(row)), {})
 
 
 def read_large(make: Callable[[list[Tensor]], object] = torch.stack) -> list[RowBatch]:

@@ -148,7 +148,7 @@ class CamResult:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class CamMethod(ABC):
+class CamAlgorithm(ABC):
     """A method that explains the score of a class by a map over each image."""
 
     @abstractmethod

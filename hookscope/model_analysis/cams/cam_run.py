@@ -13,8 +13,8 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.module_call import what_of
 from hookscope.model_analysis.cams.attention_rollout import AttentionRollout
 from hookscope.model_analysis.cams.cam_input import (
+    CamAlgorithm,
     CamInput,
-    CamMethod,
     CamResult,
     displayable_image,
 )
@@ -39,7 +39,7 @@ from hookscope.specs.command_options import CamOptions
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import ATTRIBUTION, CAM, INPUT
 
-CLASSES: dict[str, type[CamMethod]] = {
+CLASSES: dict[str, type[CamAlgorithm]] = {
     "gradcam": GradCam,
     "gradcam++": GradCamPlusPlus,
     "hirescam": HiResCam,
@@ -59,7 +59,7 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
     """Run a method; return its maps, and the entries of the metadata under ``cam``."""
     method, upsample = options.by, options.upsample
     if method == "integrated":
-        explainer: CamMethod = IntegratedGradients(options.steps, options.baseline)
+        explainer: CamAlgorithm = IntegratedGradients(options.steps, options.baseline)
     elif method == "occlusion":
         explainer = Occlusion(options.patch, options.baseline)
     else:

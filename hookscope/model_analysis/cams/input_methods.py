@@ -17,7 +17,7 @@ from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name
 from hookscope.hooks.torch_state import FunctionMode
 from hookscope.inputs.image_recipes import black_and_white
-from hookscope.model_analysis.cams.cam_input import CamInput, CamMethod, CamResult, widen
+from hookscope.model_analysis.cams.cam_input import CamAlgorithm, CamInput, CamResult, widen
 from hookscope.model_analysis.input_attribution import integrate_gradient, occlusion_drops
 from hookscope.specs.cam_methods import PATCHES, STEPS
 
@@ -66,7 +66,7 @@ def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
     return color.to(image).expand_as(image).clone()
 
 
-class Saliency(CamMethod):
+class Saliency(CamAlgorithm):
     """Saliency map.
 
     The map is max_c |g_c|, where g is the gradient of the target's score at the image, and c runs
@@ -87,7 +87,7 @@ def channel_maximum(gradient: Tensor) -> Tensor:
     return gradient.abs().amax(1)
 
 
-class GuidedBackprop(CamMethod):
+class GuidedBackprop(CamAlgorithm):
     """Guided backpropagation.
 
     The map is max_c |g_c|, where g is the gradient of the target's score at the image with another
@@ -171,7 +171,7 @@ def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
     )
 
 
-class GradientTimesInput(CamMethod):
+class GradientTimesInput(CamAlgorithm):
     """Gradient times input.
 
     The attribution of entry i of the image x is x_i g_i, where g is the gradient of the target's
@@ -188,7 +188,7 @@ class GradientTimesInput(CamMethod):
         return CamResult(attribution.sum(1).abs(), output, attribution=attribution)
 
 
-class IntegratedGradients(CamMethod):
+class IntegratedGradients(CamAlgorithm):
     """Integrated gradients.
 
     The attribution of entry i of the image x is (x_i - b_i) times the integral over t from 0 to 1
@@ -233,7 +233,7 @@ class IntegratedGradients(CamMethod):
         )
 
 
-class Occlusion(CamMethod):
+class Occlusion(CamAlgorithm):
     """Occlusion. It takes one run of the model for each patch.
 
     The map at a pixel is relu(S(x) - S(x')), where S is the target's score of the image x, and x'

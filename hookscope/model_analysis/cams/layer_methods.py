@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.cams.cam_input import CamInput, CamMethod, CamResult, widen
+from hookscope.model_analysis.cams.cam_input import CamAlgorithm, CamInput, CamResult, widen
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate
 from hookscope.model_analysis.cams.score_gradients import clone_at_layer, observe_layer
 from hookscope.results.records import Coverage, ExecutedModule
@@ -20,7 +20,7 @@ from hookscope.results.records import Coverage, ExecutedModule
 log = logging.getLogger("hookscope")
 
 
-class LayerMethod(CamMethod):
+class LayerMethod(CamAlgorithm):
     """A map from what one layer returned for the images.
 
     Attributes:

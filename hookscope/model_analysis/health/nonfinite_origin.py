@@ -50,7 +50,7 @@ class _Call:
 
 
 @dataclass
-class _Search:
+class _OriginSearch:
     """A search through the tensors of a run, in order."""
 
     stack: list[_Call] = field(default_factory=list)
@@ -158,7 +158,7 @@ def find_nonfinite_origins(observations: Iterable[TensorObservation]) -> list[No
     -inf that a function writes as a mask, or that is passed in as a mask, does not count as long
     as the output is finite. Neither does a tensor that the model's call does not return.
     """
-    search = _Search()
+    search = _OriginSearch()
     for observation in observations:
         search.add(observation)
     return search.origins

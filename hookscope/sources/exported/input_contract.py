@@ -15,7 +15,7 @@ _LETTERS = "NMKLPQRSTUVW"
 _REPAIR = "Give it that shape{0}, or export the model again with dynamic_shapes."
 
 
-class InputContract:
+class ProgramContract:
     """The inputs that a program was exported for. It is immutable: copies of a model share it."""
 
     def __init__(
@@ -34,7 +34,7 @@ class InputContract:
         )
         self._letters = dict(zip(symbols, (*_LETTERS, *symbols), strict=False))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> InputContract:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProgramContract:
         return self
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

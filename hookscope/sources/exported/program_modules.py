@@ -22,7 +22,7 @@ from torch.fx.node import map_aggregate
 from hookscope.errors import ModelError, RequestError
 from hookscope.files.signal_safety import signal_safe
 from hookscope.sources.exported.graph_passes import inline_grad_blocks, remove_alias_outputs
-from hookscope.sources.exported.input_contract import InputContract
+from hookscope.sources.exported.input_contract import ProgramContract
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.torch_internals import pytree, remove_effect_tokens
 
@@ -104,14 +104,14 @@ def _mutable(value: Any) -> Any:
     return tuple(map(_mutable, value)) if type(value) is tuple else value
 
 
-class _NextCall(threading.local):
+class _NextProgramCall(threading.local):
     """The graph that the next call of a layer runs, by the layer's id, for each thread."""
 
     def __init__(self) -> None:
         self.graphs: dict[int, CallGraph] = {}
 
 
-_next_call = _NextCall()
+_next_call = _NextProgramCall()
 
 
 class ExportedLayer(nn.Module):
@@ -138,7 +138,7 @@ class ExportedLayer(nn.Module):
 class ExportedProgramModule(ExportedLayer):
     """An exported program as a module. Its inputs are checked by its contract."""
 
-    _exported_contract: InputContract
+    _exported_contract: ProgramContract
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; the output has the structure of the exported model's output."""
@@ -183,7 +183,7 @@ def build_module(program: torch.export.ExportedProgram) -> nn.Module:
         calls.setdefault(_CALL.sub("", path), []).append(path)
     class_names = _class_names(program.graph_module)
     root: ExportedProgramModule = _class_of_name(class_names.get(""), ExportedProgramModule)()
-    root._exported_contract = InputContract(program, flat.input_placeholders)
+    root._exported_contract = ProgramContract(program, flat.input_placeholders)
     for name, paths in calls.items():
         layer = _add(root, name, class_names.get(name)) if name else root
         for path in paths:

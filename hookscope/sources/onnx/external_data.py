@@ -24,7 +24,7 @@ _COMPLETE = "Keep the ONNX file and its data files in one folder, or export the 
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class ExternalTensor:
     """Where the values of a tensor are."""
 
     path: str
@@ -39,7 +39,7 @@ class ExternalData:
         self._path = path
         self._sizes: dict[str, int] = {}  # of the files that were checked
 
-    def locate(self, tensor: Any, size: int) -> StoredTensor:
+    def locate(self, tensor: Any, size: int) -> ExternalTensor:
         """Return where the values of an external tensor are."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
@@ -56,7 +56,7 @@ class ExternalData:
                 f" {location!r}.",
                 _COMPLETE,
             )
-        return StoredTensor(target, offset, length)
+        return ExternalTensor(target, offset, length)
 
     def _checked_size(self, name: str, location: str, target: str) -> int:
         """The size of a data file, which must be in the folder."""

@@ -20,7 +20,7 @@ from hookscope.errors import EditError, InputError, RequestError
 from hookscope.sources.onnx.calls import GraphCall
 from hookscope.sources.onnx.dtypes import torch_dtype
 from hookscope.sources.onnx.graph import Graph
-from hookscope.sources.onnx.input_contract import InputContract
+from hookscope.sources.onnx.input_contract import GraphContract
 from hookscope.sources.onnx.session import GraphSession, NodeFailed
 from hookscope.sources.onnx.value_shapes import RecordedValues, ValueShapes
 from hookscope.tensors.torch_internals import (
@@ -70,7 +70,7 @@ class GraphProgram:
 
     graph: Graph
     call: GraphCall
-    contract: InputContract
+    contract: GraphContract
     session: GraphSession
     shapes: ValueShapes
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -263,14 +263,14 @@ class _GraphRun:
         return self._returned
 
 
-class _Running(threading.local):
+class _RunningGraph(threading.local):
     """The runs on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.calls: list[_GraphRun] = []
 
 
-_running = _Running()
+_running = _RunningGraph()
 
 
 def _versions(value: Any) -> list[int]:

@@ -22,14 +22,14 @@ _LARGEST = 1 << 30  # entries of an example input
 _IMAGE_SIDE = 224  # height and width of an image if the file leaves them open
 
 
-class InputContract:
+class GraphContract:
     """The inputs that a file takes. It is immutable: copies of a model share it."""
 
     def __init__(self, inputs: Sequence[FileInput], rows: Mapping[str, int], spec: str) -> None:
         self._inputs = tuple(inputs)
         self._rows, self._spec = dict(rows), spec
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> InputContract:
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphContract:
         return self
 
     @property

@@ -19,7 +19,7 @@ from hookscope.sources.onnx.dtypes import (
     tensor_from_bytes,
     torch_dtype,
 )
-from hookscope.sources.onnx.external_data import ExternalData, StoredTensor, byte_count
+from hookscope.sources.onnx.external_data import ExternalData, ExternalTensor, byte_count
 from hookscope.sources.onnx.file_tensors import (
     EXTERNAL,
     bytes_of,
@@ -54,7 +54,7 @@ class OnnxFile:
 
     path: str
     proto: Any
-    stored: Mapping[str, StoredTensor]
+    stored: Mapping[str, ExternalTensor]
     arrays: Mapping[str, np.ndarray[Any, Any]]
     inputs: tuple[FileInput, ...] = ()
     outputs: tuple[FileInput, ...] = ()

@@ -13,7 +13,7 @@ from hookscope.sources.onnx.external_data import hash_of
 from hookscope.sources.onnx.graph import Graph
 from hookscope.sources.onnx.graph_modules import GraphPart, GraphProgram
 from hookscope.sources.onnx.graph_reader import read_graph
-from hookscope.sources.onnx.input_contract import InputContract
+from hookscope.sources.onnx.input_contract import GraphContract
 from hookscope.sources.onnx.model_file import read_file
 from hookscope.sources.onnx.module_tree import absent_modules, build_modules, cut_modules
 from hookscope.sources.onnx.packages import import_onnxruntime
@@ -49,7 +49,7 @@ def load(
         import_onnxruntime()
     read = read_graph(file)
     module = build_modules(file, read.graph, "meta" if meta else "cpu")
-    contract = InputContract(file.inputs, _table_rows(read.graph), spec.text)
+    contract = GraphContract(file.inputs, _table_rows(read.graph), spec.text)
     present = {name for name, _ in module.named_modules()}
     absent = absent_modules(read.graph, file.metadata, present) if read.has_modules else {}
     for name, reason in cut_modules(absent).items():

@@ -21,7 +21,7 @@ from hookscope.sources.onnx.dtypes import (
     onnx_dtype,
     torch_dtype,
 )
-from hookscope.sources.onnx.external_data import StoredTensor
+from hookscope.sources.onnx.external_data import ExternalTensor
 from hookscope.sources.onnx.graph import Graph
 from hookscope.sources.onnx.model_file import OnnxFile, first_line
 from hookscope.sources.onnx.packages import SILENT, import_onnxruntime
@@ -295,7 +295,7 @@ def _data_folder(file: OnnxFile) -> str:
     return folder if inside else os.path.dirname(os.path.realpath(file.path))
 
 
-def _set_location(tensor: Any, place: StoredTensor, folder: str) -> None:
+def _set_location(tensor: Any, place: ExternalTensor, folder: str) -> None:
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = os.path.relpath(os.path.realpath(place.path), folder)

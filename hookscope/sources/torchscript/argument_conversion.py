@@ -68,13 +68,13 @@ class ScriptClasses:
         return instance
 
 
-class _Running(threading.local):
+class _RunningConversion(threading.local):
     """The placement of the model whose generated code runs in this thread."""
 
     placement: Any = None
 
 
-_running = _Running()
+_running = _RunningConversion()
 
 
 def with_converted_arguments(

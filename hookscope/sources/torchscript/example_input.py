@@ -18,7 +18,7 @@ from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.torchscript.graph import Argument
 from hookscope.sources.torchscript.module_builder import ScriptedModule
-from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRecord
+from hookscope.sources.torchscript.script_archive import ArchiveTensor, ScriptArchive
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 
@@ -40,7 +40,7 @@ class ExampleInput:
 def find_example(module: nn.Module, archive: ScriptArchive, spec: str, method: str) -> ExampleInput:
     """Return the example input of ``module``; the module does not run before it is made."""
     traced = archive.traced_inputs(method)
-    if traced is not None and all(isinstance(record, TensorRecord) for record in traced):
+    if traced is not None and all(isinstance(record, ArchiveTensor) for record in traced):
         if len(traced) == 1 and traced[0].storage.dtype.is_floating_point:
             return ExampleInput(traced[0].shape, BATCH, None)
         text = "noise, and zeros for integers, of the shapes it was traced with"
@@ -51,7 +51,7 @@ def find_example(module: nn.Module, archive: ScriptArchive, spec: str, method: s
     return ExampleInput(None, layout, lambda: guess().make(layout), text)
 
 
-def _traced_noise(records: tuple[TensorRecord, ...]) -> Any:
+def _traced_noise(records: tuple[ArchiveTensor, ...]) -> Any:
     return tuple(_noise(record.shape, record.storage.dtype) for record in records)
 
 
@@ -75,7 +75,7 @@ def _required(module: nn.Module) -> list[Argument]:
     return [argument for argument in arguments if not argument.optional]
 
 
-def _guess(module: nn.Module, layout: Layout, spec: str) -> Candidate:
+def _guess(module: nn.Module, layout: Layout, spec: str) -> ExampleCandidate:
     """Return the first likely shape with which the model runs on the meta device."""
     if layout is BATCH and [argument.type.text for argument in _required(module)] != ["Tensor"]:
         required = [f"{argument.name}: {argument.type.text}" for argument in _required(module)]
@@ -85,7 +85,7 @@ def _guess(module: nn.Module, layout: Layout, spec: str) -> Candidate:
             "Call it from Python, with a tuple or a dict: hookscope.capture(FILE, input=(a, b))",
         )
     if layout is LIST:  # detectors read values, so a trial on meta fails
-        return Candidate((3, 320, 320), torch.float32)
+        return ExampleCandidate((3, 320, 320), torch.float32)
     candidates = list(_candidates(module))
     for candidate in candidates:
         if _runs(module, layout, candidate):
@@ -98,7 +98,7 @@ def _guess(module: nn.Module, layout: Layout, spec: str) -> Candidate:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ExampleCandidate:
     """A shape and dtype that may be what a model takes."""
 
     shape: tuple[int, ...]
@@ -111,7 +111,7 @@ class Candidate:
         return torch.zeros(self.shape, dtype=self.dtype)
 
 
-def _candidates(module: nn.Module) -> Iterator[Candidate]:
+def _candidates(module: nn.Module) -> Iterator[ExampleCandidate]:
     """Shapes that fit the first weight, as the first layer most likely takes the input."""
     for owner in module.modules():
         weight = next((p for p in owner._parameters.values() if p is not None and p.ndim > 1), None)
@@ -121,23 +121,23 @@ def _candidates(module: nn.Module) -> Iterator[Candidate]:
         return
     channels = weight.shape[1]
     if "Embedding" in type(owner).__name__:
-        yield Candidate((1, 8), torch.int64)
+        yield ExampleCandidate((1, 8), torch.int64)
     elif weight.ndim == 2:
-        yield Candidate((1, channels), weight.dtype)
-        yield Candidate((1, 8, channels), weight.dtype)
+        yield ExampleCandidate((1, channels), weight.dtype)
+        yield ExampleCandidate((1, 8, channels), weight.dtype)
     elif weight.ndim == 3:
-        yield from (Candidate((1, channels, length), weight.dtype) for length in _LENGTHS)
+        yield from (ExampleCandidate((1, channels, length), weight.dtype) for length in _LENGTHS)
     elif weight.ndim == 4:
-        yield from (Candidate((1, channels, side, side), weight.dtype) for side in _SIDES)
+        yield from (ExampleCandidate((1, channels, side, side), weight.dtype) for side in _SIDES)
     elif weight.ndim == 5:
         yield from (
-            Candidate((1, channels, frames, side, side), weight.dtype)
+            ExampleCandidate((1, channels, frames, side, side), weight.dtype)
             for frames in (16, 8)
             for side in (112, 224)
         )
 
 
-def _runs(module: nn.Module, layout: Layout, candidate: Candidate) -> bool:
+def _runs(module: nn.Module, layout: Layout, candidate: ExampleCandidate) -> bool:
     value = map_tensors(candidate.make(layout), lambda path, tensor: tensor.to("meta"))
     args, kwargs = as_call(value)
     try:

@@ -33,7 +33,7 @@ from hookscope.sources.torchscript.runtime import (
     forward_by_name,
     own_name,
 )
-from hookscope.sources.torchscript.script_archive import Record, ScriptArchive, TensorRecord
+from hookscope.sources.torchscript.script_archive import ArchiveRecord, ArchiveTensor, ScriptArchive
 
 CPU = torch.device("cpu")
 _NONES = (private.NONE,) * 3
@@ -221,7 +221,7 @@ class ModuleBuilder:
     def _converted(self, value: Any, static: Type) -> Any:
         """The value with records and instances of script classes converted to Python objects."""
         kind, inner = static.kind, static.inner
-        if isinstance(value, TensorRecord):
+        if isinstance(value, ArchiveTensor):
             assert self._archive is not None
             return self._archive.tensor(value)
         if isinstance(value, Tensor):  # a parameter, as in the weights of an LSTM
@@ -235,19 +235,21 @@ class ModuleBuilder:
         if kind == "Dict":
             return {key: self._converted(item, inner[1]) for key, item in value.items()}
         if kind == "Tuple":
-            items = value.args if isinstance(value, Record) else value
+            items = value.args if isinstance(value, ArchiveRecord) else value
             parts = [
                 self._converted(item, item_type)
                 for item, item_type in zip(items, inner, strict=True)
             ]
             fields = static.fields
             return runtime.tuple_type(static.text, fields)(*parts) if fields else tuple(parts)
-        if kind == "Enum" and isinstance(value, Record):
+        if kind == "Enum" and isinstance(value, ArchiveRecord):
             return self._enums[static.text](*value.args)
         if kind == "Class" and not static.text.startswith(private.CUSTOM):
             instance = runtime.new(self.script_class(static))
             for name, attribute_type in self._attributes[static.text].items():
-                attribute = value.state[name] if isinstance(value, Record) else getattr(value, name)
+                attribute = (
+                    value.state[name] if isinstance(value, ArchiveRecord) else getattr(value, name)
+                )
                 setattr(instance, own_name(name), self._converted(attribute, attribute_type))
             return instance
         return value

@@ -25,7 +25,7 @@ from hookscope.sources.torchscript.private import ArchiveReader
 
 
 @dataclass
-class Record:
+class ArchiveRecord:
     """An object of any class: the name of the class, the arguments of its call, its attributes."""
 
     kind: str
@@ -46,7 +46,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class TensorRecord:
+class ArchiveTensor:
     """A tensor that has not been read: a view of a storage."""
 
     storage: Storage
@@ -100,7 +100,7 @@ class ScriptArchive:
             owner = owner.state[part]
         return owner.state[name]
 
-    def tensor(self, record: TensorRecord) -> Tensor:
+    def tensor(self, record: ArchiveTensor) -> Tensor:
         """Read a tensor."""
         storage = record.storage
         data = bytearray(self._zip.read(f"{self._prefix}data/{storage.key}"))
@@ -182,7 +182,9 @@ class _Unpickler(pickle._Unpickler):
         known = _KNOWN.get(qualified)
         if known is not None:
             return known
-        return type(name, (Record,), {"__new__": _constructor(qualified), "__init__": _no_init})
+        return type(
+            name, (ArchiveRecord,), {"__new__": _constructor(qualified), "__init__": _no_init}
+        )
 
     def persistent_load(self, pid: Any) -> Storage:
         _, kind, key, location, _ = pid
@@ -199,12 +201,12 @@ def _reduce(reader: Any) -> None:
 _Unpickler.dispatch[pickle.REDUCE[0]] = _reduce
 
 
-def _no_init(self: Record, *args: Any) -> None:
+def _no_init(self: ArchiveRecord, *args: Any) -> None:
     """The constructor has set everything."""
 
 
-def _constructor(class_name: str) -> Callable[..., Record]:
-    def make_record(cls: type[Record], *args: Any) -> Record:
+def _constructor(class_name: str) -> Callable[..., ArchiveRecord]:
+    def make_record(cls: type[ArchiveRecord], *args: Any) -> ArchiveRecord:
         record = object.__new__(cls)
         record.kind, record.args, record.state = class_name, args, {}
         return record
@@ -221,8 +223,8 @@ def _dtype(kind: str) -> torch.dtype:
     return dtype
 
 
-def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *rest: Any) -> TensorRecord:
-    return TensorRecord(storage, offset, tuple(shape), tuple(stride))
+def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *rest: Any) -> ArchiveTensor:
+    return ArchiveTensor(storage, offset, tuple(shape), tuple(stride))
 
 
 def _unchanged(value: Any, *rest: Any) -> Any:

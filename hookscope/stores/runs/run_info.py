@@ -27,7 +27,7 @@ class LayerInfo(TypedDict):
     type: str
 
 
-class ModelInfo(TypedDict):
+class RunModel(TypedDict):
     """A model that was found.
 
     ``name`` is that of the variable of the script if it was found, else that of the class.
@@ -88,7 +88,7 @@ class RunInfo(_LaterInfo):
     rank: int
     world_size: int
     versions: dict[str, str]
-    models: list[ModelInfo]
+    models: list[RunModel]
     optimizers: list[OptimizerInfo]
     unwatched: list[Unwatched]
     incomplete: str

@@ -17,7 +17,7 @@ from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.health import Finding
 from hookscope.specs.checks import LEVELS
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.runs.run_info import ModelInfo, OptimizerInfo, RunInfo, place_of
+from hookscope.stores.runs.run_info import OptimizerInfo, RunInfo, RunModel, place_of
 from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import RunTable, TrainingRun
 from hookscope.views.html.packed_values import (
@@ -162,7 +162,7 @@ def _facts(info: RunInfo) -> Iterable[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {text}" for name, text in info["versions"].items())
 
 
-def _model_text(model: ModelInfo) -> str:
+def _model_text(model: RunModel) -> str:
     parts = [
         f"{plural(model['parameters'], 'parameter')} in {plural(len(model['layers']), 'layer')}"
     ]
@@ -247,7 +247,7 @@ def build_run_page(
 
 def page_models(runs: Sequence[TrainingRun], findings: Findings) -> tuple[PageModel, ...]:
     """Return the models of all runs, each with the layers of every run, in execution order."""
-    infos: dict[str, ModelInfo] = {}
+    infos: dict[str, RunModel] = {}
     layers: dict[str, dict[str, None]] = {}
     types: dict[tuple[str, str], str] = {}
     for run in runs:

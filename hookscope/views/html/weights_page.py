@@ -23,7 +23,7 @@ class WeightGroup:
 
 
 @dataclass(frozen=True)
-class ModuleNode:
+class WeightsPageNode:
     """A module in the tree: its position in it, and how many parameters are inside.
 
     ``level`` and ``place`` count from 1; ``place`` is the position among ``siblings``. ``mark`` is
@@ -64,7 +64,7 @@ class WeightsPage:
     modules: tuple[WeightGroup, ...]
     metadata: tuple[tuple[str, str], ...]
     findings: tuple[PageFinding, ...]
-    tree: tuple[ModuleNode, ...]
+    tree: tuple[WeightsPageNode, ...]
     columns: tuple[PageColumn, ...]
     rows: tuple[WeightRow, ...]
 

@@ -35,7 +35,7 @@ from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 from hookscope.stores.weights.weight_tree import WeightNode as TreeNode
 from hookscope.stores.weights.weight_tree import WeightTree
 from hookscope.views.html.page import PageCell, PageColumn, PageRow, page_findings
-from hookscope.views.html.weights_page import ModuleNode, WeightGroup, WeightRow, WeightsPage
+from hookscope.views.html.weights_page import WeightGroup, WeightRow, WeightsPage, WeightsPageNode
 from hookscope.views.images.tensor_view import Bin, histogram
 from hookscope.views.weight_set import totals_text
 
@@ -68,7 +68,7 @@ class PageTree:
     ``owners`` are in the order of the tree.
     """
 
-    nodes: tuple[ModuleNode, ...]
+    nodes: tuple[WeightsPageNode, ...]
     owners: dict[str, int]
 
 
@@ -98,7 +98,7 @@ def page_tree(tree: WeightTree, levels: Mapping[str, str]) -> PageTree:
         places[parent] += 1
         above = modules[parent].name + tree.separator if parent > 0 else ""
         nodes.append(
-            ModuleNode(
+            WeightsPageNode(
                 node.name,
                 visible(layer_text(node.name.removeprefix(above))),
                 node.depth + 1,
