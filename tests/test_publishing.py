@@ -132,7 +132,7 @@ def test_the_container_has_a_python_and_a_torch_that_are_supported(project) -> N
 
 
 def test_the_security_policy_names_what_the_code_checks() -> None:
-    from hookscope.cli import allowed_settings
+    from hookscope.cli import refused_settings
     from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
     from hookscope.sources.torchscript.operators import REFUSED
 
@@ -140,7 +140,7 @@ def test_the_security_policy_names_what_the_code_checks() -> None:
     assert set(re.findall(r"`((?:aten|image)::\w+)`", policy)) == set(REFUSED)
     assert f"pickles of more than {MOST_INSTRUCTIONS:,} instructions" in policy
     settings = policy.partition("## Settings files")[2].partition("\n## ")[0]
-    keys = {*allowed_settings._NEVER, *allowed_settings._OUTPUTS, *allowed_settings._NAMES_CODE}
+    keys = {*refused_settings._NEVER, *refused_settings._OUTPUTS, *refused_settings._NAMES_CODE}
     assert keys <= set(re.findall(r"`([\w-]+)`", settings))
 
 
