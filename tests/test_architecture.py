@@ -81,11 +81,7 @@ def circles(package: Path) -> list[str]:
     """Files that import each other, at the top, inside functions or for types alone."""
     trees = dict(modules_of(package))
     graph = {
-        name: {
-            owner
-            for _, target in imports_of(tree)
-            if (owner := owner_of(target, trees)) not in ("", name)
-        }
+        name: {owner for _, target in imports_of(tree) if (owner := owner_of(target, trees))}
         for name, tree in trees.items()
     }
     try:

@@ -171,12 +171,10 @@ class _Place:
         more = {"HOME": str(self._root), "XDG_CACHE_HOME": str(self._root / "cache"), **environment}
         if form.startswith("terminal"):
             status, said = _on_terminal(words, self.work, more, int(form.removeprefix("terminal")))
-            if words[:1] == ["trace"]:
-                said = re.sub(r" +[\d,]*\.\d+", " TIME", said)
+            said = _without_times(words, said)
             return self.masked(f"{_last_lines(said)}\nexit status {status}\n")
         status, out, err = _in_pipes(words, self.work, more)
-        if words[:1] == ["trace"]:  # its table has times in two columns
-            out = re.sub(r" +[\d,]*\.\d+", " TIME", out)
+        out = _without_times(words, out)
         return self.masked(f"{out}--- standard error\n{err}--- exit status {status}\n")
 
     def complete(self, line: str) -> str:
@@ -308,6 +306,11 @@ def _on_terminal(
         said += data
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+
+
+def _without_times(words: Sequence[str], said: str) -> str:
+    """The output without the two columns of times in the table of ``trace``."""
+    return re.sub(r" +[\d,]*\.\d+", " TIME", said) if words[:1] == ["trace"] else said
 
 
 def _last_lines(said: str) -> str:

@@ -34,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GLOBAL = "Global options"
 
-
 _WRITTEN = f"{__name__}.written"
 
 
@@ -319,7 +318,6 @@ def combine(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 SETTINGS = f"{__name__}.settings"
-
 
 REFUSED = f"{__name__}.refused"
 

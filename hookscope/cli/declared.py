@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values
-from hookscope.cli import declared as callbacks
 from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.param_types import (
     Choice,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from hookscope.specs.input_spec import InputSpec
 
 _CHECKED_FILES = 64  # of a folder; a few show whether they are what their names say
-
 
 Decorator = Callable[[Any], Any]
 
@@ -64,6 +62,9 @@ def one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]
             "A map is computed at one layer. Run the command once for each.",
         )
     return names[0] if names else None
+
+
+_CALLBACKS: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "one_layer": one_layer}
 
 
 def options_of(group: type, *names: str, **changes: Mapping[str, Any]) -> Decorator:
@@ -104,7 +105,7 @@ def _option(group: type, name: str, about: Setting) -> Decorator:
     if about.complete:
         more["shell_complete"] = getattr(completion_values, about.complete)
     if about.callback:
-        more["callback"] = getattr(callbacks, about.callback)
+        more["callback"] = _CALLBACKS[about.callback]
     elif about.collect is not None:
         more["callback"] = collected(about.collect)
     flags = about.flags or (f"--{key}",)

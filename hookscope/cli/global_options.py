@@ -15,7 +15,6 @@ from hookscope.errors import RequestError
 
 _GIVEN = f"{__name__}.given"
 
-
 SECTION = "Table"
 MAX_DIGITS = 17  # of a float64
 

@@ -30,7 +30,6 @@ TOPICS: Mapping[str, str] = {
     "settings": "Environment variables and settings files.",
 }
 
-
 EXAMPLE_SETTINGS = (
     "[tool.hookscope]",
     'model = "resnet50"',

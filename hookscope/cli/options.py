@@ -1,7 +1,7 @@
-"""The options that commands share, in groups.
+"""The options that commands share, made of the groups in ``hookscope.specs``.
 
-The name of each parameter is the keyword of the function in ``hookscope.api``, so that a command
-passes its values on unchanged.
+The name of each parameter is the keyword of the function, so that a command passes its values on
+unchanged.
 """
 
 from __future__ import annotations
@@ -32,50 +32,6 @@ _MODEL_ARGUMENT = f"{__name__}.model_spec"
 
 
 # Model
-
-
-trust_weights = options_of(WeightTrust)
-_loading = options_of(
-    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
-)
-weights = options_of(ModelRequest, "weights", "rename", "partial")
-seed = options_of(RunOptions, "seed")
-train = options_of(RunOptions, "train")
-dtype = options_of(RunOptions, "dtype")
-device = options_of(RunOptions, "device")
-run = combine(weights, seed, dtype, device, train)
-device_map = options_of(RunOptions, "device_map", "max_memory")
-no_output = option(
-    "--no-output",
-    section="Output",
-    is_flag=True,
-    default=False,
-    help="Do not write a file.",
-)
-force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
-output = combine(
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
-        " MODEL.COMMAND.safetensors.",
-    ),
-    no_output,
-    force,
-)
-_NAMES = ("loss", "target", "reduction", "raw")
-loss = options_of(LossRequest, *_NAMES)
-loss_of_any_model = options_of(
-    LossRequest, *_NAMES, loss={"shown_default": "a random direction; ce with --target"}
-)
-shape = options_of(InputRequest, "shape")
-input = options_of(InputRequest, "input")
-images = options_of(InputRequest, "preprocess", "size", "mean", "std")
-inputs = combine(input, shape, images)
-tokenizer = options_of(InputRequest, "tokenizer")
-texts = options_of(InputRequest, "tokenizer", "chat")
 
 
 def _store_model_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -136,6 +92,10 @@ def _model_option(default: str | None) -> Callable[[Any], Any]:
     )
 
 
+trust_weights = options_of(WeightTrust)
+_loading = options_of(
+    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
+)
 model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
 # Of commands for language models; the default model is one of images.
 text_model = combine(_typed_model, _model_option(None), _loading)
@@ -162,14 +122,38 @@ def layers_by_default(default: str) -> Callable[[Any], Any]:
 
 layers = layers_by_default("all")
 
+# Input
+
+shape = options_of(InputRequest, "shape")
+input = options_of(InputRequest, "input")
+images = options_of(InputRequest, "preprocess", "size", "mean", "std")
+inputs = combine(input, shape, images)
+tokenizer = options_of(InputRequest, "tokenizer")
+texts = options_of(InputRequest, "tokenizer", "chat")
 
 # Run
 
+weights = options_of(ModelRequest, "weights", "rename", "partial")
+seed = options_of(RunOptions, "seed")
+train = options_of(RunOptions, "train")
+dtype = options_of(RunOptions, "dtype")
+device = options_of(RunOptions, "device")
+run = combine(weights, seed, dtype, device, train)
+device_map = options_of(RunOptions, "device_map", "max_memory")
 
-# Output
+# Loss
+
+_NAMES = ("loss", "target", "reduction", "raw")
+loss = options_of(LossRequest, *_NAMES)
+loss_of_any_model = options_of(
+    LossRequest, *_NAMES, loss={"shown_default": "a random direction; ce with --target"}
+)
 
 
-def for_command(command: str) -> Callable[[Any], Any]:
+# Interventions
+
+
+def interventions_of(command: str) -> Callable[[Any], Any]:
     """Return the options of ``command``. Gradients are edited only with a backward pass."""
     edits = ("edits",) if command == "capture" else ("edits", "grad_edits")
     kinds = HOOK_KINDS_OF[command]
@@ -179,3 +163,27 @@ def for_command(command: str) -> Callable[[Any], Any]:
         *(*edits, "compare", "hooks", "hook_kind", "hook_args"),
         hook_kind={"choices": kinds, "help": text},
     )
+
+
+# Output
+
+no_output = option(
+    "--no-output",
+    section="Output",
+    is_flag=True,
+    default=False,
+    help="Do not write a file.",
+)
+force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
+output = combine(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
+        " MODEL.COMMAND.safetensors.",
+    ),
+    no_output,
+    force,
+)

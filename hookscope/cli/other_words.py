@@ -73,7 +73,6 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("args", "kwargs", "modelargs"), ("--model-arg",)),
 }
 
-
 # Options with patterns: a file after such a value is not a model of the user's.
 _PATTERNS = ("--layer", "-l", "--type")
 _INPUTS = ("--input", "-i")

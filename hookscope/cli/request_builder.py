@@ -20,14 +20,9 @@ Part = TypeVar("Part")
 
 def build_request(command: str, values: Mapping[str, Any]) -> Request:
     """Return the request that the options of ``command`` make."""
-    return Request(
-        command,
-        build_part(ModelRequest, values),
-        build_part(LayerSelection, values),
-        build_part(InputRequest, values),
-        build_part(RunOptions, values),
-        loss=build_part(LossRequest, values) if "loss" in values else None,
-    )
+    parts = [ModelRequest, LayerSelection, InputRequest, RunOptions]
+    parts += [LossRequest] if "loss" in values else []
+    return Request.of(command, [build_part(part, values) for part in parts])
 
 
 def build_part(part: type[Part], values: Mapping[str, Any]) -> Part:

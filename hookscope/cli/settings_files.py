@@ -194,7 +194,7 @@ def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> Set
 
 
 def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFile | None:
-    """Read a file once, so that the hash is that of the parsed content."""
+    """Read a settings file; None if it has no settings, or is another user's and ignored."""
     try:
         with path.open("rb") as opened:
             foreign = ignored is not None and _is_foreign(path, opened.fileno())
@@ -214,10 +214,7 @@ def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFil
             ignored.append(path)
         return None
     table = _table_in(text, path, shared)
-    if table is None:
-        return None
-
-    return SettingsFile(path, table, found)
+    return None if table is None else SettingsFile(path, table, found)
 
 
 def _is_foreign(path: Path, opened: int) -> bool:

@@ -16,7 +16,6 @@ from types import FrameType
 # SIGTERM is sent by `timeout`, containers and SLURM, SIGHUP by a terminal that closes.
 _NAMES = ("SIGTERM", "SIGHUP")
 
-
 _STANDARD_HANDLES = (-11, -12)  # standard output, standard error
 _PROCESS_ESCAPES = 0x0004  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
 

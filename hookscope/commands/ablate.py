@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import completion_values, options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -160,10 +158,10 @@ output = combine(
     "ablate",
     options.model,
     options_of(AblateOptions),
-    loss_options.loss,
+    options.loss,
     options.layers,
-    input_options.inputs,
-    input_options.texts,
+    options.inputs,
+    options.texts,
     options.run,
     output,
     table_options,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
@@ -106,8 +105,8 @@ EXAMPLES = (
     "attribute",
     options.text_model,
     options_of(AttributeOptions),
-    input_options.inputs,
-    input_options.texts,
+    options.inputs,
+    options.texts,
     options.run,
     model_output("attribute"),
     table_options,

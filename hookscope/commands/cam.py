@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import click
 
 from hookscope.cli import options, picture_options
-from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -131,7 +130,6 @@ EXAMPLES = (
     ),
 )
 
-
 appearance = combine(
     option(
         "--alpha",
@@ -169,7 +167,7 @@ output = combine(
     "cam",
     options.model,
     options_of(CamOptions),
-    input_options.inputs,
+    options.inputs,
     options.run,
     appearance,
     output,

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as intervention_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
@@ -172,9 +170,9 @@ EXAMPLES = (
     options.model,
     options.layers,
     options_of(CaptureOptions, "what", "ops", "attention"),
-    input_options.inputs,
-    input_options.texts,
-    intervention_options.for_command("capture"),
+    options.inputs,
+    options.texts,
+    options.interventions_of("capture"),
     options.run,
     options.device_map,
     options_of(RunOptions, "generate"),

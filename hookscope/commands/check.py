@@ -10,8 +10,6 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -155,9 +153,9 @@ EXAMPLES = (
     options.model,
     options_of(CheckOptions),
     options_of(LossRequest, "forward_only"),
-    loss_options.loss_of_any_model,
-    input_options.inputs,
-    input_options.texts,
+    options.loss_of_any_model,
+    options.inputs,
+    options.texts,
     options.run,
     option(
         "--output",

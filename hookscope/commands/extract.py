@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -105,13 +104,11 @@ EXAMPLES = (
     ),
 )
 
-
 dataset = options_of(
     ExtractOptions,
     *("batch", "memory", "workers", "shard_size", "every", "reduce", "store_dtype", "stats_only"),
     *("decode", "stop", "skip_bad", "resume", "channels_last", "autocast"),
 )
-
 
 inputs = options_of(
     InputRequest,
@@ -146,8 +143,8 @@ output = combine(
     options.layers,
     options_of(ExtractOptions, "what"),
     inputs,
-    input_options.images,
-    input_options.tokenizer,
+    options.images,
+    options.tokenizer,
     options_of(ExtractOptions, "max_tokens"),
     options.weights,
     options.seed,

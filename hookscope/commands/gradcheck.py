@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -121,7 +120,7 @@ EXAMPLES = (
 @command(
     "gradcheck",
     options.model,
-    input_options.input,
+    options.input,
     options_of(GradcheckOptions, "shape"),
     options.weights,
     options.seed,

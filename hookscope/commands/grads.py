@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as intervention_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
@@ -140,13 +137,13 @@ EXAMPLES = (
 @command(
     "grads",
     options.model,
-    loss_options.loss,
+    options.loss,
     options_of(LossRequest, "penalty"),
     options.layers,
     options_of(GradsOptions, "what", "ops"),
-    input_options.inputs,
-    input_options.texts,
-    intervention_options.for_command("grads"),
+    options.inputs,
+    options.texts,
+    options.interventions_of("grads"),
     options.run,
     options.device_map,
     options_of(GradsOptions, "verify", "strict", "max_bytes"),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
@@ -94,8 +93,8 @@ EXAMPLES = (
     options.text_model,
     options_of(LensOptions, "target", "norm", "head"),
     options.layers_by_default("the blocks of the model"),
-    input_options.inputs,
-    input_options.texts,
+    options.inputs,
+    options.texts,
     options.run,
     model_output("lens"),
     table_options,

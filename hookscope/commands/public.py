@@ -6,14 +6,12 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
-from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.request import InputRequest, LayerSelection, LossRequest, ModelRequest, Request
-from hookscope.specs.run_options import RunOptions
+from hookscope.specs.request import Request
 from hookscope.specs.settings import settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,8 +108,10 @@ class _Group:
 
     def without(self, names: Container[str]) -> _Group:
         """Return the group without some of its keywords, which the function has itself."""
-        kept = tuple(name for name in self.names if name not in names)
-        return replace(self, names=kept, others=tuple(set(self.names) - set(kept)))
+        kept, others = (
+            tuple(name for name in self.names if (name in names) is own) for own in (False, True)
+        )
+        return replace(self, names=kept, others=others)
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         by_name = {field.name: field for field in fields(self.type)}
@@ -174,7 +174,7 @@ class Checked:
     @property
     def request(self) -> Request:
         """The request of the call."""
-        request: Request = self.values["request"]
+        request: Request = self.values[REQUEST]
         return request
 
     def __call__(self, **more: Any) -> Any:
@@ -184,20 +184,6 @@ class Checked:
             {**self.values, **more},
         )
         return self.function(*bound.args, **bound.kwargs)
-
-
-def _request_of(command: str, made: Iterable[Any]) -> Request:
-    """Return the request that groups make, which checks them against each other."""
-    by_type = {type(group): group for group in made}
-    return Request(
-        command,
-        by_type[ModelRequest],
-        by_type.get(LayerSelection, LayerSelection()),
-        by_type.get(InputRequest, InputRequest()),
-        by_type.get(RunOptions, RunOptions()),
-        by_type.get(Interventions, Interventions()),
-        by_type.get(LossRequest),
-    )
 
 
 def public(function: F) -> Any:
@@ -241,7 +227,7 @@ def public(function: F) -> Any:
             if group is not None or name in given
         }
         if REQUEST in written.parameters:
-            request = values[REQUEST] = _request_of(function.__name__, values.values())
+            request = values[REQUEST] = Request.of(function.__name__, values.values())
             for group in list(values.values()):
                 if hasattr(group, "check_request"):
                     group.check_request(request)

@@ -89,7 +89,6 @@ watching = combine(
     ),
 )
 
-
 # Of these no script is likely to have one of its own.
 _OWN_OPTIONS = ("--stop-on", "--what", "--live")
 

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as intervention_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
@@ -125,11 +122,11 @@ EXAMPLES = (
     "step",
     options.model,
     options_of(StepOptions, "optimizer", "lr", "opt_args"),
-    loss_options.loss,
+    options.loss,
     options.layers,
-    input_options.inputs,
-    input_options.texts,
-    intervention_options.for_command("step"),
+    options.inputs,
+    options.texts,
+    options.interventions_of("step"),
     options.run,
     options_of(StepOptions, "strict", "max_bytes"),
     options.output,

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
@@ -164,9 +162,9 @@ MEANINGS = {
     "sweep",
     options.model,
     options_of(SweepOptions),
-    loss_options.loss,
+    options.loss,
     options.layers_by_default("leaves; with --positions the blocks of the model"),
-    input_options.inputs,
+    options.inputs,
     options.run,
     model_output("sweep", "file"),
     table_options,

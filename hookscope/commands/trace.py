@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import completion_values, options
-from hookscope.cli import options as input_options
-from hookscope.cli import options as loss_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -122,10 +120,10 @@ EXAMPLES = (
     "trace",
     options.model,
     options_of(LossRequest, "forward_only"),
-    loss_options.loss,
+    options.loss,
     options.layers,
-    input_options.inputs,
-    input_options.texts,
+    options.inputs,
+    options.texts,
     options.run,
     option(
         "--chrome",

@@ -13,7 +13,6 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options
-from hookscope.cli import options as input_options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -175,7 +174,7 @@ EXAMPLES = (
     options.model,
     options.layers,
     options_of(TreeOptions, "shapes"),
-    input_options.shape,
+    options.shape,
     flag("mermaid", section="Output", help="Print the modules as a graph for Mermaid."),
     flag("dot", section="Output", help="Print the modules as a graph for Graphviz (DOT)."),
     options_of(TreeOptions, "hash"),

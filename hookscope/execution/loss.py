@@ -30,7 +30,6 @@ _LOGITS = ("logits", "out")  # where output classes and dicts keep them
 _CLASSLESS = "The losses sum and norm work for any output."
 _ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
 
-
 _ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,

@@ -61,7 +61,6 @@ from hookscope.tensors.nested import map_tensors
 
 log = logging.getLogger("hookscope")
 
-
 _TEXT_TOKENS = 128  # of each text of a batch, if their number is not the user's choice
 # Options that do not change the bytes of the results.
 NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}

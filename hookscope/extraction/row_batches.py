@@ -33,7 +33,6 @@ from hookscope.tensors.nested import as_call, map_tensors
 
 _MORE_FILES = "Use --workers 0, or allow more open files: ulimit -n 1024."
 
-
 log = logging.getLogger("hookscope")
 _UNSHARED = (
     "workers: batches go through pipes, which is slower, because shared memory (/dev/shm) cannot be"

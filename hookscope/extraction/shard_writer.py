@@ -37,7 +37,6 @@ from hookscope.tensors.save import SAFETENSORS_DTYPES
 # Defaults: the largest size of a shard in bytes, and the smallest number of shards.
 _LARGEST_SHARD, _FEWEST_SHARDS = 512 * 10**6, 16
 
-
 _FINISHING = 2  # shards that are finished at once; filling another one then waits
 
 

@@ -35,7 +35,6 @@ _SORTED_BATCHES = 64
 # Rows that are searched for two texts of different length.
 _SEARCHED = 256
 
-
 _ANY_LENGTH = (MEAN, MAX, FIRST, LAST, CLS)  # without naming the tokens as what is reduced
 
 

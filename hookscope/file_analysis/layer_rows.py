@@ -22,7 +22,6 @@ Matrix = NDArray[np.float64]
 _BLOCK = 1 << 25  # bytes of float64 values of all layers that are read at a time
 _SPARSE = 4  # rows are read one by one if fewer than one in so many are used
 
-
 RowMap = Callable[[Matrix], Matrix]
 _SAME = "Extract both folders from the same inputs, in the same order."
 UNVERIFIED = (

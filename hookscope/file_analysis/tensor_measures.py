@@ -26,7 +26,6 @@ _NORMAL = 0.6745  # the third quartile of the standard normal distribution
 LIMITS = DEFAULT_WEIGHT_THRESHOLDS
 MAX_CHANNELS = 1 << 20  # of a tensor that is measured by channel; their measures are in memory
 
-
 UNIT = 1_000_000  # bytes of a step of progress
 _WIDER = ("float32", "float64", "bfloat16")  # than float16
 

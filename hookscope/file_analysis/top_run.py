@@ -20,7 +20,6 @@ from hookscope.stores.features.token_spans import SPANS, Span, split_spans
 
 BINS = 1 << 16  # of the histogram that approximates quantiles of very many activations
 
-
 LARGEST = "The activation is the largest over the tokens."
 BRACKETS = "Brackets mark the token that has it."
 NUMBER = "'position' is the number of the token, from 0."

@@ -38,14 +38,12 @@ from hookscope.version import __version__
 
 LIMITS = DEFAULT_WEIGHT_THRESHOLDS
 
-
 # The factor of an adapter that starts with zeros, so that the adapter changes nothing at first:
 # of LoRA in peft and in diffusers, and of LoHa (Hu et al. 2021; Hyeon-Woo et al. 2022).
 _ZERO_FACTOR = re.compile(r"(.*\.)?(lora_(embedding_)?B|lora_up|lora\.up|hada_w2_a)(\..*)?")
 # Scales of IA3 (Liu et al. 2022), which start with ones.
 _ONE_FACTOR = re.compile(r"(.*\.)?ia3_l(\..*)?")
 _MEAN, _VARIANCE = "running_mean", "running_var"
-
 
 MAX_NAMED = 8  # channels that a sentence names
 # The row of a padding token is zero by design, and rows of tokens that never occur keep their start

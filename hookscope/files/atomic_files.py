@@ -37,13 +37,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
         yield scratch
         os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
         os.replace(scratch, target)
-    except Exception as error:
-        # By name: importing safetensors takes longer than most commands without torch.
-        if (
-            not isinstance(error, OSError | ValueError)
-            and type(error).__name__ != "SafetensorError"
-        ):
-            raise
+    except _errors_of_writing() as error:
         raise StoreError(
             f"Cannot write {target}: {cause(error)}.", f"Nothing was written. {repair}"
         ) from error
@@ -52,6 +46,13 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
             # Errors are ignored: the folder may be gone or read-only by now.
             shutil.rmtree(scratch.parent, ignore_errors=True)
             _unlock(lock)
+
+
+def _errors_of_writing() -> tuple[type[Exception], ...]:
+    """What writing may raise; safetensors only if it is imported, because that takes time."""
+    safetensors = sys.modules.get("safetensors")
+    more = () if safetensors is None else (safetensors.SafetensorError,)
+    return (OSError, ValueError, *more)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> int:

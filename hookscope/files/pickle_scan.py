@@ -36,7 +36,6 @@ _HARMLESS = re.compile(
     r"|bytearray|slice|range)"
 )
 
-
 # Modules, and functions of ``builtins``, that run any command or code, or change files.
 _DANGEROUS = re.compile(
     r"(os|posix|nt|subprocess|sys|shutil|pty|commands|importlib|runpy|ctypes|code|codeop|webbrowser"
@@ -194,6 +193,5 @@ def _effect(name: str) -> str:
 
 
 _EFFECTS = {opcode.name: _effect(opcode.name) for opcode in pickletools.opcodes}
-
 
 MOST_INSTRUCTIONS = 4_000_000  # in a pickle that is read; a tensor takes about 25

@@ -15,7 +15,6 @@ from hookscope.files.output_path import is_run_folder
 
 _COMPARED, _LONGEST = 10_000, 300
 
-
 _LISTED = 5
 # Which names are suggested. A file may have another suffix than the usual one, so only names of
 # files that are certainly something else are left out.

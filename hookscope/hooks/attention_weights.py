@@ -38,7 +38,6 @@ _PRODUCTS = {"matmul": 0, "bmm": 0, "baddbmm": 1, "einsum": 1}  # position of th
 
 _LAYER_KERNEL = "_transformer_encoder_layer_fwd"
 
-
 # The largest difference of two outputs, over the largest entry of the model's, that a different
 # order of rounding explains. The largest measured one is a third of it: in float32 and float64 it
 # grows with the scores, to 3e-5 in float32 for scores of 600; in the narrow types it is the

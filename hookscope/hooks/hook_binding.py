@@ -43,7 +43,6 @@ from hookscope.tensors.nested import map_tensors, outline
 
 EmitCallback = Callable[[Layer, int, str, Tensor], None]
 
-
 log = logging.getLogger("hookscope")
 
 

@@ -125,7 +125,6 @@ def hook_depth() -> int:
 # one. One thread at a time may change them.
 _registering = fork_safe_lock()
 
-
 _HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
 
 

@@ -24,7 +24,6 @@ TOP = 5  # candidates of a cell
 _CHUNK = 1 << 26  # logits computed at once
 _BLOCK = 64  # logits whose maximum is taken in search of the largest
 
-
 _TOLERANCE = 1e-4  # of the last block's logits from the output, over the largest logit
 _NARROW_TOLERANCE = 2e-2  # the same in 16 bits
 

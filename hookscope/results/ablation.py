@@ -20,7 +20,6 @@ from hookscope.version import __version__
 
 Entry = TypeVar("Entry")
 
-
 SCHEMA = 1
 AblatedPart = tuple[str, int | None]
 

@@ -17,7 +17,6 @@ ImageSize = tuple[int, int]  # height and width
 # These layers work along the last dimension, whatever the others are.
 _ALONG_THE_LAST = {"Linear", "NonDynamicallyQuantizableLinear", "Bilinear", "Embedding"}
 
-
 MAX_PREFIX_TOKENS = 16  # class tokens, distillation tokens, registers
 
 

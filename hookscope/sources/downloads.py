@@ -33,7 +33,6 @@ log = logging.getLogger("hookscope")
 
 _TIMEOUT = 10.0  # seconds for the name lookup and the answer of the server
 
-
 _BY_HAND = "Run 'hf download {0}' on another machine and copy its cache (HF_HUB_CACHE)"
 
 

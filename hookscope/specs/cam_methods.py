@@ -120,7 +120,6 @@ METHODS: dict[str, CamMethod] = {
     )
 }
 
-
 # Other names of these methods, for suggestions.
 METHOD_ALIASES = {
     "gradcam": "gradcam",

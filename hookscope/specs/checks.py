@@ -23,7 +23,6 @@ UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES, UNREAD =
 )
 RUN = "run"  # that the model ran to its end, which all other checks need
 
-
 SHARES = ("dead", "saturated", "margin")
 NONFINITE, SPIKE, LOSS, LEARNING_RATE, UPDATES = (
     *("nonfinite", "spike", "loss", "learning-rate", "updates"),

@@ -58,7 +58,6 @@ log = logging.getLogger("hookscope")
 
 SIDES = ("A", "B")
 
-
 _PAIR = "as for ``capture``, for both models, or a pair for A and B."
 
 

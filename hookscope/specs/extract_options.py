@@ -28,7 +28,6 @@ _NAMES = tuple(form.partition(":")[0] for form in FORMS)
 FLOAT16, BFLOAT16, INT8 = "float16", "bfloat16", "int8"
 STORE_DTYPES = (FLOAT16, BFLOAT16, INT8)
 
-
 _LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1, "max_tokens": 1}
 
 

@@ -21,7 +21,6 @@ DISTANCES = (CORRELATION, COSINE, EUCLIDEAN)
 CORRELATIONS = (PEARSON, SPEARMAN)
 MIN_ROWS = 4  # of every measure; the debiased CKA divides by N - 2 and the like
 
-
 LOGISTIC, RIDGE = "logistic", "ridge"
 PROBES = (LOGISTIC, RIDGE)
 MAX, MEAN = "max", "mean"

@@ -28,7 +28,6 @@ _FORM = (
     "Write FILE.py:FUNCTION or package.module:FUNCTION, or GLOB=FILE.py:FUNCTION for some layers."
 )
 
-
 Hook = str | Callable[..., Any]
 Hooks = Hook | Mapping[str, Hook] | Iterable[Hook]
 

@@ -73,7 +73,6 @@ FORMULAS: dict[str, LossFormula] = {
     )
 }
 
-
 # Other names of these losses, for suggestions.
 LOSS_ALIASES = {
     **dict.fromkeys(("crossentropy", "crossentropyloss", "xent", "celoss"), "ce"),

@@ -1,9 +1,8 @@
 """A request: typed values that are checked when they are made, without torch.
 
-The functions of ``hookscope.api`` build a request from their keywords, the command line builds the
-same one from its options, and ``execution.prepare`` prepares a run of it. The fields of a part have
-the names and the defaults of the keywords, so that ``chosen_options`` can find what differs from
-the defaults.
+The parts are groups of options: their fields are the keywords of the functions and the options of
+the commands (see ``settings.py``). ``execution.prepare`` prepares a run of a request, and
+``chosen_options`` finds what differs from the defaults.
 """
 
 from __future__ import annotations
@@ -497,6 +496,20 @@ class Request:
             raise RequestError("--hook-arg is given without a hook.", "Add --hook.")
         penalty = self.loss.penalty if self.loss is not None else None
         check_second_order(penalty, interventions.gradient_edits, kinds)
+
+    @classmethod
+    def of(cls, command: str, parts: Iterable[Any]) -> Request:
+        """Return the request of a command that some parts make; other values are passed over."""
+        made = {type(part): part for part in parts}
+        return cls(
+            command,
+            made[ModelRequest],
+            made.get(LayerSelection, LayerSelection()),
+            made.get(InputRequest, InputRequest()),
+            made.get(RunOptions, RunOptions()),
+            made.get(Interventions, Interventions()),
+            made.get(LossRequest),
+        )
 
     def chosen(self, options: Any = None) -> dict[str, Any]:
         """Return the options that differ from the defaults, by keyword, for the metadata."""

@@ -17,7 +17,6 @@ WHOLE: Index = (...,)
 _SLICE = re.compile(r"(.*?)\[([^\]a-zA-Z!?*]*)\]", re.DOTALL)
 _ENTRY = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?|(\.\.\.)")
 
-
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
 OP, OP_GRAD = "op", "op.grad"  # the result of a function called between modules

@@ -19,10 +19,8 @@ from hookscope.specs.tolerances import ExactDiffOptions
 # Of options that are given several times.
 _SPELLINGS = {"types": "type", "layers": "layer", "model_args": "model-arg"}
 
-
 # The options that both have; ``trust`` is for files that carry pickles.
 TREE_WEIGHT_OPTIONS = ("layers", "depth", "leaves", "trust", "hash")
-
 
 # The options of a comparison of two files of weights.
 DIFF_WEIGHT_OPTIONS = ("layers", "atol", "rtol", "strict", "rename")

@@ -39,7 +39,6 @@ PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last
 _RESULTS = "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run."
 _FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
 
-
 MEMORY = "the capture"
 
 

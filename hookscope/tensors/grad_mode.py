@@ -22,7 +22,6 @@ from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
 Grads = tuple[Tensor | None, ...]
 GradHook = Callable[[Grads], Grads]
 

@@ -24,7 +24,6 @@ from hookscope.tensors.torch_internals import is_wrapped_by_functorch
 
 _SHARED = ("self_attention_cache", "cross_attention_cache")  # of an EncoderDecoderCache
 
-
 TensorPath = tuple[str, ...]
 # Types that cannot contain tensors; other objects that are not searched may.
 _PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)

@@ -34,7 +34,6 @@ from hookscope.training.tensor_measures import is_measurable, unnoticed, version
 
 CAPTURE_FILE = "stopped.capture.safetensors"
 
-
 FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer"
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {NAN: torch.isnan, INF: torch.isinf}
 _NAMES = {NAN: "NaN", INF: "infinity"}

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 THRESHOLDS = RunThresholds()
 GRADIENT_NORM = ("gradients", "norm")  # key and measure
 
-
 NOT_CALLED = (
     "its forward was called directly, a function took its weights, or torch.func transformed it"
 )

@@ -51,7 +51,6 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("drop", title) for title in ("target", "text")),
 )
 
-
 _WIDTH, _BAR_HEIGHT = 7.0, 0.2  # inches
 _QUANTITIES = dict.fromkeys(METHODS, "contribution to the logit") | {
     ROLLOUT: "share of the attention"

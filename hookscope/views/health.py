@@ -249,5 +249,4 @@ def _model_uri(health: Health) -> str:
 
 REPORT_WRITERS: dict[str, Callable[[Health], str]] = {".sarif": sarif_report, ".xml": junit_report}
 
-
 VIEW: View[Health] = View(check_lines, json_document("check"))

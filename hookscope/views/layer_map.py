@@ -33,7 +33,6 @@ _STYLES = ("page.css", "layer_map_page.css")
 _SCRIPTS = ("theme.js",)
 LEVELS = 10  # of the colours in layer_map_page.css, from 0
 
-
 _CELL_WIDTH, _CELL_HEIGHT = 0.72, 0.24  # inches
 _LETTERS = 10  # of the text of a cell and of a column
 _BRIGHT = 0.55  # of the luminance of a colour, above which the text is dark

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _BAR = 20  # cells of a score of 1
 
-
 _STEP, _HEIGHT = 0.3, 2.6  # inches of a layer, and of the panel
 _WIDEST = 14.0  # inches of all layers
 _LEGEND = 1.6  # inches of the legend beside the panel

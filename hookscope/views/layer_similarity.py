@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _CELL = 5  # cells of a column of the matrix
 _NAME_SHARE = 0.4  # of the width, for the names of layers
 
-
 _LEAST_CELL, _LARGEST = 0.34, 1.2  # inches of a cell in the figure: at least, and at most
 _NUMBERED = 24  # layers up to which a cell has its number
 _LABELLED = 128  # layers up to which each has its name

@@ -54,7 +54,6 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("drop", title) for title in ("text", "after", "probability", "kl", "target")),
 )
 
-
 MOST_POSITIONS = 64  # that are drawn, the last ones
 
 

@@ -18,7 +18,6 @@ from hookscope.views.view import View, json_document
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 
-
 MAX_OTHER_SHAPES = 2
 MAX_TYPE_LENGTH = (
     20  # characters of a type without arguments; a long type then takes no room from columns

@@ -43,7 +43,6 @@ MAX_BAR_WIDTH = 40  # cells of the longest bar, if the terminal is wide enough
 WIDTH_BEFORE_BARS = 40  # cells of the columns before the bars
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
-
 STATISTICS_COLUMNS = (
     *(Column("tensor"), Column("shape"), Column("dtype", optional=True)),
     *(Column(title, right=True) for title in (*NUMBERS, "zeros")),

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 UNSIGNED = ("kl", "output")  # metrics that are not negative
 DIGITS = 3  # of a value in a cell
 
-
 CELL_WIDTH = 8  # of a column of the heat map
 _ROUNDED = {
     "zero": "output set to zero",

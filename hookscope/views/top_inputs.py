@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 _SHOWN = 3  # inputs of each end on a terminal; a pipe gets all
 _LEAST_TEXT = 24  # cells for a text beside the columns
 
-
 SIDE = 96  # of a picture, in pixels at 150 dots per inch; as are the lengths below
 GAP, LINE, FONT = 10, 17, 12
 NAMES = 60  # room for the words "most" and "least"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.training import import_watch as fault_log
+from hookscope.training import import_watch
 from hookscope.training.import_watch import call_after_import
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in front of ``sys.path``; what is imported from it is forgotten."""
     before, finders = set(sys.modules), list(sys.meta_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(fault_log, "_reported", set())
+    monkeypatch.setattr(import_watch, "_reported", set())
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]

@@ -21,9 +21,7 @@ from hookscope.tensors.nested import walk
 
 _GENERATED = ("<eval_with_key>", "<TorchScript")  # by torch.fx, and by sources/torchscript
 
-
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
-
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -135,7 +133,6 @@ def _folder(path: str) -> str:
 
 
 _OURS = (_folder(os.path.dirname(torch.__file__)), _folder(str(Path(__file__).parents[2])))
-
 
 _LIBRARIES = (*_OURS, _folder(sysconfig.get_path("stdlib")))
 

@@ -30,7 +30,6 @@ from hookscope.tensors.nested import as_call, map_tensors, walk
 
 Shape = tuple[int, ...]
 
-
 # Common sides of images and lengths of sequences.
 COMMON = (
     *(8, 16, 24, 28, 32, 40, 48, 50, 56, 64, 75, 80, 84, 96, 100, 112, 120, 128, 144, 150, 160),

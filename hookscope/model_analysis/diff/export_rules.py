@@ -24,7 +24,6 @@ _MOST = 4  # operators of one module that are shown
 _LONGEST = 6  # numbers of one attribute
 _FLOAT, _INT, _TEXT, _FLOATS, _INTS = 1, 2, 3, 6, 7  # types of attributes
 
-
 _NEXT = 2  # records after that of a convolution in which its batch normalization is looked for
 _IDLE = (
     "Dropout",

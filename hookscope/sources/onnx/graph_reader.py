@@ -24,7 +24,6 @@ _Levels = tuple[ModuleLevel, ...]
 # Operators that the exporter adds without a module. They are a part of the module around them.
 _PASSING_ON = frozenset(("Cast", "Identity", "Split", "SplitToSequence", "SequenceAt"))
 
-
 _TORCH = "pytorch"
 _RULES = "pkg.onnxscript.rewriter.rule_name"
 _AGAIN = "Export the model again."

@@ -23,7 +23,6 @@ REMOVED = "the exporter removed it, or computed its result beforehand"
 _REPLACED = "its nodes do not name it: the exporter or a later tool removed or replaced it"
 CHANGED = "weights changed by the exporter, as when it folds a batch norm into them"
 
-
 _UNKNOWN, _MODEL = "Module", "Graph"
 _INSIDE = "it is inside a subgraph of {op}, whose values are no outputs of the graph"
 

@@ -34,7 +34,6 @@ _INT = 2  # in AttributeProto.AttributeType
 # Not a part of what onnxruntime needs.
 _UNUSED = ("functions", "metadata_props", "training_info")
 
-
 _SESSIONS = 2  # kept: one with recorded values and one without, for a check of the output
 _LEVELS = {
     "none": "ORT_DISABLE_ALL",

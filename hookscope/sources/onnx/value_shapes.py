@@ -18,7 +18,6 @@ from hookscope.sources.onnx.session import GraphSession
 
 Shape = tuple[int, ...]
 
-
 WINDOW = 1 << 30  # bytes of values of one run of the graph
 _ENTRY = 8  # bytes of an entry of unknown type, at most
 

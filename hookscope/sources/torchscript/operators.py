@@ -17,7 +17,6 @@ _LISTS = ("int_list", "bool_list", "str_list")
 _KEYS = ("str", "int", "bool", "float", "complex", "Tensor")
 _WRAPPED = f"(_ if {MIN_INT} <= (_ := {{}}) <= {MAX_INT} else wrap(_))"
 
-
 # Operators that return the list they changed, while their template returns None.
 RETURNS_FIRST = {"aten::append.t", "aten::_set_item.t"}
 

@@ -36,7 +36,6 @@ from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_
 _WITH_TEXTS = "FORMAT_WITH_STRING_TABLE"
 _MOST = 1 << 31  # lines, and characters of a source
 
-
 log = logging.getLogger("hookscope")
 CPU = torch.device("cpu")
 _AGAIN = "Save it again with torch.jit.save, in the release of torch that wrote it."

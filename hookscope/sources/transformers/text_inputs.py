@@ -28,7 +28,6 @@ log = logging.getLogger("hookscope")
 
 _MOST = 5  # words that are named; the rows of a data set come one by one
 
-
 _UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
 
 

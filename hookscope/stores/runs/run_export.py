@@ -28,7 +28,6 @@ from hookscope.stores.runs.training_run import TrainingRun
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), its bits reversed
 _MASK = 0xA282EAD8
 
-
 COLUMNS = ("table", "step", "seconds", "model", "key", "measure", "value")
 MAX_VALUES = 1 << 18  # that are converted at a time
 

@@ -14,7 +14,6 @@ from hookscope.specs.patterns import compile_pattern, near_patterns, root_named,
 STEPS, LAYERS = "steps", "layers"
 TABLES = (STEPS, LAYERS)
 
-
 # Each measure, its meaning, and the unit where there is one.
 MEASURES = {
     # of tensors

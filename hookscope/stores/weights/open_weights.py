@@ -39,7 +39,6 @@ _ANY_FORMAT = (".safetensors", ".bin", ".pth", ".pt", *_OTHER_FORMATS)
 _MOST_FILES = 100_000
 _LISTED = 3
 
-
 _PART = "#"
 _INDEX = ".index.json"
 # The module and the function that read a type of file; imported when there is such a file.

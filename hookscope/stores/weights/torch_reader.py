@@ -61,7 +61,6 @@ _TENSOR_LIKE = (
     "numpy.core.multiarray._rec",
 )
 
-
 _Tensor = TensorRecord | PickledArray
 
 

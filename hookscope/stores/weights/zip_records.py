@@ -23,7 +23,6 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name and o
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED = 1
 
-
 # The pickles that PyTorch reads tensors of; the storages of one are in the folder of its name.
 # PyTorch itself leaves out the values of the inputs that a traced model was saved with.
 _PICKLES = ("data.pkl", "constants.pkl")

@@ -16,7 +16,6 @@ from hookscope.views.html.page_template import fill_template
 STYLES = ("page.css",)
 SCRIPTS = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js", "theme.js")
 
-
 MAX_OTHERS = 8  # further layers of a finding that are named
 
 

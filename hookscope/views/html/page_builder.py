@@ -44,7 +44,6 @@ TEXT_BYTES = 4_000  # of the page, for the numbers and the histogram of one tens
 PNG_OVERHEAD = 1300  # bytes of a PNG beside its pixels: 258 colours, their opacity, the headers
 REPEATED_ROW = 16  # bytes of a row of pixels that repeats the row above it, compressed, at most
 
-
 LETTERS = ("A", "B")
 
 

@@ -31,7 +31,6 @@ SCRIPTS = (
     "theme.js",
 )
 
-
 OUTPUT, OUTPUT_GRAD = "output", "output.grad"
 PARAMETER, PARAMETER_GRAD, UPDATE = "parameter", "parameter.grad", "parameter.update"
 RATIO_AIM = 1e-3  # what an update over its weight is compared with

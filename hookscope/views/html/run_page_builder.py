@@ -64,7 +64,6 @@ RUN_COLUMNS = (
     PageColumn("first not finite", number=True, about="first sampled step with NaN or infinity"),
 )
 
-
 _VERDICTS = {
     "running": "Running, or killed: the end was not recorded",
     "finished": "Finished",

@@ -31,7 +31,6 @@ WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "
 SERIES = (OUTPUTS, INPUTS, FUNCTIONS, WEIGHTS, BIASES, PARAMETERS, OTHERS)
 LINKED = (OUTPUTS, INPUTS)  # series whose points are connected by a line
 
-
 _ROW, _TALLEST, _LETTERS = 0.17, 16.0, 60  # inches of a row and of all; letters of a label
 _LABEL = 0.13  # inches that a label needs
 _WIDE_RATIO = 100.0  # from this ratio of numbers a linear axis hides the smaller ones

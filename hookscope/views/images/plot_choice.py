@@ -33,7 +33,6 @@ _NEEDED = {
     "attention": "attention weights, which capture --attention records",
 }
 
-
 FLOW, HIST, FILTERS, CURVE = "flow", "hist", "filters", "curve"
 WEIGHT_KINDS = (FLOW, HIST)  # that can be asked for
 

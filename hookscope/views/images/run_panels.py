@@ -27,7 +27,6 @@ MAX_PANELS = 24
 _WHOLE = (("loss", "value"), ("gradients", "norm"), ("groups.0", "lr"))
 _TITLES = {"gradients": "gradients of the model", "groups.0": "learning rate"}
 
-
 _WIDTH, _HEIGHT = 7.0, 2.3  # inches of a panel
 _MARKED = 40  # values that have a mark each
 _LETTERS = 40  # of a label

@@ -26,7 +26,6 @@ from hookscope.views.images.colors import ColorScale
 BINS = 16
 LARGEST_COUNT = 8
 
-
 _PASSES = 3  # over a tensor with its values: statistics, the largest entries, the histogram
 
 

@@ -27,7 +27,6 @@ MAX_SIDE = 1024  # cells of a side of a matrix, and of a curve
 MAX_KERNELS = 1 << 27  # elements of kernels, which are in memory
 _AT_ONCE = 1 << 22  # elements of a matrix that are read at a time
 
-
 _WIDTH, _HEIGHT = 7.0, 2.6  # inches
 _MARKED = 200  # entries that have a mark each
 _AXES = ("output feature", "input feature")

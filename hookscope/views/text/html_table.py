@@ -27,7 +27,6 @@ _STYLES = {
     "magenta": "color:#b050b0",
 }
 
-
 SHOWN_ROWS = 20  # the other rows of a table are folded
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed
-from hookscope.sources.onnx import value_shapes as recorded_values
+from hookscope.sources.onnx import value_shapes
 from tests.sources.onnx.conftest import built, export, images
 from tests.sources.onnx.handmade import FLOAT, model, saved, session_values
 
@@ -105,7 +105,7 @@ def test_a_value_has_the_same_bits_whatever_else_is_recorded(
         module = key.partition("/")[0].partition(":")[0]
         alone = hookscope.capture(str(path), input=feeds, layers=[module])
         assert torch.equal(alone[key], every[key]), key
-    monkeypatch.setattr(recorded_values, "WINDOW", 2000)
+    monkeypatch.setattr(value_shapes, "WINDOW", 2000)
     windows = hookscope.capture(str(path), input=feeds)
     assert all(torch.equal(windows[key], every[key]) for key in every)
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import CheckFailed, EditError, InputError, RequestError
-from hookscope.sources.onnx import value_shapes as recorded_values
+from hookscope.sources.onnx import value_shapes
 from tests.conftest import Run
 from tests.sources.onnx.conftest import Exported, images
 from tests.sources.onnx.handmade import FLOAT, INT64, model, saved, session_values, two_layers
@@ -111,7 +111,7 @@ def test_values_do_not_depend_on_the_size_of_the_windows(
     exported: Exported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = hookscope.capture(exported.unoptimized, input=exported.inputs)
-    monkeypatch.setattr(recorded_values, "WINDOW", 600)  # bytes: about one tensor
+    monkeypatch.setattr(value_shapes, "WINDOW", 600)  # bytes: about one tensor
     parts = hookscope.capture(exported.unoptimized, input=exported.inputs)
     assert list(whole) == list(parts)
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
@@ -130,7 +130,7 @@ def test_windows_work_where_no_shape_is_known(
         [("y", FLOAT, [2, "m"])],
     )
     path = saved(proto, tmp_path / "a.onnx")
-    monkeypatch.setattr(recorded_values, "WINDOW", 1)
+    monkeypatch.setattr(value_shapes, "WINDOW", 1)
     shot = hookscope.capture(path, input=X)
     assert torch.equal(shot["places/output"], X.nonzero().T)
     assert torch.allclose(shot["exp/output"], X.nonzero().T.float().exp())

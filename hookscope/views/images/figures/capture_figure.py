@@ -28,7 +28,6 @@ from hookscope.views.images.tensor_view import histogram
 
 _BINS = 64
 
-
 Drawn = tuple[Figure, list[str]]  # a figure, and a line for each tensor in it
 
 
