@@ -81,11 +81,9 @@ def ablate(
     from hookscope.execution.objective import resolve_loss
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
-    from hookscope.model_analysis.ablation_run import (
-        prepare_ablation,
-        resolve_baseline,
-        run_ablation,
-    )
+    from hookscope.model_analysis.sweep.ablation_run import prepare_ablation
+    from hookscope.model_analysis.sweep.edit_scan import make_runs
+    from hookscope.model_analysis.sweep.effect_measure import resolve_measure
     from hookscope.tensors.grad_mode import grad_mode
 
     if file is not None:
@@ -93,8 +91,8 @@ def ablate(
     objective = resolve_loss(loss)
     selection = replace(layers, leaves=layers.leaves or layers.everything)
     prepared = prepare(replace(request, layers=selection))
-    baseline = functools.partial(
-        resolve_baseline, prepared, request=loss, rank=options.rank, objective=objective
+    measure = functools.partial(
+        resolve_measure, prepared, request=loss, rank=options.rank, objective=objective
     )
     # The fast path of transformers skips layers, which then could not be ablated.
     with grad_mode(False), disable_mha_fast_path():
@@ -104,11 +102,11 @@ def ablate(
             options.by,
             options.channels,
             options.rank,
-            baseline,
+            measure,
             metadata,
             resumable=file is not None,
         )
-        return run_ablation(job, result, file, progress)
+        return make_runs(result, list(job.layers), job.run, file, progress)
 
 
 EXAMPLES = (

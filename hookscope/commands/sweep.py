@@ -84,8 +84,9 @@ def sweep(
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
     from hookscope.model_analysis.residual_stream import block_stacks
-    from hookscope.model_analysis.sweep.effect_measure import resolve_measure
-    from hookscope.model_analysis.sweep.sweep_run import prepare_sweep, run_sweep
+    from hookscope.model_analysis.sweep.edit_scan import make_runs
+    from hookscope.model_analysis.sweep.effect_measure import measure_prediction
+    from hookscope.model_analysis.sweep.sweep_run import prepare_sweep
     from hookscope.tensors.grad_mode import grad_mode
 
     if file is not None:
@@ -104,11 +105,11 @@ def sweep(
         job, result = prepare_sweep(
             prepared,
             options,
-            lambda run, clean: resolve_measure(run, clean, loss, options.against),
+            lambda run, clean: measure_prediction(run, clean, loss, options.against),
             metadata,
             resumable=file is not None,
         )
-        return run_sweep(job, result, file, progress)
+        return make_runs(result, job.order, job.run, file, progress)
 
 
 EXAMPLES = (

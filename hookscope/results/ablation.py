@@ -1,59 +1,17 @@
-"""The result of ablating layers one after another, as data, and its file, which can be resumed."""
+"""The result of ablating layers one after another, as data."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK, check_ending, is_hookscope_file
 from hookscope.results.records import Coverage
-from hookscope.results.result import Result
+from hookscope.results.sweep import ChangedRuns, SkippedLayer
 from hookscope.specs.choices import ABLATION_METRICS
-from hookscope.version import __version__
 
-Entry = TypeVar("Entry")
-
-SCHEMA = 1
 AblatedPart = tuple[str, int | None]
-
-
-def unfinished_entries(
-    path: str | os.PathLike[str],
-    expected: Mapping[str, Any],
-    kind: type[Entry],
-    name: str,
-    numbers: Collection[str],
-) -> list[Entry]:
-    """Return the entries in a file of the same runs, if it was interrupted; else none."""
-    if not is_hookscope_file(Path(path), ".json"):
-        return []
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-        expected = json.loads(strict_json.dumps(expected))
-        made = [kind(**_parse_numbers(entry, numbers)) for entry in document[name]]
-        invalid = any(strict_json.fields_type_error(vars(entry), kind) for entry in made)
-        same = _without_entries(document, name) == _without_entries(expected, name)
-        known = expected.get("fingerprint", "") is not None  # None for offloaded weights
-        unfinished = len(made) < document["total"]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return []
-    return made if known and same and not invalid and unfinished else []
-
-
-def _without_entries(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {k: v for k, v in document.items() if k not in (name, "finished")}
-
-
-def _parse_numbers(entry: Mapping[str, Any], numbers: Collection[str]) -> dict[str, Any]:
-    """An entry of a file, with NaN and infinities parsed."""
-    return {k: strict_json.parse_number(v) if k in numbers else v for k, v in entry.items()}
 
 
 @dataclass(frozen=True)
@@ -97,15 +55,6 @@ class LayerAblation:
 
 
 @dataclass(frozen=True)
-class SkippedLayer:
-    """A layer that ran and was not ablated, or not in every channel, and the reason."""
-
-    layer: str
-    type: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class BaselineMetrics:
     """The run without ablation, with which the others are compared.
 
@@ -125,7 +74,7 @@ class BaselineMetrics:
 
 
 @dataclass(frozen=True)
-class Ablation(Result):
+class Ablation(ChangedRuns[LayerAblation]):
     """All ablations of a model, the one with the largest effect first.
 
     Attributes:
@@ -144,6 +93,8 @@ class Ablation(Result):
     """
 
     view = "ablation"
+    settings = ("by", "edit", "rank")
+    entries, entry, numbers = "ablations", LayerAblation, ABLATION_METRICS
 
     by: str
     edit: str
@@ -166,36 +117,8 @@ class Ablation(Result):
         shown = "undefined" if value is None else f"{value:.4g}"
         return f"{text}; largest: {first.edit(self.edit)} {shown}>"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as a plain dict, whether it was resumed or not."""
-        return {
-            **self.metadata,
-            **{name: getattr(self, name) for name in ("by", "edit", "rank")},
-            "clean": asdict(self.clean),
-            "total": self.total,
-            "finished": len(self.ablations) == self.total,
-            "ablations": [asdict(ablation) for ablation in self.ablations],
-            "left_out": [asdict(layer) for layer in self.left_out],
-            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
-        }
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        check_ending(Path(path), ".json")
-        return write_text(path, strict_json.dumps(self._document()))
-
-    def unfinished(self, path: str | os.PathLike[str]) -> list[LayerAblation]:
-        """Return the ablations in a file of the same run, if it was interrupted; else none."""
-        document = self._document()
-        return unfinished_entries(path, document, LayerAblation, "ablations", ABLATION_METRICS)
-
-    def _document(self) -> dict[str, Any]:
-        return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
+    def _in_order(self, effects: Sequence[LayerAblation]) -> tuple[LayerAblation, ...]:
+        return rank_ablations(effects, self.rank)
 
 
 def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[LayerAblation, ...]:

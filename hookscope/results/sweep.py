@@ -1,17 +1,17 @@
-"""The result of a sweep: the effect of one edit at each layer, position, head or expert."""
+"""Runs of a model with one change each, and their file; a sweep, whose change is one edit."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK, check_ending
-from hookscope.results.ablation import SkippedLayer, unfinished_entries
+from hookscope.files.output_path import MARK, check_ending, is_hookscope_file
 from hookscope.results.records import Coverage
 from hookscope.results.result import Result
 from hookscope.specs.choices import SWEEP_METRICS
@@ -19,6 +19,121 @@ from hookscope.version import __version__
 
 SCHEMA = 1
 SweepPlace = tuple[str, int]
+
+
+class RunEffect(Protocol):
+    """The effect of one change, or the reason why the model failed with it."""
+
+    @property
+    def layer(self) -> str:
+        """Name of the changed layer."""
+
+    @property
+    def place(self) -> Hashable:
+        """What was changed."""
+
+    @property
+    def failed(self) -> str:
+        """The model's error; empty if it ran."""
+
+
+Effect = TypeVar("Effect", bound=RunEffect)
+Runs = TypeVar("Runs", bound="ChangedRuns[Any]")
+
+
+@dataclass(frozen=True)
+class SkippedLayer:
+    """A layer that ran and was not changed, or not in every channel, and the reason."""
+
+    layer: str
+    type: str
+    reason: str
+
+
+class ChangedRuns(Result, Generic[Effect]):
+    """The effects of runs with one change each, and their file, which can be resumed.
+
+    Attributes:
+        settings: names of what was asked for, as in the file.
+        entries: name of the effects.
+        entry: their class.
+        numbers: those of its fields that are floats.
+    """
+
+    settings: ClassVar[tuple[str, ...]]
+    entries: ClassVar[str]
+    entry: ClassVar[type[Any]]
+    numbers: ClassVar[Collection[str]]
+
+    total: int
+    clean: Any
+    left_out: tuple[SkippedLayer, ...]
+    coverage: Coverage
+    metadata: dict[str, Any]
+
+    def with_effects(self: Runs, effects: Sequence[Effect], resumed: int) -> Runs:
+        """Return the result with these effects, of which ``resumed`` were read from a file."""
+        changes: dict[str, Any] = {self.entries: self._in_order(effects), "resumed": resumed}
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def _in_order(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
+        return tuple(effects)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a plain dict, whether it was resumed or not."""
+        effects = getattr(self, self.entries)
+        return {
+            **self.metadata,
+            **{name: getattr(self, name) for name in self.settings},
+            "clean": asdict(self.clean),
+            "total": self.total,
+            "finished": len(effects) == self.total,
+            **self._axes(),
+            self.entries: [asdict(effect) for effect in effects],
+            "left_out": [asdict(layer) for layer in self.left_out],
+            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
+        }
+
+    def _axes(self) -> dict[str, Any]:
+        return {}
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write ``to_json()`` to a file atomically; return its size in bytes.
+
+        Raises:
+            RequestError: the name ends neither in ``.json`` nor in nothing.
+            StoreError: the file cannot be written. An earlier file is not changed.
+        """
+        check_ending(Path(path), ".json")
+        return write_text(path, strict_json.dumps(self._document()))
+
+    def unfinished(self, path: str | os.PathLike[str]) -> list[Effect]:
+        """Return the effects in a file of the same runs, if it was interrupted; else none."""
+        if not is_hookscope_file(Path(path), ".json"):
+            return []
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            expected = json.loads(strict_json.dumps(self._document()))
+            made = [self.entry(**self._parse_numbers(entry)) for entry in document[self.entries]]
+            invalid = any(strict_json.fields_type_error(vars(entry), self.entry) for entry in made)
+            same = self._without_entries(document) == self._without_entries(expected)
+            known = expected.get("fingerprint", "") is not None  # None for offloaded weights
+            unfinished = len(made) < document["total"]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return []
+        return made if known and same and not invalid and unfinished else []
+
+    def _document(self) -> dict[str, Any]:
+        return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
+
+    def _without_entries(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in document.items() if k not in (self.entries, "finished")}
+
+    def _parse_numbers(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """An entry of a file, with NaN and infinities parsed."""
+        return {
+            k: strict_json.parse_number(v) if k in self.numbers else v for k, v in entry.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -101,7 +216,7 @@ class SweepBaseline:
 
 
 @dataclass(frozen=True)
-class Sweep(Result):
+class Sweep(ChangedRuns[SweepCell]):
     """The effect of one edit at each layer, or at each position, head or expert of each layer.
 
     Attributes:
@@ -130,6 +245,8 @@ class Sweep(Result):
     """
 
     view = "sweep"
+    settings = ("edit", "axis", "metric", "reuse")
+    entries, entry, numbers = "cells", SweepCell, SWEEP_METRICS
 
     edit: str
     axis: str
@@ -187,34 +304,8 @@ class Sweep(Result):
         for layer in self.layers:
             yield layer, [cells.get((layer, n)) for n in range(len(self.columns))]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as a plain dict, whether it was resumed or not."""
+    def _axes(self) -> dict[str, Any]:
         return {
-            **self.metadata,
-            **{name: getattr(self, name) for name in ("edit", "axis", "metric", "reuse")},
-            "clean": asdict(self.clean),
-            "total": self.total,
-            "finished": len(self.cells) == self.total,
             "layers": list(self.layers),
             "columns": [asdict(column) for column in self.columns],
-            "cells": [asdict(cell) for cell in self.cells],
-            "left_out": [asdict(layer) for layer in self.left_out],
-            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
         }
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        check_ending(Path(path), ".json")
-        return write_text(path, strict_json.dumps(self._document()))
-
-    def unfinished(self, path: str | os.PathLike[str]) -> list[SweepCell]:
-        """Return the cells in a file of the same sweep, if it was interrupted; else none."""
-        return unfinished_entries(path, self._document(), SweepCell, "cells", SWEEP_METRICS)
-
-    def _document(self) -> dict[str, Any]:
-        return {MARK: __version__, "schema": SCHEMA, **self.to_json()}

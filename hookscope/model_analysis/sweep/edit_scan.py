@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,9 +24,9 @@ from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import NO_SEQUENCE, locate_in
-from hookscope.results.ablation import SkippedLayer
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.records import Coverage, key_of
+from hookscope.results.sweep import RunEffect, Runs, SkippedLayer
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
@@ -150,35 +151,27 @@ def fingerprint(prepared: Prepared, clean: Any) -> dict[str, str | None]:
     return {"fingerprint": hash_tensors((" ".join(path), tensor) for path, tensor in tensors)}
 
 
-class RunEffect(Protocol):
-    """The effect of one change, or the reason why the model failed with it."""
-
-    @property
-    def layer(self) -> str:
-        """Name of the changed layer."""
-
-    @property
-    def failed(self) -> str:
-        """The model's error; empty if it ran."""
-
-
-Effect = TypeVar("Effect", bound=RunEffect)
-
-
 def make_runs(
+    result: Runs,
     places: Sequence[Place],
-    earlier: Mapping[Place, Effect],
-    run: Callable[[Place], Effect],
-    save: Callable[[Mapping[Place, Effect]], object] | None,
+    run: Callable[[Place], RunEffect],
+    file: str | os.PathLike[str] | None,
     progress: Progress | None,
-) -> dict[Place, Effect]:
-    """Make the runs that were not made earlier; return the effects in the order of the places.
+) -> Runs:
+    """Make the runs that ``file`` does not contain yet, and write all to it; return the result.
 
-    After an error or Ctrl-C too, all that were made are saved.
+    After an error or Ctrl-C too, the file contains all that were made.
     """
+    stored: Sequence[Any] = () if file is None else result.unfinished(file)
+    known = set(places)
+    made = {effect.place: effect for effect in stored if effect.place in known}
+    earlier = len(made)
     if earlier:
-        log.info("resuming: %d of %d already done", len(earlier), len(places))
-    made = dict(earlier)
+        log.info("resuming: %d of %d already done", earlier, len(places))
+
+    def so_far() -> Runs:
+        return result.with_effects([made[place] for place in places if place in made], earlier)
+
     saved = time.monotonic()
     try:
         if progress:
@@ -189,17 +182,24 @@ def make_runs(
             made[place] = run(place)
             if progress:
                 progress(len(made), len(places))
-            if save is not None and time.monotonic() - saved > SAVED_EVERY:
-                save(made)
+            if file is not None and time.monotonic() - saved > SAVED_EVERY:
+                so_far().save(file)
                 saved = time.monotonic()
     finally:
-        if save is not None and made:
-            save(made)
-    effects = {place: made[place] for place in places}
-    if all(effect.failed for effect in effects.values()):
-        first = next(iter(effects.values()))
+        if file is not None and made:
+            so_far().save(file)
+    if all(effect.failed for effect in made.values()):
+        first = made[places[0]]
         raise CheckFailed(
             f"The model failed with every change. The first, of {first.layer}: {first.failed}",
             "Try another change, or select other layers.",
         )
-    return effects
+    return so_far()
+
+
+def no_layer_reason(scan: EditScan, left_out: Sequence[SkippedLayer]) -> str:
+    """Return why the first of the layers cannot be changed, if none can."""
+    reasons = [f"{skipped.layer}: {skipped.reason}" for skipped in left_out]
+    not_executed = scan.coverage.not_executed
+    reasons += [f"{layer.module}: it never ran: {layer.reason}" for layer in not_executed]
+    return reasons[0]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from hookscope.errors import LossError
+from hookscope.errors import EditError, ForwardError, LossError
 from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.language_output import last_logits
-from hookscope.execution.loss import class_scores
-from hookscope.execution.objective import resolve_loss
+from hookscope.execution.loss import class_scores, has_classes
+from hookscope.execution.objective import Objective, resolve_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.target import Target, resolve_target
-from hookscope.model_analysis.ablation_run import Baseline, mean_score, resolve_baseline
 from hookscope.model_analysis.output_names import OutputNames
 from hookscope.results.sweep import SweepBaseline
-from hookscope.specs.losses import is_target_file
-from hookscope.specs.request import LossRequest
+from hookscope.specs.losses import FORMULAS, is_target_file
+from hookscope.specs.request import LossRequest, chosen_options
+from hookscope.tensors.nested import walk
 
 _LAST = "after the last token"
 
@@ -29,26 +30,62 @@ class EffectMeasure:
 
     prepared: Prepared
     output: Any
-    baseline: Baseline
-    clean: SweepBaseline
+    clean: SweepBaseline = field(default_factory=SweepBaseline)
+    scores: Tensor | None = None
+    classes: Tensor | None = None
+    loss: Callable[[Any], float] | None = None
     against: Tensor | None = None
+    is_prediction: bool = False
+
+    def effect_of(self, run: Callable[[], Any]) -> dict[str, Any]:
+        """Return the metrics of the output of a run; ``failed`` if the model fails in it."""
+        try:
+            return self.metrics_of(run())
+        except (ForwardError, EditError, LossError) as error:  # other runs may not fail
+            return {"failed": error.message}
 
     def metrics_of(self, output: Any) -> dict[str, Any]:
-        """Return the metrics of a ``SweepCell`` of an output, as far as they are defined."""
-        read = _read(self.prepared, output)
-        scores = self.baseline.score_metrics(read)
-        metrics = {"output": relative_change(self.output, output), **(scores or {})}
-        if "flipped" not in metrics:
-            return metrics
-        before, after = (class_scores(each) for each in (self.baseline.output, read))
-        metrics["kl"] = divergence(before, after)
-        if self.against is not None and self.clean.difference is not None:
-            metrics["difference"] = self._difference(after) - self.clean.difference
+        """Return ``score``, ``loss``, ``output`` and ``flipped`` of an output, as far as defined.
+
+        Of a prediction also ``kl`` and ``difference``.
+        """
+        metrics: dict[str, Any] = {"output": relative_change(self.output, output)}
+        read = self._read(output)
+        if self.scores is not None:
+            scores = class_scores(read)
+            if scores.shape != self.scores.shape:
+                return metrics
+            metrics["flipped"] = int((scores.argmax(1) != self.scores.argmax(1)).sum())
+            if self.classes is not None:
+                metrics["score"] = mean_score(scores, self.classes) - _defined(self.clean.score)
+            if self.is_prediction:
+                metrics["kl"] = divergence(self.scores, scores)
+            if self.against is not None:
+                metrics["difference"] = self.difference(scores) - _defined(self.clean.difference)
+        if self.loss is not None:
+            metrics["loss"] = self.loss(read) - _defined(self.clean.loss)
         return metrics
 
-    def _difference(self, scores: Tensor) -> float:
-        assert self.baseline.classes is not None and self.against is not None
-        return mean_score(scores, self.baseline.classes) - mean_score(scores, self.against)
+    def difference(self, scores: Tensor) -> float:
+        """Return the mean logit of the target minus that of the other class."""
+        assert self.classes is not None and self.against is not None
+        return mean_score(scores, self.classes) - mean_score(scores, self.against)
+
+    def _read(self, output: Any) -> Any:
+        """The part of an output that is measured."""
+        last = last_logits(self.prepared, output) if self.is_prediction else None
+        return output if last is None else last
+
+
+def mean_score(scores: Tensor, classes: Tensor) -> float:
+    """Return the mean logit of the classes, in float64.
+
+    Example:
+        >>> import torch
+        >>> mean_score(torch.tensor([[1.0, 5.0], [2.0, 3.0]]), torch.tensor([1, 0]))
+        3.5
+    """
+    return float(scores.gather(1, classes.unsqueeze(1)).double().mean())
 
 
 def divergence(before: Tensor, after: Tensor) -> float:
@@ -69,49 +106,130 @@ def divergence(before: Tensor, after: Tensor) -> float:
 
 
 def resolve_measure(
+    prepared: Prepared,
+    clean: Any,
+    request: LossRequest,
+    *,
+    rank: str | None = None,
+    objective: Objective | None = None,
+    is_prediction: bool = False,
+) -> EffectMeasure:
+    """Resolve the target by the run without a change, and return what measures others.
+
+    ``score`` and ``flipped`` are defined if the output has class scores, or ``rank`` is the score.
+    A loss is defined if the user chose one, or the default loss fits the output.
+    """
+    objective = objective or resolve_loss(request)
+    measure = EffectMeasure(prepared, clean, is_prediction=is_prediction)
+    read = measure._read(clean)
+    has_scores = rank == "score" or has_classes(read, prepared.loaded.task)
+    loss_required = request.loss is not None or rank == "loss"
+    formula_loss = request.loss is None or request.loss in FORMULAS
+    needs_target = formula_loss and FORMULAS[str(request.loss or "ce")].needs_target
+    resolved: Target | None = None
+    if has_scores or (loss_required and needs_target):
+        required = formula_loss or rank == "score"
+        resolved = _clean_target(prepared, read, request.target, required=required)
+    if resolved is not None:
+        measure = replace(measure, clean=replace(measure.clean, target=resolved.text))
+    if has_scores:
+        measure = _with_classes(measure, class_scores(read), resolved, required=rank == "score")
+    if not (has_scores or loss_required):
+        _check_unused_options(read, request)
+        return measure
+    if resolved and needs_target:
+        fixed = resolved.values if resolved.classes is None else resolved.classes
+        objective = resolve_loss(replace(request, target=fixed))
+    try:
+        loss = objective.compute(prepared, read)
+    except LossError:
+        if loss_required:
+            raise
+        return measure
+    metrics = replace(
+        measure.clean,
+        target=measure.clean.target or loss.target,
+        loss=float(loss.value),
+        loss_name=loss.name,
+    )
+    return replace(
+        measure,
+        clean=metrics,
+        loss=lambda output: float(objective.compute(prepared, output).value),
+    )
+
+
+def _check_unused_options(clean: Any, request: LossRequest) -> None:
+    """Check that no option needs class scores or a loss, and that the output has a tensor."""
+    for option in (f"--{name}" for name in chosen_options(request)):
+        raise LossError(
+            f"{option} needs class scores or a --loss, and the output has no class scores.",
+            f"Add a --loss, or leave out {option}.",
+        )
+    if next(walk(clean), None) is None:
+        raise LossError(
+            "The output contains no tensor, so no change can be measured.",
+            "Choose another model, or wrap it in one that returns tensors.",
+        )
+
+
+def _clean_target(prepared: Prepared, clean: Any, target: Any, *, required: bool) -> Target | None:
+    """The target for the clean output. A custom loss may take a target that is not a class."""
+    try:
+        return resolve_target(target, class_scores(clean), prepared.loaded.categories)
+    except LossError:
+        if required:
+            raise
+        return None
+
+
+def _with_classes(
+    measure: EffectMeasure, scores: Tensor, resolved: Target | None, *, required: bool
+) -> EffectMeasure:
+    clean = replace(measure.clean, decisions=scores.argmax(1).numel())
+    measure = replace(measure, clean=clean, scores=scores)
+    if resolved is not None and resolved.classes is not None:
+        score = mean_score(scores, resolved.classes)
+        return replace(measure, clean=replace(clean, score=score), classes=resolved.classes)
+    if required:
+        raise LossError(
+            f"--rank score needs a class as target, and the target is {clean.target}.",
+            "Set --target to a class index or a label, or rank by loss or output.",
+        )
+    return measure
+
+
+def _defined(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
+def measure_prediction(
     prepared: Prepared, clean: Any, request: LossRequest, against: str | int | None
 ) -> EffectMeasure:
-    """Resolve the targets by the run without a change."""
-    read = _read(prepared, clean)
+    """Return what measures a prediction: of a language model, the one after the last token."""
     last = last_logits(prepared, clean)
     names = None if last is None else OutputNames(prepared, last.shape[-1])
-    target = _token(request.target, names)
-    request = replace(request, target=target)
-    baseline = resolve_baseline(
-        prepared, read, request=request, rank=None, objective=resolve_loss(request)
-    )
-    metrics = baseline.clean
-    shown = SweepBaseline(
-        target=_shown(metrics.target, names),
-        read_at="" if last is None else _LAST,
-        score=metrics.score,
-        loss=metrics.loss,
-        loss_name=metrics.loss_name,
-        decisions=metrics.decisions,
-    )
-    measure = EffectMeasure(prepared, clean, baseline, shown)
+    request = replace(request, target=_token(request.target, names))
+    measure = resolve_measure(prepared, clean, request, is_prediction=True)
+    target, read_at = _shown(measure.clean.target, names), "" if last is None else _LAST
+    measure = replace(measure, clean=replace(measure.clean, target=target, read_at=read_at))
     if against is None:
         return measure
-    if baseline.classes is None:
+    scores = measure.scores
+    if scores is None or measure.classes is None:
         raise LossError(
             "--against needs class scores and a class as target, which this run does not have.",
             "Leave it out, or set --target to a class.",
         )
-    other: Target = resolve_target(
-        _token(against, names), class_scores(read), prepared.loaded.categories
-    )
+    categories = prepared.loaded.categories
+    other: Target = resolve_target(_token(against, names), scores, categories)
     if other.classes is None:
         raise LossError(f"--against {against} is not a class.", "Give an index or a label.")
     measure = replace(measure, against=other.classes)
-    difference = measure._difference(class_scores(read))
-    shown = replace(shown, against=_shown(other.text, names), difference=difference)
+    difference = measure.difference(scores)
+    shown = replace(measure.clean, against=_shown(other.text, names), difference=difference)
     return replace(measure, clean=shown)
-
-
-def _read(prepared: Prepared, output: Any) -> Any:
-    """The part of an output that is measured: of a language model, after the last token."""
-    last = last_logits(prepared, output)
-    return output if last is None else last
 
 
 def _token(target: Any, names: OutputNames | None) -> Any:

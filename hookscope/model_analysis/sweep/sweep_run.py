@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from hookscope.errors import EditError, ForwardError, LossError, RequestError
+from hookscope.errors import ForwardError, LossError, RequestError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import run_without_hooks
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments, prompt_tokens
 from hookscope.execution.verification import first_difference
-from hookscope.files.progress import Progress
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.edit_tensors import read_source
 from hookscope.hooks.edits.edited_weights import check_weights
@@ -28,7 +27,12 @@ from hookscope.model_analysis.sweep.block_reuse import (
     find_blocks,
     resolve_reuse,
 )
-from hookscope.model_analysis.sweep.edit_scan import EditScan, fingerprint, make_runs, warn_of_noise
+from hookscope.model_analysis.sweep.edit_scan import (
+    EditScan,
+    fingerprint,
+    no_layer_reason,
+    warn_of_noise,
+)
 from hookscope.model_analysis.sweep.effect_measure import EffectMeasure
 from hookscope.model_analysis.sweep.routed_experts import (
     ExpertEdit,
@@ -102,15 +106,17 @@ class SweepJob:
     measure: EffectMeasure
     reuse: BlockReuse
 
+    @property
+    def order(self) -> list[SweepPlace]:
+        """The places of the cells, in the order of the runs."""
+        return [(name, column) for name in self.layers for column in range(len(self.places))]
+
     def run(self, place: SweepPlace) -> SweepCell:
         """Run the model once with the edit at one place."""
         name, column = place
         layer = self.layers[name]
-        try:
-            metrics: dict[str, Any] = self.measure.metrics_of(self._output(layer, column))
-        except (ForwardError, EditError, LossError) as error:  # other places may not fail
-            metrics = {"failed": error.message}
-        return SweepCell(layer.name, layer.type, column, **metrics)
+        effect = self.measure.effect_of(partial(self._output, layer, column))
+        return SweepCell(layer.name, layer.type, column, **effect)
 
     def _output(self, layer: Layer, column: int) -> Any:
         expert = self.places[column].expert
@@ -157,7 +163,11 @@ def prepare_sweep(
     prepared, scan, observer, noisy = _observe(prepared, swept, places, clean)
     layers = [layer for layer in scan.executed() if layer not in scan.faults]
     if not layers:
-        raise _nothing_to_sweep(scan, options.edit)
+        raise RequestError(
+            f"None of the selected layers can be changed by {options.edit};"
+            f" {no_layer_reason(scan, tuple(scan.left_out()))}.",
+            "Select other layers, or choose another --edit.",
+        )
     result = Sweep(
         edit=options.edit,
         axis=_axis(options),
@@ -176,25 +186,6 @@ def prepare_sweep(
     reuse = _reuse(prepared, clean, observer, layers, swept, noisy)
     job = SweepJob(prepared, swept, {x.name: x for x in layers}, places, compared, reuse)
     return job, replace(result, reuse=reuse.text)
-
-
-def run_sweep(
-    job: SweepJob,
-    result: Sweep,
-    file: str | os.PathLike[str] | None,
-    progress: Progress | None,
-) -> Sweep:
-    """Compute all cells that ``file`` does not contain yet, and write them to it."""
-    order = [(name, column) for name in job.layers for column in range(len(job.places))]
-    stored = () if file is None else result.unfinished(file)
-    earlier = {cell.place: cell for cell in stored if cell.place in set(order)}
-
-    def so_far(made: Mapping[SweepPlace, SweepCell]) -> Sweep:
-        cells = tuple(made[place] for place in order if place in made)
-        return replace(result, cells=cells, resumed=len(earlier))
-
-    save = None if file is None else lambda made: so_far(made).save(file)
-    return so_far(make_runs(order, earlier, job.run, save, progress))
 
 
 def _observe(
@@ -303,16 +294,6 @@ def _scan(prepared: Prepared, edit: SweepEdit, places: Sequence[EditPlace]) -> E
         if reason:
             scan.faults[layer] = reason
     return scan
-
-
-def _nothing_to_sweep(scan: EditScan, edit: str) -> RequestError:
-    reasons = [(skipped.layer, skipped.reason) for skipped in scan.left_out()]
-    not_executed = scan.coverage.not_executed
-    reasons += [(layer.module, f"it never ran: {layer.reason}") for layer in not_executed]
-    return RequestError(
-        f"None of the selected layers can be changed by {edit}; {': '.join(reasons[0])}.",
-        "Select other layers, or choose another --edit.",
-    )
 
 
 def _axis(options: SweepOptions) -> str:

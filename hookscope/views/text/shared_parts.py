@@ -17,7 +17,6 @@ from hookscope.files.words import (
     plural,
     shape_text,
 )
-from hookscope.results.ablation import SkippedLayer
 from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
 from hookscope.results.metadata import (
     CamImage,
@@ -26,6 +25,7 @@ from hookscope.results.metadata import (
     has_random_weights,
 )
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
+from hookscope.results.sweep import SkippedLayer
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.views.text.table import Cell, Column, Row, Squeeze

@@ -17,13 +17,13 @@ from hookscope.results.ablation import (
     Ablation,
     BaselineMetrics,
     LayerAblation,
-    SkippedLayer,
     rank_ablations,
 )
 from hookscope.results.diff_result import Diff, ErrorMetrics, TensorComparison, UnmatchedTensor
 from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
+from hookscope.results.sweep import SkippedLayer
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
 from hookscope.stores.capture_file import CaptureFile, open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
