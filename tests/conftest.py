@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from hookscope.specs.catalog import list_is_current
-from tests.warm import Finished, WarmProcess
+from tools.warm_process import Finished, WarmProcess
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -95,19 +94,7 @@ def run_script(
     """Run ``python SCRIPT`` in the folder of the script, and wait for it."""
 
     def start(script: Path) -> Finished:
-        if warm_process.can_run(clean_environment):
-            return warm_process.run([], script.parent, clean_environment, "", 300, script)
-        done = subprocess.run(
-            [sys.executable, script.name],
-            cwd=script.parent,
-            env=clean_environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=300,
-            check=False,
-        )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return warm_process.run([], script.parent, clean_environment, script=script)
 
     return start
 
@@ -133,19 +120,6 @@ def run(tmp_path: Path, clean_environment: dict[str, str], warm_process: WarmPro
         wanted = {**clean_environment, **(env or {})}
         environment = {name: value for name, value in wanted.items() if value is not None}
         words = [str(argument) for argument in arguments]
-        if warm_process.can_run(environment):
-            return warm_process.run(words, folder, environment, stdin, timeout)
-        done = subprocess.run(
-            [sys.executable, "-m", "hookscope", *words],
-            cwd=folder,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=timeout,
-            check=False,
-        )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return warm_process.run(words, folder, environment, stdin, timeout)
 
     return start

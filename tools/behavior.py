@@ -23,16 +23,17 @@ import inspect
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import struct
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
+
+from tools.warm_process import WarmProcess
 
 REPO = Path(__file__).resolve().parent.parent
 PAGE = REPO / "docs" / "cli.md"
@@ -108,11 +109,8 @@ def record(folder: Path) -> None:
     folder.mkdir(parents=True)
     _write(folder / "api.txt", "\n".join(_signatures()))
     commands, examples = _read_page()
-    _warm()
-    with tempfile.TemporaryDirectory() as name:
-        place = _Place(Path(name))
-        for form in FORMS:
-            _record_examples(folder / "examples" / form, form, examples, place.fresh())
+    with tempfile.TemporaryDirectory() as name, Place(Path(name)) as place:
+        record_examples(folder / "examples", examples, place)
         place.fresh()
         for command in commands:
             for flag in ("-h", "--help"):
@@ -122,7 +120,6 @@ def record(folder: Path) -> None:
         wrong = [line for line in WRONG.read_text("utf-8").splitlines() if line.strip()]
         parts = [f"$ hookscope {line}\n{place.run(shlex.split(line), 'pipe')}" for line in wrong]
         _write(folder / "wrong_uses.txt", "\n".join(parts))
-    # Last: a process whose threads of torch have worked cannot be forked safely.
     _write(folder / "docstrings.txt", "\n".join(_docstring_runs()))
 
 
@@ -132,24 +129,38 @@ def compare(before: Path, after: Path) -> bool:
     differs = False
     for name in sorted(names[0] | names[1]):
         texts = [
-            (f / name).read_text("utf-8") if (f / name).is_file() else "" for f in (before, after)
+            (folder / name).read_text("utf-8") if name in own else None
+            for folder, own in zip((before, after), names, strict=True)
         ]
         if texts[0] != texts[1]:
             differs = True
-            old, new = (text.splitlines() for text in texts)
+            old, new = ((text or "").splitlines() for text in texts)
             print(f"== {name}")
             print(*list(difflib.unified_diff(old, new, lineterm="", n=1))[2:], sep="\n")
     return differs
 
 
-class _Place:
-    """A folder with the files that examples name, in which commands run."""
+class Place:
+    """A folder with the files that examples name, in which commands run.
+
+    With ``with``: the process that runs them ends with the block.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.work = root / "work"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOOKSCOPE", "COLUMNS"))}
+        places = {"HOME": str(root), "XDG_CACHE_HOME": str(root / "cache")}
+        self._environment = {**kept, "LANG": "C.UTF-8", **places}
+        self._process = WarmProcess(self._environment)
 
-    def fresh(self) -> _Place:
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.close()
+
+    def fresh(self) -> Place:
         """Make the folder anew."""
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
@@ -160,20 +171,18 @@ class _Place:
 
     def masked(self, text: str) -> str:
         """Return a text without what differs between two runs."""
-        text = text.replace(str(self.work), "FOLDER").replace(str(self._root), "ROOT")
-        text = text.replace(str(REPO), "REPO")
-        for pattern, mask in _MASKS:
-            text = pattern.sub(mask, text)
-        return text
+        return _masked(text, self._root)
 
     def run(self, words: Sequence[str], form: str, **environment: str) -> str:
         """Return what a command prints, and its exit status."""
-        more = {"HOME": str(self._root), "XDG_CACHE_HOME": str(self._root / "cache"), **environment}
+        given = {**self._environment, **environment}
         if form.startswith("terminal"):
-            status, said = _on_terminal(words, self.work, more, int(form.removeprefix("terminal")))
-            said = _without_times(words, said)
+            given |= {"TERM": "xterm-256color", "NO_PAGER": "1"}
+            columns = int(form.removeprefix("terminal"))
+            status, got = self._process.run_on_terminal(words, self.work, given, columns)
+            said = _without_times(words, got.decode())
             return self.masked(f"{_last_lines(said)}\nexit status {status}\n")
-        status, out, err = _in_pipes(words, self.work, more)
+        status, out, err = astuple(self._process.run(words, self.work, given))
         out = _without_times(words, out)
         return self.masked(f"{out}--- standard error\n{err}--- exit status {status}\n")
 
@@ -186,6 +195,14 @@ class _Place:
         )
 
 
+def _masked(text: str, root: Path) -> str:
+    text = text.replace(str(root / "work"), "FOLDER").replace(str(root), "ROOT")
+    text = text.replace(str(REPO), "REPO")
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return text
+
+
 def _read_page() -> tuple[list[str], list[str]]:
     """The commands and the examples of the reference page."""
     text = PAGE.read_text("utf-8")
@@ -194,21 +211,29 @@ def _read_page() -> tuple[list[str], list[str]]:
     return commands, [shlex.join(shlex.split(line)) for line in examples]
 
 
-def _record_examples(folder: Path, form: str, examples: list[str], place: _Place) -> None:
-    for number, line in enumerate(examples, 1):
-        words = shlex.split(line)
-        if form == "json":
-            if "--json" in words or words[0] in ("completion", "help"):
-                continue
-            words = [*words, "--json"]
-        before = _state(place.work)
-        said = place.run(words, form)
-        after = _state(place.work)
-        made = [path for path in sorted(after) if after[path] != before.get(path)]
-        parts = [f"$ hookscope {shlex.join(words)}\n{said}"]
-        if words[0] != "run":  # how many steps a run writes at a time depends on the time
-            parts += [f"--- wrote {place.masked(path)}\n{_described(place, path)}" for path in made]
-        _write(folder / f"{number:03}.txt", "\n".join(parts))
+def record_examples(folder: Path, examples: list[str], place: Place) -> None:
+    """Write what each example does in each form, and the files that it writes."""
+    for form in FORMS:
+        place.fresh()
+        for number, line in enumerate(examples, 1):
+            if text := _recorded(shlex.split(line), form, place):
+                _write(folder / form / f"{number:03}.txt", text)
+
+
+def _recorded(words: list[str], form: str, place: Place) -> str:
+    """What a command prints and writes; empty if it has no such form."""
+    if form == "json":
+        if "--json" in words or words[0] in ("completion", "help"):
+            return ""
+        words = [*words, "--json"]
+    before = _state(place.work)
+    said = place.run(words, form)
+    after = _state(place.work)
+    made = [path for path in sorted(after) if after[path] != before.get(path)]
+    parts = [f"$ hookscope {shlex.join(words)}\n{said}"]
+    if words[0] != "run":  # how many steps a run writes at a time depends on the time
+        parts += [f"--- wrote {place.masked(path)}\n{_described(place, path)}" for path in made]
+    return "\n".join(parts)
 
 
 def _state(folder: Path) -> dict[str, tuple[int, int]]:
@@ -221,7 +246,7 @@ def _state(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def _described(place: _Place, name: str) -> str:
+def _described(place: Place, name: str) -> str:
     """What a file contains, as text."""
     path = place.work / name
     if path.suffix == ".safetensors":
@@ -255,59 +280,6 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _warm() -> None:
-    """Import what every command imports of other packages, once for all forks."""
-    import blake3  # noqa: F401
-    import click  # noqa: F401
-    import rich.markdown
-    import rich.progress  # noqa: F401
-    import safetensors.torch  # noqa: F401
-    import torchvision  # noqa: F401
-
-    for name in [name for name in sys.modules if name.partition(".")[0] == "hookscope"]:
-        del sys.modules[name]
-
-
-def _in_pipes(words: Sequence[str], cwd: Path, more: dict[str, str]) -> tuple[int, str, str]:
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        pid = os.fork()
-        if not pid:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            _become(words, cwd, more)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode())
-    return status, texts[0], texts[1]
-
-
-def _on_terminal(
-    words: Sequence[str], cwd: Path, more: dict[str, str], columns: int
-) -> tuple[int, str]:
-    import fcntl
-    import pty
-    import termios
-
-    pid, terminal = pty.fork()
-    if not pid:
-        fcntl.ioctl(2, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        _become(words, cwd, {"TERM": "xterm-256color", "NO_PAGER": "1", **more})
-    said = b""
-    while True:
-        try:
-            data = os.read(terminal, 1 << 16)
-        except OSError:  # the process has ended
-            break
-        if not data:
-            break
-        said += data
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
-
-
 def _without_times(words: Sequence[str], said: str) -> str:
     """The output without the two columns of times in the table of ``trace``."""
     return re.sub(r" +[\d,]*\.\d+", " TIME", said) if words[:1] == ["trace"] else said
@@ -318,34 +290,6 @@ def _last_lines(said: str) -> str:
     lines = said.replace("\r\n", "\n").split("\n")
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rpartition("\r")[2] for line in lines]
     return "\n".join(line.rstrip() for line in plain if line.strip() and "\u2501" not in line)
-
-
-def _become(words: Sequence[str], cwd: Path, more: dict[str, str]) -> None:
-    """Run ``hookscope WORDS`` in this fork, and end it."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOOKSCOPE", "COLUMNS"))}
-    os.environ.clear()
-    os.environ.update({**kept, "LANG": "C.UTF-8", **more})
-    os.chdir(cwd)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-    sys.argv = ["hookscope", *words]
-    sys.path[0] = str(cwd)
-    status = 1
-    try:
-        runpy.run_module("hookscope", run_name="__main__", alter_sys=True)
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    threading._shutdown()  # type: ignore[attr-defined]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _public() -> Iterator[tuple[str, Any]]:
@@ -392,7 +336,7 @@ def _docstring_runs() -> Iterator[str]:
                 runner = doctest.DocTestRunner(verbose=True, optionflags=options)
                 runner.run(test, out=heard.append)
                 os.chdir(folder)
-            yield f"=== {name}\n" + _Place(Path(place)).masked("".join(heard))
+            yield f"=== {name}\n" + _masked("".join(heard), Path(place))
 
 
 class _Documented:

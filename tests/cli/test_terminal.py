@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-fcntl = pytest.importorskip("fcntl")
-pty = pytest.importorskip("pty")
-termios = pytest.importorskip("termios")
+from tools.warm_process import WarmProcess
+
+pytest.importorskip("termios")
 pyte = pytest.importorskip("pyte")
 
 SLOW = """
@@ -42,37 +39,18 @@ BAR = re.compile(r"rows(?: .*[^,])? +[━╸╺]+ +\d+/203 (?:\d+:\d\d:\d\d|-:--
 
 
 @pytest.fixture
-def seen(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., list[list[str]]]:
+def seen(
+    tmp_path: Path, clean_environment: dict[str, str], warm_process: WarmProcess
+) -> Callable[..., list[list[str]]]:
     """Runs a command on a terminal and returns the screens that it showed, line by line each."""
     (tmp_path / "slow.py").write_text(SLOW)
 
     def watch(
         columns: int, *words: str, stdout: Path | None = None, status: int = 0
     ) -> list[list[str]]:
-        pid, terminal = pty.fork()
-        if not pid:
-            try:
-                size = struct.pack("HHHH", 40, columns, 0, 0)
-                fcntl.ioctl(2, termios.TIOCSWINSZ, size)
-                if stdout is not None:
-                    os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
-                os.chdir(tmp_path)
-                command = [sys.executable, "-m", "hookscope", *words]
-                environment = {**clean_environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
-                os.execve(sys.executable, command, environment)
-            finally:
-                os._exit(1)
-        raw = b""
-        while True:
-            try:
-                data = os.read(terminal, 1 << 16)
-            except OSError:  # the process has ended
-                break
-            if not data:
-                break
-            raw += data
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == status, raw
-        os.close(terminal)
+        environment = {**clean_environment, "TERM": "xterm-256color"}
+        rc, raw = warm_process.run_on_terminal(words, tmp_path, environment, columns, stdout)
+        assert rc == status, raw
         screen = pyte.Screen(columns, 40)
         stream, screens = pyte.ByteStream(screen), []
         for part in re.split(rb"(?=\r)", raw):  # however the bytes came: a line is drawn up to it

@@ -26,7 +26,7 @@ from transformers import (
 
 import hookscope
 from tests.sources.third_party_models import TRANSFORMERS, write_configuration
-from tests.warm import Finished
+from tools.warm_process import Finished
 
 IDS = torch.arange(6)[None]
 # From transformers 5.24, each cache is named `cache` among the arguments and in the output.

@@ -15,7 +15,7 @@ import pytest
 
 from hookscope.stores.runs.training_run import TrainingRun
 from tests.training.oracle import both
-from tests.warm import Finished, WarmProcess
+from tools.warm_process import Finished, WarmProcess
 
 SCRIPTS = Path(__file__).with_name("scripts")
 

@@ -3,10 +3,10 @@
 Importing them takes seconds, again for each of some thousand commands. A fork has them at once; all
 else is what ``python -m hookscope`` gives a command: a process, streams, a folder, an environment
 and an exit status of its own, and hookscope itself imported anew. The process that forks has one
-thread and does nothing else. What is settled when Python starts cannot be changed in a fork:
-``WarmProcess.can_run`` tells which environments need a process of their own.
+thread and does nothing else. What is settled when Python starts cannot be changed in a fork: for
+another such setting, and on other systems than Linux, a command gets a process of its own.
 
-``python -m tests.warm FD`` is that process; it reads requests from the socket FD.
+``python -m tools.warm_process FD`` is that process; it reads requests from the socket FD.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -47,6 +47,16 @@ class Finished:
     stderr: str
 
 
+@dataclass(frozen=True)
+class Request:
+    """A command to run, or a script with its arguments."""
+
+    arguments: list[str]
+    cwd: str
+    environment: dict[str, str]
+    script: str | None = None
+
+
 class WarmProcess:
     """The process that forks, started in ``environment`` with the first command."""
 
@@ -55,56 +65,63 @@ class WarmProcess:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def can_run(self, environment: Mapping[str, str]) -> bool:
-        """Whether a fork behaves as a process started with ``environment``."""
-        return sys.platform == "linux" and _settled(environment) == _settled(self._environment)
-
     def run(
         self,
         arguments: Sequence[str],
         cwd: Path,
         environment: Mapping[str, str],
-        stdin: str,
-        timeout: float,
+        stdin: str = "",
+        timeout: float = 300,
         script: Path | None = None,
     ) -> Finished:
-        """Run ``hookscope ARGUMENTS`` in a fork, or ``python SCRIPT ARGUMENTS``.
+        """Run ``hookscope ARGUMENTS``, or ``python SCRIPT ARGUMENTS``, and wait for its end.
 
         Raises:
             subprocess.TimeoutExpired: it ran for longer than ``timeout`` seconds, and was killed.
         """
-        channel = self._start()
-        pipes = [os.pipe() for _ in range(3)]  # stdin, stdout, stderr as (read, write)
-        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        request = {
-            "arguments": list(arguments),
-            "cwd": str(cwd),
-            "environment": {**environment},
-            "script": script and str(script),
-        }
-        socket.send_fds(channel, [json.dumps(request).encode()], theirs)
-        for end in theirs:
-            os.close(end)
+        (stdin_end, our_in), (our_out, stdout), (our_err, stderr) = (os.pipe() for _ in range(3))
         read: dict[int, bytes] = {}
         threads = [
-            threading.Thread(target=_write, args=(pipes[0][1], stdin.encode())),
-            threading.Thread(target=_read, args=(pipes[1][0], read)),
-            threading.Thread(target=_read, args=(pipes[2][0], read)),
+            threading.Thread(target=_write, args=(our_in, stdin.encode())),
+            threading.Thread(target=_read, args=(our_out, read)),
+            threading.Thread(target=_read, args=(our_err, read)),
         ]
         for thread in threads:
             thread.start()
-        pid = _receive(channel)["pid"]
-        timer = threading.Timer(timeout, os.kill, (pid, signal.SIGKILL))
-        timer.start()
-        rc = _receive(channel)["rc"]
-        late = not timer.is_alive()
-        timer.cancel()
-        if late:
-            raise subprocess.TimeoutExpired(["hookscope", *arguments], timeout)
+        path = None if script is None else str(script)
+        request = Request(list(arguments), str(cwd), {**environment}, path)
+        rc = self._wait_for(request, (stdin_end, stdout, stderr), timeout)
         for thread in threads:
             thread.join()
-        out, err = (read[pipes[n][0]].decode() for n in (1, 2))
-        return Finished(rc, _newlines(out), _newlines(err))
+        out, err = (_newlines(read[end].decode()) for end in (our_out, our_err))
+        return Finished(rc, out, err)
+
+    def run_on_terminal(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        columns: int,
+        stdout: Path | None = None,
+    ) -> tuple[int, bytes]:
+        """Run ``hookscope ARGUMENTS`` on a terminal of 40 lines, its result perhaps in a file.
+
+        Returns:
+            The exit status, and what the terminal got.
+        """
+        import fcntl
+        import termios
+
+        ours, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        out = os.dup(terminal) if stdout is None else os.open(stdout, os.O_WRONLY | os.O_CREAT)
+        read: dict[int, bytes] = {}
+        thread = threading.Thread(target=_read, args=(ours, read))
+        thread.start()
+        request = Request(list(arguments), str(cwd), {**environment})
+        rc = self._wait_for(request, (terminal, out, os.dup(terminal)), 300)
+        thread.join()
+        return rc, read[ours]
 
     def close(self) -> None:
         """End the process."""
@@ -114,17 +131,64 @@ class WarmProcess:
             self._socket.close()
             self._process.wait()
 
+    def _wait_for(self, request: Request, streams: Sequence[int], timeout: float) -> int:
+        """Run a request with its three streams, which are then closed; return the exit status."""
+        if not self._can_fork(request.environment):
+            return _run_process(request, streams, timeout)
+        channel = self._start()
+        socket.send_fds(channel, [json.dumps(asdict(request)).encode()], list(streams))
+        _close(streams)
+        pid = _receive(channel)["pid"]
+        timer = threading.Timer(timeout, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        rc = _receive(channel)["rc"]
+        late = not timer.is_alive()
+        timer.cancel()
+        if late:
+            raise subprocess.TimeoutExpired(["hookscope", *request.arguments], timeout)
+        return rc
+
+    def _can_fork(self, environment: Mapping[str, str]) -> bool:
+        """Whether a fork behaves as a process started with ``environment``."""
+        return sys.platform == "linux" and _settled(environment) == _settled(self._environment)
+
     def _start(self) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+                    [sys.executable, "-m", "tools.warm_process", str(theirs.fileno())],
                     cwd=REPO,
                     env=self._environment,
                     pass_fds=[theirs.fileno()],
                 )
         return self._socket
+
+
+def _run_process(request: Request, streams: Sequence[int], timeout: float) -> int:
+    """Run a request in a process of its own."""
+    words = ["-m", "hookscope"] if request.script is None else [request.script]
+    command = [sys.executable, *words, *request.arguments]
+    stdin, stdout, stderr = streams
+    with subprocess.Popen(
+        command,
+        cwd=request.cwd,
+        env=request.environment,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+    ) as process:
+        _close(streams)
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def _close(streams: Sequence[int]) -> None:
+    for stream in streams:
+        os.close(stream)
 
 
 def _settled(environment: Mapping[str, str]) -> dict[str, str]:
@@ -146,8 +210,13 @@ def _write(end: int, data: bytes) -> None:
 
 
 def _read(end: int, into: dict[int, bytes]) -> None:
-    with os.fdopen(end, "rb") as file:
-        into[end] = file.read()
+    """Read all that a process writes; a terminal that it has left cannot be read any more."""
+    read = []
+    with contextlib.suppress(OSError):
+        while data := os.read(end, 1 << 16):
+            read.append(data)
+    os.close(end)
+    into[end] = b"".join(read)
 
 
 def _newlines(text: str) -> str:
@@ -174,13 +243,11 @@ def _serve(channel: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             channel.close()
-            request = json.loads(data)
+            request = Request(**json.loads(data))
             _become(request, streams)
-            os._exit(
-                _run(request["script"])
-            )  # freeing what is imported would take longer than most commands
-        for stream in streams:
-            os.close(stream)
+            # Freeing what is imported would take longer than most commands.
+            os._exit(_run(request.script))
+        _close(streams)
         channel.send(json.dumps({"pid": pid}).encode())
         _, status = os.waitpid(pid, 0)
         channel.send(json.dumps({"rc": os.waitstatus_to_exitcode(status)}).encode())
@@ -207,7 +274,7 @@ def _run(script: str | None) -> int:
     return status
 
 
-def _become(request: dict[str, Any], streams: list[int]) -> None:
+def _become(request: Request, streams: list[int]) -> None:
     for number, (stream, name) in enumerate(
         zip(streams, ("stdin", "stdout", "stderr"), strict=True)
     ):
@@ -224,11 +291,11 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         )
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
-    os.chdir(request["cwd"])
+    os.chdir(request.cwd)
     os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.path[0] = request["cwd"]
-    sys.argv[1:] = request["arguments"]
+    os.environ.update(request.environment)
+    sys.path[0] = request.cwd
+    sys.argv[1:] = request.arguments
 
 
 if __name__ == "__main__":
