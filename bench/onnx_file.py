@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 import hookscope
 from bench.processes import HOOKSCOPE, pairs, python
-from hookscope.sources.onnx.packages import SILENT
+from hookscope.sources.onnx.model_file import SILENT
 
 Arrays = dict[str, NDArray[Any]]
 _FOLDER = "session.model_external_initializers_file_folder_path"

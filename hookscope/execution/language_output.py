@@ -12,7 +12,7 @@ from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.capture import Capture
 from hookscope.results.metadata import ExpertCounts, GeneratedText, TokenProbability
 from hookscope.results.tokens import PromptTokens
-from hookscope.sources.vocabulary import Vocabulary
+from hookscope.sources.loaded import Vocabulary
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.nested import walk
 

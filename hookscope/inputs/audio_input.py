@@ -23,7 +23,7 @@ from hookscope.inputs.input_reader import (
     tensor_entries,
     tensor_entry,
 )
-from hookscope.sources.layouts import stack_waveforms
+from hookscope.sources.loaded import stack_waveforms
 from hookscope.specs.input_spec import InputSpec
 
 _BLOCK = 1 << 20  # samples of all channels

@@ -37,8 +37,7 @@ from hookscope.inputs.tensor_input import (
 from hookscope.inputs.text_input import read_texts
 from hookscope.inputs.video_input import read_video
 from hookscope.results.metadata import InputMetadata
-from hookscope.sources.layouts import seeded_generator
-from hookscope.sources.loaded import LoadedModel, Recipe, Size
+from hookscope.sources.loaded import LoadedModel, Recipe, Size, seeded_generator
 from hookscope.specs import input_spec
 from hookscope.specs.input_spec import (
     NO_IMAGE,

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
-from hookscope.sources.layouts import BATCH, LIST
-from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.loaded import BATCH, LIST, LoadedModel
 from hookscope.tensors.nested import as_call, walk
 from hookscope.tensors.torch_internals import ConvNd
 

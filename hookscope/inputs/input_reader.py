@@ -15,8 +15,7 @@ from torch import Tensor
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.files.file_types import UNKNOWN, WRITE_AGAIN, describe_file
 from hookscope.results.metadata import InputMetadata
-from hookscope.sources.layouts import seeded_generator
-from hookscope.sources.loaded import LoadedModel, Recipe, Size
+from hookscope.sources.loaded import LoadedModel, Recipe, Size, seeded_generator
 from hookscope.specs.input_spec import STDIN, InputSpec
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.nested import as_call, bits_of, walk

@@ -19,7 +19,7 @@ from hookscope.inputs.input_reader import (
     sha256,
     tensor_entry,
 )
-from hookscope.sources.layouts import Layout, clip_layout
+from hookscope.sources.loaded import Layout, clip_layout
 from hookscope.specs.input_spec import InputSpec
 
 if TYPE_CHECKING:

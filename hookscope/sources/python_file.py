@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from hookscope.errors import ModelError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments, weights
-from hookscope.sources.layouts import stack_waveforms
 from hookscope.sources.loaded import (
     LoadedModel,
     Recipe,
@@ -23,6 +22,7 @@ from hookscope.sources.loaded import (
     TextRecipe,
     WeightsInfo,
     WeightsRequest,
+    stack_waveforms,
 )
 from hookscope.sources.user_code import import_user_module, run_file, run_user_code
 from hookscope.sources.wrappers import copy_model

@@ -18,7 +18,7 @@ from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
-from hookscope.sources.torchvision_weights import weights_only_load
+from hookscope.sources.torchvision import weights_only_load
 from hookscope.specs.catalog import ModelInfo, check_model_name
 from hookscope.specs.model_spec import TIMM, ModelSpec, is_weights_file
 

@@ -1,33 +1,67 @@
-"""Models of torchvision by name, with weights from torchvision or from a file."""
+"""Models of torchvision by name, with their preprocessing and weights."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from hookscope.errors import ModelError, RequestError
+from hookscope.errors import EnvironmentFault, InputError, ModelError, RequestError, WeightsError
 from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.weight_files import blake3_of
-from hookscope.sources import arguments, downloads, torchvision_weights, weights
-from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip_layout
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources import arguments, downloads, weights
+from hookscope.sources.loaded import (
+    BATCH,
+    LIST,
+    PAIR,
+    Layout,
+    LoadedModel,
+    Recipe,
+    Size,
+    WeightsInfo,
+    WeightsRequest,
+    clip_layout,
+)
 from hookscope.sources.meta import ParametersOnMeta, build_model
-from hookscope.sources.presets import preset_recipe
-from hookscope.sources.torchvision_weights import models
-from hookscope.specs.catalog import ModelInfo, check_model_name
-from hookscope.specs.model_spec import TORCHVISION, ModelSpec
+from hookscope.specs.catalog import ModelInfo, check_model_name, no_such_weights
+from hookscope.specs.model_spec import TORCHVISION, ModelSpec, is_weights_file
+from hookscope.tensors.threads import SharedSetting
 
 if TYPE_CHECKING:
-    pass
+    from PIL.Image import Image
 
 
+with warnings.catch_warnings():  # warnings of torchvision about its own code
+    warnings.simplefilter("ignore")
+    try:
+        from torchvision import models
+        from torchvision.transforms import functional as F
+    except ModuleNotFoundError as exc:
+        if exc.name != "torchvision":
+            raise
+        raise EnvironmentFault(
+            "torchvision is not installed.", "Install it: python -m pip install torchvision"
+        ) from exc
+    except (ImportError, RuntimeError, OSError, AttributeError) as exc:
+        raise EnvironmentFault(
+            f"torchvision does not match torch {torch.__version__}: {exc}.",
+            "Install matching releases: python -m pip install --upgrade torch torchvision",
+        ) from exc
+
+
+Numbers = Sequence[float] | None
+_FLOW_STEP, _FLOW_MIN = 8, 128  # the sides that RAFT's pyramid supports
 log = logging.getLogger("hookscope")
 _TASKS = {
     "detection": "detection",
@@ -42,6 +76,166 @@ _RESERVED = {"weights", "weights_backbone", "quantize", "progress"}
 _FRAMES = 16  # the video weights were trained on about as many
 
 
+def pretrained_weights(name: str) -> list[Any]:
+    """Return the pretrained weights for the float model called ``name``."""
+    return [member.meta.get("unquantized") or member for member in models.get_model_weights(name)]
+
+
+def choose_weights(name: str, spec: str) -> Any:
+    """Return the pretrained weights called ``spec`` of the model ``name``.
+
+    None if ``spec`` is ``random`` or a file.
+    """
+    if spec == "random":
+        return None
+    known = {member.name: member for member in pretrained_weights(name)}
+    if spec.lower() == "default":
+        default = models.get_model_weights(name).DEFAULT
+        return default.meta.get("unquantized") or default
+    if spec in known:
+        return known[spec]
+    if is_weights_file(spec):
+        return None
+    raise no_such_weights(name, spec, known)
+
+
+def preset_recipe(
+    entry: Any, size: Size | None = None, mean: Numbers = None, std: Numbers = None
+) -> Recipe:
+    """Return the recipe of the weights ``entry``; the other arguments override its own values.
+
+    ``size`` is the height and width of the model's input. A recipe that crops still crops, from an
+    image resized in proportion; any other resizes to exactly ``size``.
+    """
+    preset = entry.transforms()
+    name = type(preset).__name__
+    build = _BUILDERS.get(name)
+    if build is None:
+        return Recipe(preset, f"{entry!r}: {name}", None)
+    run, text = build(preset, _pair(size), mean, std)
+    return Recipe(run, f"{entry!r}: {text}", lambda *values: preset_recipe(entry, *values))
+
+
+def _pair(size: Size | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _image(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        margin = preset.resize_size[0] / preset.crop_size[0]
+        preset.resize_size = [round(max(size) * margin)]
+        preset.crop_size = list(size)
+    return preset, f"{_resized(preset)}, {_normalised(preset)}"
+
+
+def _segmentation(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        preset.resize_size = list(size)
+    return preset, f"{_resized(preset)}, {_normalised(preset)}"
+
+
+def _video(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        factor = max(new / old for new, old in zip(size, preset.crop_size, strict=True))
+        preset.resize_size = [round(side * factor) for side in preset.resize_size]
+        preset.crop_size = list(size)
+
+    def frame(image: Image) -> Tensor:
+        clip: Tensor = preset(F.pil_to_tensor(image)[None])
+        return clip[:, 0]
+
+    return frame, f"each frame: {_resized(preset)}, {_normalised(preset)}"
+
+
+def _detection(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _check_unchanged(mean, std, "A detector normalises images itself.")
+
+    def scaled(image: Image) -> Tensor:
+        tensor: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
+        return tensor
+
+    return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, scaled to 0-1"
+
+
+def _flow(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _check_unchanged(mean, std, "Optical flow models take values from -1 to 1.")
+    if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_MIN):
+        raise InputError(
+            f"Optical flow models do not take images of {_by(size)}.",
+            f"Height and width must be multiples of {_FLOW_STEP} and at least {_FLOW_MIN}.",
+        )
+
+    def frame(image: Image) -> Tensor:
+        nearest = [
+            max(_FLOW_MIN, round(side / _FLOW_STEP) * _FLOW_STEP)
+            for side in (image.height, image.width)
+        ]
+        sides = list(size or nearest)
+        if sides != [image.height, image.width]:
+            image = F.resize(image, sides, antialias=True)
+        first, _ = preset(image, image)
+        return torch.as_tensor(first)
+
+    nearest_text = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_MIN}"
+    return frame, f"resized to {_by(size) if size else nearest_text}, scaled to -1..1"
+
+
+_BUILDERS: dict[str, Callable[..., tuple[Callable[[Image], Tensor], str]]] = {
+    "ImageClassification": _image,
+    "SemanticSegmentation": _segmentation,
+    "VideoClassification": _video,
+    "ObjectDetection": _detection,
+    "OpticalFlow": _flow,
+}
+
+
+def _normalise(preset: Any, mean: Numbers, std: Numbers) -> None:
+    preset.mean = list(mean) if mean is not None else preset.mean
+    preset.std = list(std) if std is not None else preset.std
+
+
+def _normalised(preset: Any) -> str:
+    return f"mean {_list(preset.mean)}, std {_list(preset.std)}"
+
+
+def _resized(preset: Any) -> str:
+    sides = preset.resize_size
+    how = f"shorter side to {sides[0]}" if len(sides) == 1 else f"resized to {_by(sides)}"
+    crop = getattr(preset, "crop_size", None)
+    how += f" ({preset.interpolation.value})"
+    return f"{how}, centre crop {_by(crop * 2 if len(crop) == 1 else crop)}" if crop else how
+
+
+def _check_unchanged(mean: Numbers, std: Numbers, why: str) -> None:
+    if mean is not None or std is not None:
+        raise InputError("This model takes no --mean or --std.", why)
+
+
+def _by(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _list(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+if TYPE_CHECKING:
+    pass
+
+
 def load(
     spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
@@ -50,7 +244,7 @@ def load(
     check_model_name(name, models.list_models(), suggest_sources=True)
     entry = models.get_model_weights(name).DEFAULT
     if not meta:
-        entry = torchvision_weights.choose_weights(name, weights.spec) or entry
+        entry = choose_weights(name, weights.spec) or entry
     module, info = _build(name, weights, model_args, seed, meta)
     task = _task(name)
     if task == "quantized":
@@ -91,7 +285,7 @@ def _describe(name: str) -> ModelInfo:
         name=name,
         task=loaded.task,
         parameters=sum(p.numel() for p in loaded.module.parameters()),
-        weights=tuple(member.name for member in torchvision_weights.pretrained_weights(name)),
+        weights=tuple(member.name for member in pretrained_weights(name)),
         input="x".join(map(str, loaded.shape)),
     )
 
@@ -107,7 +301,7 @@ def _build(
     create = partial(_call, name, builder, {**options, **keywords}, keywords, seed)
     if meta:
         return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    entry = torchvision_weights.choose_weights(name, request.spec)
+    entry = choose_weights(name, request.spec)
     if entry is None:
         if request.spec != "random":
             return weights.build_from_file(create, request)
@@ -116,7 +310,7 @@ def _build(
     path = downloads.fetch(entry.url)
     file_hash = BackgroundHash(blake3_of, path)
     options.pop("image_size", None)  # the weights set it
-    with torchvision_weights.weights_only_load(path):
+    with weights_only_load(path):
         module = _call(
             name, builder, {**options, **keywords, "weights": entry}, keywords, seed, nullcontext()
         )
@@ -176,3 +370,39 @@ def _shape(task: str, side: int) -> tuple[int, ...]:
     if task == "detection":
         return (3, side, side)
     return (1, 3, _FRAMES, side, side) if task == "video" else (1, 3, side, side)
+
+
+@contextmanager
+def _forcing_weights_only() -> Iterator[None]:
+    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+_weights_only = SharedSetting(_forcing_weights_only)
+
+
+@signal_safe_contextmanager
+def weights_only_load(path: str) -> Iterator[None]:
+    """While active, every torch.load builds tensors and plain values only.
+
+    The builders of torchvision load the file at ``path`` and have no argument for this.
+    """
+    _weights_only.acquire()
+    try:
+        yield
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as exc:
+        why = str(exc).partition("\n")[0]
+        raise WeightsError(
+            f"The cached weights {path!r} cannot be read: {why}",
+            "Delete the file to download it again.",
+        ) from exc
+    finally:
+        _weights_only.release()

@@ -18,8 +18,7 @@ from torch import nn
 from hookscope.errors import InputError
 from hookscope.inputs import audio_input, video_input
 from hookscope.inputs.batch import build_batch
-from hookscope.sources.layouts import clip_layout, stack_waveforms
-from hookscope.sources.loaded import LoadedModel, SoundRecipe
+from hookscope.sources.loaded import LoadedModel, SoundRecipe, clip_layout, stack_waveforms
 from hookscope.sources.model_loader import wrap
 from tests.damage import endure
 

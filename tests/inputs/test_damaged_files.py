@@ -19,8 +19,13 @@ from torch import nn
 
 from hookscope.errors import InputError
 from hookscope.inputs.batch import build_batch
-from hookscope.sources.layouts import clip_layout, stack_waveforms
-from hookscope.sources.loaded import LoadedModel, SoundRecipe, TextRecipe
+from hookscope.sources.loaded import (
+    LoadedModel,
+    SoundRecipe,
+    TextRecipe,
+    clip_layout,
+    stack_waveforms,
+)
 from hookscope.sources.model_loader import wrap
 from hookscope.specs.input_spec import check_file_type, parse_inputs
 from tests.damage import damaged, endure

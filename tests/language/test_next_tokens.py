@@ -191,7 +191,7 @@ def test_a_generate_of_a_file_without_texts_gives_ids(repo: Path, run: Run) -> N
 )
 def test_padding_after_the_end_is_left_out(new: list[int], ids: list[int], text: str) -> None:
     from hookscope.execution.language_output import _generated
-    from hookscope.sources.vocabulary import Vocabulary
+    from hookscope.sources.loaded import Vocabulary
 
     letters = ["<eos>", "<pad>", *"bcde"]
     vocabulary = Vocabulary(

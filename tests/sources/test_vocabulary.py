@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from hookscope.errors import InputError
+from hookscope.sources.loaded import Vocabulary
 from hookscope.sources.model_loader import load
 from hookscope.sources.transformers.text_inputs import vocabulary_of
-from hookscope.sources.vocabulary import Vocabulary
 
 LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
 

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EditError, InputError, RequestError
-from hookscope.sources.onnx.calls import GraphCall
 from hookscope.sources.onnx.dtypes import torch_dtype
-from hookscope.sources.onnx.graph import Graph
+from hookscope.sources.onnx.graph import Graph, GraphCall
 from hookscope.sources.onnx.input_contract import GraphContract
 from hookscope.sources.onnx.session import GraphSession, NodeFailed
 from hookscope.sources.onnx.value_shapes import RecordedValues, ValueShapes

@@ -8,8 +8,14 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from hookscope.errors import ModelError
-from hookscope.sources.onnx.calls import name_each_node, unused_name
-from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer, PlainValues
+from hookscope.sources.onnx.graph import (
+    Graph,
+    GraphNode,
+    Initializer,
+    PlainValues,
+    name_each_node,
+    unused_name,
+)
 from hookscope.sources.onnx.model_file import OnnxFile
 from hookscope.sources.onnx.scopes import (
     DEEPEST,
@@ -139,7 +145,6 @@ def read_graph(file: OnnxFile) -> ReadGraph:
                 scope,
                 notes[index].get(_RULES, ""),
                 plain.is_plain(proto, inputs, is_helper=has_modules and scope is None),
-                any(True for _ in _subgraphs(proto)),
                 tuple(_inner_scopes(proto, owners)),
             )
         )

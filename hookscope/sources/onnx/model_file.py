@@ -1,10 +1,12 @@
-"""An ONNX file, read without the values of its large tensors and checked."""
+"""An ONNX file, read without the values of its large tensors and checked; the packages for it."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ModelError
+from hookscope.files.optional_packages import optional_package
 from hookscope.sources.onnx.dtypes import (
     STRING,
     dtype_bits,
@@ -19,24 +22,45 @@ from hookscope.sources.onnx.dtypes import (
     tensor_from_bytes,
     torch_dtype,
 )
-from hookscope.sources.onnx.external_data import ExternalData, ExternalTensor, byte_count
 from hookscope.sources.onnx.file_tensors import (
     EXTERNAL,
+    ExternalData,
+    ExternalTensor,
+    byte_count,
     bytes_of,
     check_tensor,
     move_constants,
     move_out,
     move_sparse,
 )
-from hookscope.sources.onnx.packages import import_onnx
+
+SILENT = 4  # the severity of onnxruntime's log above which nothing is printed: errors are raised
+
 
 log = logging.getLogger("hookscope")
-
 _SMALL = 1024  # bytes; larger tensors are kept outside the graph
 _MOST_NODES = 1_000_000  # of a graph after its functions are inlined
 _MOST_BYTES = 1 << 28  # of the same, or a few times the bytes before
 _MOST_GROWTH = 4
 _AGAIN = "Write or download it again."
+
+
+def import_onnx() -> ModuleType:
+    """Return the package ``onnx``."""
+    return _import("onnx")
+
+
+def import_onnxruntime() -> ModuleType:
+    """Return the package ``onnxruntime``, which prints nothing from then on."""
+    runtime = _import("onnxruntime")
+    runtime.set_default_logger_severity(SILENT)
+    return runtime
+
+
+def _import(name: str) -> ModuleType:
+    with optional_package(name, "onnx", "An ONNX file"):
+        module = importlib.import_module(name)
+    return module
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ from typing import Any, cast
 from hookscope.errors import RequestError
 from hookscope.files.background_hash import BackgroundHash
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
-from hookscope.sources.onnx.calls import find_calls
-from hookscope.sources.onnx.external_data import hash_of
-from hookscope.sources.onnx.graph import Graph
+from hookscope.sources.onnx.file_tensors import hash_of
+from hookscope.sources.onnx.graph import Graph, find_calls
 from hookscope.sources.onnx.graph_modules import GraphPart, GraphProgram
 from hookscope.sources.onnx.graph_reader import read_graph
 from hookscope.sources.onnx.input_contract import GraphContract
-from hookscope.sources.onnx.model_file import read_file
+from hookscope.sources.onnx.model_file import import_onnxruntime, read_file
 from hookscope.sources.onnx.module_tree import absent_modules, build_modules, cut_modules
-from hookscope.sources.onnx.packages import import_onnxruntime
 from hookscope.sources.onnx.session import GraphSession
 from hookscope.sources.onnx.value_shapes import ValueShapes
 from hookscope.specs.model_spec import ONNX, ModelSpec

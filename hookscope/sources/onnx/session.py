@@ -21,10 +21,9 @@ from hookscope.sources.onnx.dtypes import (
     onnx_dtype,
     torch_dtype,
 )
-from hookscope.sources.onnx.external_data import ExternalTensor
+from hookscope.sources.onnx.file_tensors import ExternalTensor
 from hookscope.sources.onnx.graph import Graph
-from hookscope.sources.onnx.model_file import OnnxFile, first_line
-from hookscope.sources.onnx.packages import SILENT, import_onnxruntime
+from hookscope.sources.onnx.model_file import SILENT, OnnxFile, first_line, import_onnxruntime
 
 COUNT = "hookscope.size.{}"  # the number of entries of a value
 _RECORDED = "hookscope.value.{}"  # a value of float16 that is recorded

@@ -12,8 +12,13 @@ from torch import Tensor
 
 from hookscope.errors import ModelError
 from hookscope.sources.onnx.dtypes import dtype_bits
-from hookscope.sources.onnx.model_file import FileInput, OnnxFile, describe_value, without_values
-from hookscope.sources.onnx.packages import import_onnx
+from hookscope.sources.onnx.model_file import (
+    FileInput,
+    OnnxFile,
+    describe_value,
+    import_onnx,
+    without_values,
+)
 from hookscope.sources.onnx.session import GraphSession
 
 Shape = tuple[int, ...]

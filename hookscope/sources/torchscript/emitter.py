@@ -10,9 +10,9 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterable, Sequence, Set
-from typing import Any, Protocol
 
 from hookscope.sources.torchscript.graph import Block, Method, Node, Value, nodes_within
+from hookscope.sources.torchscript.node_writer import NodeWriter
 from hookscope.sources.torchscript.operators import MAX_INT
 from hookscope.sources.torchscript.runtime import HELPERS
 
@@ -69,19 +69,6 @@ class Liveness:
         return deaths[::-1]
 
 
-class NodeFormatter(Protocol):
-    """Formats single nodes as expressions, from the texts of their inputs."""
-
-    def expression(self, node: Node, inputs: Sequence[str]) -> str:
-        """Return the expression for a node."""
-
-    def constant(self, value: Any, id: int = -1) -> str:
-        """Return a literal or a name for the value; ``id`` is its number in the graph."""
-
-    def name(self, value: Any) -> str:
-        """Return the name of a global for ``value``."""
-
-
 class FunctionLines:
     """The lines of one Python function."""
 
@@ -97,7 +84,7 @@ class FunctionLines:
 class Emitter:
     """Writes one method as Python source, with a function for each of its deepest blocks."""
 
-    def __init__(self, method: Method, nodes: NodeFormatter) -> None:
+    def __init__(self, method: Method, nodes: NodeWriter) -> None:
         self.method = method
         self.nodes = nodes
         self._liveness = Liveness()

@@ -25,8 +25,7 @@ from hookscope.sources.torchscript.graph import (
     Type,
     types_passed_on,
 )
-from hookscope.sources.torchscript.node_writer import NodeWriter
-from hookscope.sources.torchscript.operator_modules import OperatorModules
+from hookscope.sources.torchscript.node_writer import NodeWriter, OperatorModules
 from hookscope.sources.torchscript.runtime import (
     FORWARD,
     DevicePlacement,

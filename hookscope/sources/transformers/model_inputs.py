@@ -17,8 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
-from hookscope.sources.layouts import Layout, seeded_generator, stack_images
-from hookscope.sources.loaded import Recipe, SoundRecipe
+from hookscope.sources.loaded import Layout, Recipe, SoundRecipe, seeded_generator, stack_images
 from hookscope.specs.model_spec import end_sentence
 
 if TYPE_CHECKING:

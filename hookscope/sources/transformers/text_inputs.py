@@ -12,14 +12,13 @@ import transformers
 from torch import nn
 
 from hookscope.errors import InputError, cause
-from hookscope.sources.loaded import TextRecipe
+from hookscope.sources.loaded import TextRecipe, Vocabulary
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
     accepted,
     decoder_note,
     load_processor,
 )
-from hookscope.sources.vocabulary import Vocabulary
 from hookscope.specs.input_spec import VOCABULARIES
 from hookscope.specs.model_spec import end_sentence
 from hookscope.stores.features.token_spans import join_spans
