@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hookscope.commands.watch import watch
     from hookscope.errors import HookscopeError
     from hookscope.hooks.capture import Capture
-    from hookscope.hooks.hook_binding import emit
+    from hookscope.hooks.user_hooks import emit
     from hookscope.hooks.wrap import wrap
     from hookscope.results.ablation import Ablation
     from hookscope.results.attribution import Attribution
@@ -59,7 +59,7 @@ _FUNCTIONS = (  # each in the file of its name in hookscope/commands/
 _MODULES = {
     **{name: f"hookscope.commands.{name}" for name in _FUNCTIONS},
     "models": "hookscope.specs.catalog",
-    "emit": "hookscope.hooks.hook_binding",
+    "emit": "hookscope.hooks.user_hooks",
     "wrap": "hookscope.hooks.wrap",
     "Ablation": "hookscope.results.ablation",
     "Attribution": "hookscope.results.attribution",

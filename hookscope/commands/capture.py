@@ -72,7 +72,7 @@ def capture(
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import Provenance, top_classes
     from hookscope.execution.recorded_run import find_stop_point, run_forward, wants_stop
-    from hookscope.execution.size_estimate import check_recording_size
+    from hookscope.execution.trial_pass import check_recording_size
     from hookscope.execution.verification import check_all_ran, verify_output_unchanged
     from hookscope.hooks.op_recorder import is_graph
     from hookscope.tensors.grad_mode import grad_mode

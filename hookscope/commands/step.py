@@ -75,7 +75,7 @@ def step(
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import Provenance
     from hookscope.execution.recorded_run import run_step
-    from hookscope.execution.size_estimate import check_recording_size
+    from hookscope.execution.trial_pass import check_recording_size
     from hookscope.execution.verification import check_all_ran, verify_output_unchanged
     from hookscope.tensors.grad_mode import grad_mode
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ForwardError, HookscopeError, LossError
-from hookscope.execution.failures.failed_call import describe_failure
+from hookscope.execution.failures.frames import describe_failure
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture

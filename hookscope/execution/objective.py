@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
-from hookscope.execution.custom_loss import resolve_custom_loss
 from hookscope.execution.forward import backward, forward
-from hookscope.execution.loss import Loss, compute_loss
+from hookscope.execution.loss import Loss, compute_loss, resolve_custom_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
 from hookscope.specs.losses import FORMULAS

@@ -16,10 +16,10 @@ from hookscope.execution.prepare import Prepared
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.hook_binding import attach_user_hooks
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import submodule
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.user_hooks import attach_user_hooks
 from hookscope.results.records import Record
 from hookscope.sources import arguments
 from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS

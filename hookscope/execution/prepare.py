@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
-from hookscope.hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in, select
+from hookscope.hooks.user_hooks import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
 from hookscope.results.metadata import InputMetadata
 from hookscope.sources.live import check_model

@@ -12,7 +12,7 @@ from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.hook_loader import describe_hooks
+from hookscope.hooks.user_hooks import describe_hooks
 from hookscope.results.metadata import ClassProbability
 from hookscope.tensors.nested import walk
 from hookscope.version import __version__

@@ -14,10 +14,9 @@ from torch import nn
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
-from hookscope.hooks.hook_binding import attach_user_hooks
-from hookscope.hooks.hook_loader import UserHook
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
 
 

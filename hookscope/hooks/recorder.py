@@ -22,8 +22,7 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
 from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.layer_coverage import summarize_coverage
-from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.layers import Layer, layers_of, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink

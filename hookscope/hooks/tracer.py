@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.files.signal_safety import SignalSafeContext
-from hookscope.hooks.layer_coverage import summarize_coverage
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent

@@ -155,8 +155,9 @@ class Thresholds:
         margin: how near a bound counts as at it, as a share of the width between the bounds.
         vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
         exploding: the same upwards; parameters' 100 times it.
-        floor: norm of a gradient under which it has vanished whatever the others are.
-        ceiling: entry of a gradient over which it has exploded.
+        floor: norm of a gradient under which it has vanished whatever the others are: Adam's
+            epsilon, below which even a step that divides by the size of the gradient ignores it.
+        ceiling: entry of a gradient over which it has exploded: the largest float16.
 
     Raises:
         RequestError: a share is not between 0 and 1, or another number not above 0.

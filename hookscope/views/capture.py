@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import count_text, number_text
-from hookscope.results.gradient_flow import gradient_marks
+from hookscope.results.health import gradient_marks
 from hookscope.results.metadata import ClassProbability, RecordChange
 from hookscope.results.records import Record, Recording
 from hookscope.specs.edit import VALUE_OPERATIONS

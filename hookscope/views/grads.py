@@ -8,9 +8,10 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import number_text
-from hookscope.results.gradient_flow import VANISHING, gradient_marks
+from hookscope.results.health import gradient_marks
 from hookscope.results.metadata import PenaltyMetadata
 from hookscope.results.records import Record, Recording
+from hookscope.specs.checks import VANISHING
 from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.views.capture import (
     capture_document,

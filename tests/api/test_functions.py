@@ -286,7 +286,7 @@ def test_detectors_are_captured_and_have_gradients(name: str) -> None:
 
 
 def test_a_large_recording_is_told_before_it_is_made(caplog: pytest.LogCaptureFixture) -> None:
-    from hookscope.execution import size_estimate
+    from hookscope.execution import trial_pass as size_estimate
 
     with caplog.at_level(logging.INFO, "hookscope"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(size_estimate, "LARGE", 10**5)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookError, HookscopeError, LayerError, RequestError
-from hookscope.hooks.hook_loader import bind_user_hooks, describe_hooks, load_user_hooks
 from hookscope.hooks.hook_set import HookSet, as_hook, hook_depth
 from hookscope.hooks.layers import select
 from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
+from hookscope.hooks.user_hooks import bind_user_hooks, describe_hooks, load_user_hooks
 from hookscope.specs.choices import HOOK_KINDS, HOOK_KINDS_OF
 from hookscope.specs.intervention_spec import parse_hook, resolve_hook_kinds
 from hookscope.tensors.grad_mode import BackwardHookPair, carries_gradient, insert_gradient_gate

@@ -22,12 +22,11 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import EditError
-from hookscope.execution.failures.failed_call import CallObserver
+from hookscope.execution.failures.frames import CallObserver
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.edits.editor import Editor
-from hookscope.hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.hooks.interventions import (
     BoundInterventions,
     backward_interventions,
@@ -39,6 +38,7 @@ from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tracer import Tracer
+from hookscope.hooks.user_hooks import bind_user_hooks, load_user_hooks
 from hookscope.model_analysis.cams.layer_scan import LayerScan
 from hookscope.results.records import key_of
 from hookscope.specs.edit import parse_edits

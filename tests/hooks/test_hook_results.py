@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookError, HookscopeError, RequestError
-from hookscope.hooks.hook_binding import attach_user_hooks
-from hookscope.hooks.hook_loader import UserHook
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
 from tests.oracle.by_hand import same_bits
 
 X = torch.rand(3, 2, generator=torch.Generator().manual_seed(1))

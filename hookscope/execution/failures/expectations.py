@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.execution.failures.frames import Call
 from hookscope.tensors.nested import walk
 
 _TORCH = "torch.nn.modules."
@@ -33,6 +32,7 @@ class Mismatch:
     got: Any = None
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 Check = Callable[[nn.Module, Call, str], Iterator[Mismatch]]
 
 

@@ -16,8 +16,13 @@ from torch import nn
 
 from hookscope.errors import ForwardError
 from hookscope.execution.failures.expectations import Mismatch, kind_of, mismatches
-from hookscope.execution.failures.failed_call import CallObserver
-from hookscope.execution.failures.frames import is_installed, is_library, parsed, short_path
+from hookscope.execution.failures.frames import (
+    CallObserver,
+    is_installed,
+    is_library,
+    parsed,
+    short_path,
+)
 from hookscope.execution.failures.trials import (
     Outcome,
     Trials,

@@ -1,4 +1,4 @@
-"""A failed call in its traceback: the arguments, and the line of the user's file."""
+"""A failed call: its arguments, the line of the user's file, and the calls before it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -16,14 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.results.failure import TensorInfo
+from hookscope.execution.failures.expectations import Call, mismatches
+from hookscope.files.signal_safety import SignalSafeContext
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.nested import walk
 
 _GENERATED = ("<eval_with_key>", "<TorchScript")  # by torch.fx, and by sources/torchscript
 
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
@@ -165,3 +171,81 @@ def _names_in(file: str, line: int) -> tuple[str, ...]:
         elif isinstance(node.value, ast.Name):
             names.append(f"{node.value.id}.{node.attr}")
     return tuple(dict.fromkeys(names))
+
+
+class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):
+    """Records the calls of all layers of a model while the ``with`` block runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.ran: list[LayerCall] = []
+        self.failed: LayerCall | None = None
+        self._layers = layers_of(model)
+        self._calls = CallRegistry(model)
+
+    def _enter(self) -> CallObserver:
+        self._calls.subscribe(self, self._layers)
+        return self
+
+    def _leave(self, *error: object) -> None:
+        self._calls.unsubscribe(self)
+
+    def before_call(self, call: ModuleCall) -> LayerCall:
+        """Note the inputs of a call."""
+        inputs = describe_tensors(call.module, (call.args, call.kwargs))
+        return layer_call(call.layer, call.number, inputs)
+
+    def after_call(self, call: ModuleCall, begun: LayerCall) -> None:
+        """Note the outputs of a call, or that it failed."""
+        if call.failed:
+            self.failed = self.failed or begun
+            return
+        self.failed = None  # the model caught what had failed before
+        self.ran.append(replace(begun, outputs=describe_each(call.output)))
+
+
+def layer_call(layer: Layer, number: int, inputs: Any = (), outputs: Any = ()) -> LayerCall:
+    """Return the call ``number`` of ``layer`` as plain data."""
+    arguments = ""
+    with suppress(Exception):  # extra_repr may be user code
+        arguments = layer.module.extra_repr()
+    return LayerCall(layer.name, layer.type, number, arguments, tuple(inputs), tuple(outputs))
+
+
+def describe_failure(
+    layer: Layer, error: BaseException, capture: Capture | None, known: str
+) -> ForwardFailure:
+    """Return a description of a failure, without another run."""
+    call = arguments_at(layer.module, error.__traceback__)
+    inputs = describe_tensors(layer.module, call) if call else ()
+    faults = mismatches(layer.module, call, str(error))
+    failure = ForwardFailure(
+        failed=layer_call(layer, 0, inputs),
+        ran=_recorded_calls(capture),
+        expected=known or " ".join(mismatch.text for mismatch in faults),
+    )
+    location = user_line(error.__traceback__)
+    if location is None:
+        return failure
+    frame, line = location
+    file = frame.f_code.co_filename
+    return ForwardFailure(
+        failure.failed,
+        failure.ran,
+        expected=failure.expected,
+        variables=variables_at(frame, line),
+        file=short_path(file),
+        line=line,
+        function=frame.f_code.co_name,
+        source=source_line(file, line),
+    )
+
+
+def _recorded_calls(capture: Capture | None) -> tuple[LayerCall, ...]:
+    """The calls with a recorded output, in the order in which they returned."""
+    outputs: dict[tuple[str, str, int], list[TensorInfo]] = {}
+    for record in capture.records if capture is not None else ():
+        if record.kind == OUTPUT:
+            path = record.what.partition(".")[2]
+            info = TensorInfo(path, record.shape, record.dtype, record.device)
+            outputs.setdefault((record.module, record.type, record.call), []).append(info)
+    return tuple(LayerCall(*call, outputs=tuple(infos)) for call, infos in outputs.items())

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.execution.failures.expectations import mismatches
-from hookscope.execution.failures.frames import Call, arguments_at
+from hookscope.execution.failures.expectations import Call, mismatches
+from hookscope.execution.failures.frames import arguments_at
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.files.signal_safety import signal_safe_contextmanager

@@ -33,8 +33,13 @@ from hookscope.model_analysis.health.run_observation import (
     runs_in_training,
     trace_gradients,
 )
-from hookscope.results.gradient_flow import SPREAD, GradientLimits, first_norms, gradient_marks
-from hookscope.results.health import Finding, Health
+from hookscope.results.health import (
+    SPREAD,
+    Finding,
+    Health,
+    first_norms,
+    gradient_marks,
+)
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.specs.checks import (
@@ -74,10 +79,7 @@ def gradient_findings(context: CheckContext) -> Iterator[Finding]:
         if infinite and INF not in context.checks:
             yield _infinite_finding(infinite, thresholds)
         return
-    limits = GradientLimits(
-        thresholds.vanishing, thresholds.exploding, thresholds.floor, thresholds.ceiling
-    )
-    marks = gradient_marks(run.gradients, limits)
+    marks = gradient_marks(run.gradients, thresholds)
     first = first_norms(run.gradients)
     largest = _largest_by_module(r for r in run.gradients if r.kind == PARAM_GRAD)
     for check in (VANISHING, EXPLODING):

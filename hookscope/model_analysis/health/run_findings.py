@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hookscope.files.words import ranges_text
-from hookscope.hooks.layer_coverage import UNEXPLAINED
+from hookscope.hooks.layers import UNEXPLAINED
 from hookscope.model_analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
 from hookscope.model_analysis.health.parameter_report import (
     ParameterReport,

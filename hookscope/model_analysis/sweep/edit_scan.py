@@ -19,8 +19,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import first_difference
 from hookscope.files.progress import Progress
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
-from hookscope.hooks.layer_coverage import summarize_coverage
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import NO_SEQUENCE, locate_in

@@ -15,8 +15,7 @@ from hookscope.execution.forward import run_without_hooks
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import describe_arguments, prompt_tokens
 from hookscope.execution.verification import first_difference
-from hookscope.hooks.edits.bound_edit import BoundEdit
-from hookscope.hooks.edits.edit_tensors import read_source
+from hookscope.hooks.edits.bound_edit import BoundEdit, read_source
 from hookscope.hooks.edits.edited_weights import check_weights
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hookscope.escapes import visible
 from hookscope.files.words import count_text, full_text, percent_text, plural, shape_text
-from hookscope.results.gradient_flow import gradient_marks
+from hookscope.results.health import gradient_marks
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record, Recording
 from hookscope.stores.capture_file import CaptureFile

@@ -11,9 +11,10 @@ from rich.text import Text
 from hookscope.escapes import visible
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import bytes_text, count_text, plural, shape_text
-from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
+from hookscope.results.health import gradient_marks
 from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
+from hookscope.specs.checks import EXPLODING, VANISHING
 from hookscope.specs.request import ONLY_PYTHON
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.capture import attention_lines, effect_lines, verified_lines

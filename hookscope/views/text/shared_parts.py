@@ -17,7 +17,7 @@ from hookscope.files.words import (
     plural,
     shape_text,
 )
-from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
+from hookscope.results.health import SPREAD
 from hookscope.results.metadata import (
     CamImage,
     ClassProbability,
@@ -26,6 +26,7 @@ from hookscope.results.metadata import (
 )
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
 from hookscope.results.sweep import SkippedLayer
+from hookscope.specs.checks import DEFAULT_THRESHOLDS, EXPLODING, VANISHING
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.views.text.table import Cell, Column, Row, Squeeze
@@ -58,12 +59,12 @@ CHANGE_SQUEEZE: tuple[Squeeze, ...] = (
     ),
     *(("drop", f"{name} {which}") for name in ("p", "logit") for which in ("unedited", "edited")),
 )
-_PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_LIMITS.vanishing
+_PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_THRESHOLDS.vanishing
 GRADIENT_LEGEND = (
-    f"{VANISHING}: the norm is below {DEFAULT_LIMITS.floor:g}, or below"
-    f" 1/{1 / DEFAULT_LIMITS.vanishing:,.0f} (parameters: 1/{_PARAMETER_RATIO:,.0f}) of the norm"
-    f" nearest to the loss; {EXPLODING}: as many times larger than that norm, or an entry above"
-    f" {DEFAULT_LIMITS.ceiling:,.0f}."
+    f"{VANISHING}: the norm is below {DEFAULT_THRESHOLDS.floor:g}, or below"
+    f" 1/{1 / DEFAULT_THRESHOLDS.vanishing:,.0f} (parameters: 1/{_PARAMETER_RATIO:,.0f}) of the"
+    f" norm nearest to the loss; {EXPLODING}: as many times larger than that norm, or an entry"
+    f" above {DEFAULT_THRESHOLDS.ceiling:,.0f}."
 )
 
 

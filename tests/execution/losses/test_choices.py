@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hookscope.errors import LossError
-from hookscope.execution.custom_loss import resolve_custom_loss
 from hookscope.execution.loss import (
     class_scores,
     compute_loss,
     flatten_floating,
     has_classes,
+    resolve_custom_loss,
 )
 from hookscope.execution.target import read_target, resolve_target, target_for_function
 from hookscope.specs.losses import (

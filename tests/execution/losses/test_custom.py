@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import LossError, ModelError, RequestError
-from hookscope.execution.custom_loss import resolve_custom_loss
+from hookscope.execution.loss import resolve_custom_loss
 from hookscope.specs.request import ONLY_PYTHON
 from tests.oracle.by_hand import same_bits
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookscope.hooks.capture import Capture
-from hookscope.results.gradient_flow import gradient_marks
+from hookscope.results.health import gradient_marks
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.trace_events import Trace, TraceEvent
 from hookscope.views.capture import capture_lines, capture_table, effect_lines, top_lines
