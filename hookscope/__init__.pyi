@@ -22,7 +22,7 @@ from hookscope.file_analysis.weight_diff import WeightDiff as WeightDiff
 from hookscope.files.progress import NamedProgress as NamedProgress
 from hookscope.files.progress import Progress as Progress
 from hookscope.hooks.capture import Capture as Capture
-from hookscope.hooks.wrap import Function as Function
+from hookscope.hooks.user_hooks import Function as Function
 from hookscope.results.ablation import Ablation as Ablation
 from hookscope.results.attribution import Attribution as Attribution
 from hookscope.results.diff_result import Diff as Diff
