@@ -104,8 +104,7 @@ def _usable_ending(path: Path, endings: Sequence[str]) -> str:
     if ending in outputs.PICTURE_MARKS:
         from hookscope.views.images import require_matplotlib
 
-        with require_matplotlib():
-            from hookscope.views.images.figures import canvas  # noqa: F401 - needed later
+        require_matplotlib()
     return ending
 
 

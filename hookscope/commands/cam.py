@@ -258,7 +258,6 @@ def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Fil
     if outputs.picture_ending(picture) in (".svg", ".pdf"):
         from hookscope.views.images import require_matplotlib
 
-        with require_matplotlib():
-            pass
+        require_matplotlib()
     maps = picture.with_suffix(outputs.SUFFIX)
     return _Files(picture, maps, outputs.check_output(maps, force) or replaces)

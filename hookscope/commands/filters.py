@@ -22,7 +22,8 @@ from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.weight_options import check_model_options
-from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.images import require_matplotlib
+from hookscope.views.images.figures.drawing import FigureOptions, recording_caption
 
 if TYPE_CHECKING:
     import torch
@@ -76,11 +77,9 @@ def filters(
     """
     from hookscope.commands.weight_source import as_weights, label_of_weights
     from hookscope.file_analysis.weight_reader import WeightReader
-    from hookscope.views.images import require_matplotlib
     from hookscope.views.images.plot_choice import choose_filters
 
-    with require_matplotlib():
-        from hookscope.views.images.figures.drawing import FigureOptions
+    require_matplotlib()
     figure_options = FigureOptions(
         channels=options.channels,
         by=options.by,

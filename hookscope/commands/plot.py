@@ -21,11 +21,12 @@ from hookscope.files.output_path import is_run_folder, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.weight_options import WeightTrust
+from hookscope.views.images import require_matplotlib
+from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 
 if TYPE_CHECKING:
     from hookscope.stores.capture_file import CaptureFile, InMemory
     from hookscope.stores.weights.weight_set import WeightSet
-    from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 
 log = logging.getLogger("hookscope")
 
@@ -76,7 +77,7 @@ def plot(
     """
     from hookscope.commands.weight_source import as_weights, check_trust
     from hookscope.stores.capture_file import open_source
-    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.figures.capture_figure import draw_capture
     from hookscope.views.images.plot_choice import choose_plot
 
     patterns = [keys] if isinstance(keys, str) else list(keys)
@@ -96,16 +97,12 @@ def plot(
         log.info("kind: %s (%s)", choice.kind, choice.why)
     if choice.left_out:
         log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
-    with require_matplotlib():
-        from hookscope.views.images.figures.capture_figure import draw_capture
+    require_matplotlib()
     return draw_capture(capture, choice, _figure_options(options))
 
 
 def _figure_options(options: PlotOptions) -> FigureOptions:
-    from hookscope.views.images import require_matplotlib
-
-    with require_matplotlib():
-        from hookscope.views.images.figures.drawing import FigureOptions
+    require_matplotlib()
     return FigureOptions(
         channels=options.channels,
         by=options.by,
@@ -127,8 +124,7 @@ def _plot_runs(
     folders: Sequence[Path], keys: Sequence[str], kind: str | None, dark: bool
 ) -> Drawing:
     from hookscope.stores.runs.rank_runs import open_run
-    from hookscope.views.images import require_matplotlib
-    from hookscope.views.images.run_panels import run_panels
+    from hookscope.views.images.run_panels import draw_run_panels, run_panels
 
     if kind is not None:
         raise RequestError(
@@ -137,8 +133,7 @@ def _plot_runs(
         )
     runs = [open_run(folder) for folder in folders]
     panels = run_panels(runs, keys)
-    with require_matplotlib():
-        from hookscope.views.images.run_panels import draw_run_panels
+    require_matplotlib()
     title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
     if len(runs) > 1:
         scripts = dict.fromkeys(run.info["script"] for run in runs)
@@ -156,6 +151,7 @@ def _plot_weights(
 ) -> Drawing:
     from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images.plot_choice import HIST, choose_weight_plot
+    from hookscope.views.images.weight_values import draw_weights
 
     reader = WeightReader(weights)
     choice = choose_weight_plot(reader, patterns, kind)
@@ -165,19 +161,14 @@ def _plot_weights(
         reader.show_progress(passes * size, progress)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
-    from hookscope.views.images.weight_values import draw_weights
-
     return draw_weights(reader, choice, options)
 
 
 def _plot_cam(capture: CaptureFile) -> Drawing:
-    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.cam_sheet import OverlayStyle, draw_cam, heading, sheet_of
 
     log.info("kind: cam (no KEY is given, and the file is a result of cam)")
-    with require_matplotlib():
-        from hookscope.views.images.cam_sheet import draw_cam
-    from hookscope.views.images.cam_sheet import OverlayStyle, heading, sheet_of
-
+    require_matplotlib()
     return draw_cam(sheet_of(capture, OverlayStyle()), heading(capture.metadata["cam"]))
 
 

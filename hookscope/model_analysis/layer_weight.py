@@ -15,7 +15,7 @@ from hookscope.files.shell_words import quote_word
 from hookscope.files.words import shape_label
 from hookscope.hooks.layers import Layer, check_not_lazy, select
 from hookscope.specs.request import Request
-from hookscope.views.images.filter_weights import output_channels_first
+from hookscope.views.images.figures.filters_figure import output_channels_first
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,13 @@ from hookscope.results.attribution import Attribution, AttributionRow, TokenAttr
 from hookscope.specs.attribution_options import METHODS, ROLLOUT
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.colors import DIVERGING, ColorScale
-from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.images.figures.canvas import (
+    escape_text,
+    finish_figure,
+    new_figure,
+    shorten_middle,
+)
+from hookscope.views.images.figures.drawing import Drawing, paper_style, recording_caption
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
@@ -36,8 +42,6 @@ from hookscope.views.view import View, filed_document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from hookscope.views.images.figures.drawing import Drawing
 
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 MAX_TOKENS = 24  # of the table of a text, on a terminal
@@ -202,9 +206,6 @@ def _token_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
 
 def draw_attribution(result: Attribution) -> Drawing:
     """Draw one panel for each text: its tokens from top to bottom, and their attributions."""
-    from hookscope.views.images.figures.canvas import finish_figure, new_figure, paper_style
-    from hookscope.views.images.figures.drawing import Drawing
-
     if len(result.rows) > MOST_TEXTS:
         raise RequestError(
             f"The picture would have {len(result.rows)} texts, and the limit is {MOST_TEXTS}.",
@@ -231,8 +232,6 @@ def draw_attribution(result: Attribution) -> Drawing:
 
 
 def _draw_panel(axes: Axes, result: Attribution, number: int) -> None:
-    from hookscope.views.images.figures.canvas import escape_text, shorten_middle
-
     tokens = largest_tokens(result.rows[number], MOST_TOKENS)
     scores = [one.score if math.isfinite(one.score) else 0.0 for one in tokens]
     ends = [DIVERGING[216 if score > 0 else 40] / 255 for score in scores]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import PAGE, PICTURE_MARKS
 from hookscope.results.records import Recording
+from hookscope.views.images.figures.drawing import Drawing
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from hookscope.stores.capture_file import CaptureFile
-    from hookscope.views.images.figures.drawing import Drawing
     from hookscope.views.text.table import Column
     from hookscope.views.text.text_table import TextOptions
     from hookscope.views.view import View

@@ -21,13 +21,21 @@ from hookscope.files.words import count_text, plural
 from hookscope.specs.patterns import layer_text
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.colors import ColorScale
+from hookscope.views.images.figures.canvas import (
+    draw_image,
+    escape_text,
+    finish_figure,
+    label_inches,
+    name_ticks,
+    new_figure,
+    shorten_middle,
+)
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.text_table import TextOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from hookscope.views.images.figures.drawing import Drawing
 
 _STYLES = ("page.css", "layer_map_page.css")
 _SCRIPTS = ("theme.js",)
@@ -114,16 +122,6 @@ def draw_layer_map(
     kind: str,
 ) -> Drawing:
     """Draw one panel below the other: layers from bottom to top, columns to the right."""
-    from hookscope.views.images.figures.canvas import (
-        escape_text,
-        finish_figure,
-        label_inches,
-        new_figure,
-        paper_style,
-        shorten_middle,
-    )
-    from hookscope.views.images.figures.drawing import Drawing
-
     count = sum(panel.values.size for panel in panels)
     if count > MOST_CELLS:
         raise RequestError(
@@ -160,10 +158,6 @@ def _draw_panel(
     labels: LayerMapLabels,
     names: list[str],
 ) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    from hookscope.views.images.figures.canvas import draw_image, escape_text, shorten_middle
-
     shown = draw_image(axes, panel.values, scale, aspect="auto")
     axes.invert_yaxis()  # the first layer is at the bottom
     figure.colorbar(shown, ax=axes, label=labels.value, pad=0.02)
@@ -173,11 +167,8 @@ def _draw_panel(
         color = "#1c1e21" if is_bright else "white"
         axes.text(x, y, text, ha="center", va="center", fontsize=6, color=color)
     axes.set_xlabel(labels.axis)
-    axes.xaxis.set_major_locator(FixedLocator(list(range(len(panel.columns)))))
-    axes.yaxis.set_major_locator(FixedLocator(list(range(len(names)))))
-    short = [escape_text(shorten_middle(text, _LETTERS)) for text in panel.columns]
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: short[int(at)]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda at, _: escape_text(names[int(at)])))
+    name_ticks(axes.xaxis, [shorten_middle(text, _LETTERS) for text in panel.columns])
+    name_ticks(axes.yaxis, names)
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.text import Text
 
 from hookscope.files.words import count_text, number_text, plural, shape_text
 from hookscope.results.layer_probes import LayerProbes
 from hookscope.specs.patterns import layer_text
+from hookscope.views.images.figures.canvas import (
+    SERIES,
+    add_legend,
+    draw_gridlines,
+    escape_text,
+    finish_figure,
+    label_inches,
+    name_ticks,
+    new_figure,
+    shorten_middle,
+)
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.view import View, filed_document
-
-if TYPE_CHECKING:
-    from hookscope.views.images.figures.drawing import Drawing
 
 _BAR = 20  # cells of a score of 1
 
@@ -90,18 +97,6 @@ def _bar(score: float, ascii: bool) -> str:
 def draw_probes(result: LayerProbes) -> Drawing:
     """Draw the mean of each layer with its deviation over the splits, and training scores."""
     import numpy as np
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    from hookscope.views.images.figures.canvas import (
-        SERIES,
-        escape_text,
-        finish_figure,
-        label_inches,
-        new_figure,
-        paper_style,
-        shorten_middle,
-    )
-    from hookscope.views.images.figures.drawing import Drawing
 
     names = [shorten_middle(probed_name(layer.key), 32) for layer in result.layers]
     positions = np.arange(len(names))
@@ -141,16 +136,12 @@ def draw_probes(result: LayerProbes) -> Drawing:
         axes.axhline(result.baseline, color="#6b7178", linewidth=0.8, label="without features")
         axes.set_ylabel(result.score.replace("R2", "R²"))
         if labelled:
-            axes.xaxis.set_major_locator(FixedLocator(positions.tolist()))
-            escaped = [escape_text(name) for name in names]
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: escaped[int(at)]))
+            name_ticks(axes.xaxis, names)
             axes.tick_params(axis="x", rotation=90)
         else:
             axes.set_xlabel("number of the layer")
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
-        # Beside the panel: inside, it would cover a curve or a bar.
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
+        draw_gridlines(axes)
+        add_legend(axes)
         finish_figure(figure)
     return Drawing(figure, "probe", (f"{result.score} of {len(names)} layers",))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -22,6 +21,17 @@ from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text
 from hookscope.views.html.page_template import fill_template
 from hookscope.views.images.colors import ColorScale
+from hookscope.views.images.figures.canvas import (
+    MIN_WIDTH,
+    draw_image,
+    escape_text,
+    finish_figure,
+    label_inches,
+    name_ticks,
+    new_figure,
+    shorten_middle,
+)
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import (
@@ -32,9 +42,6 @@ from hookscope.views.text.text_table import (
     table_lines,
 )
 from hookscope.views.view import View, filed_document
-
-if TYPE_CHECKING:
-    from hookscope.views.images.figures.drawing import Drawing
 
 _CELL = 5  # cells of a column of the matrix
 _NAME_SHARE = 0.4  # of the width, for the names of layers
@@ -176,20 +183,6 @@ def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
 
 def draw_similarity(result: LayerSimilarity) -> Drawing:
     """Draw the matrix: layers of A from top to bottom, those of B to the right."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    from hookscope.views.images.figures.canvas import (
-        MIN_WIDTH,
-        draw_image,
-        escape_text,
-        finish_figure,
-        label_inches,
-        new_figure,
-        paper_style,
-        shorten_middle,
-    )
-    from hookscope.views.images.figures.drawing import Drawing
-
     names = [shorten_middle(name, 32) for name in short_names(result.a)]
     others = [shorten_middle(name, 32) for name in short_names(result.columns)]
     most = max(len(names), len(others))
@@ -215,9 +208,7 @@ def draw_similarity(result: LayerSimilarity) -> Drawing:
         figure.colorbar(shown, ax=axes, label="similarity", pad=0.02)
         for axis, texts in ((axes.yaxis, names), (axes.xaxis, others)):
             if len(texts) <= _LABELLED:
-                axis.set_major_locator(FixedLocator(list(range(len(texts)))))
-                escaped = [escape_text(text) for text in texts]
-                axis.set_major_formatter(FuncFormatter(lambda at, _, e=escaped: e[int(at)]))
+                name_ticks(axis, texts)
         axes.tick_params(axis="x", rotation=90)
         if result.b is not None:
             axes.set_ylabel("A")

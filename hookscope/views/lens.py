@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.text import Text
@@ -13,15 +12,18 @@ from hookscope.files.words import number_text, percent_text, plural, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.specs.patterns import layer_text
 from hookscope.views.images.colors import SEQUENTIAL, ColorScale
-from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.images.figures.drawing import Drawing, recording_caption
 from hookscope.views.layer_map import (
     LEVELS,
     HeatCell,
     HeatMap,
     LayerMap,
     LayerMapCell,
+    LayerMapLabels,
     LayerMapPage,
+    LayerMapPanel,
     LayerMapRow,
+    draw_layer_map,
     heat_map_rows,
     write_layer_map_page,
 )
@@ -35,10 +37,6 @@ from hookscope.views.text.text_table import (
     table_lines,
 )
 from hookscope.views.view import View, filed_document
-
-if TYPE_CHECKING:
-    from hookscope.views.images.figures.drawing import Drawing
-    from hookscope.views.layer_map import LayerMapPanel
 
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 TOKEN_WIDTH = 9  # cells of a column of the heat map
@@ -166,8 +164,6 @@ def draw_lens(result: Lens) -> Drawing:
 
     The colour of a cell is the probability of its most probable token, which is written into it.
     """
-    from hookscope.views.layer_map import LayerMapLabels, draw_layer_map
-
     panels = [_panel(result, n) for n in range(len(result.rows)) if result.real_positions(n)]
     labels = LayerMapLabels(
         "Most probable next token at each layer",
@@ -179,8 +175,6 @@ def draw_lens(result: Lens) -> Drawing:
 
 
 def _panel(result: Lens, number: int) -> LayerMapPanel:
-    from hookscope.views.layer_map import LayerMapPanel
-
     rows = [cells[-MOST_POSITIONS:] for _, cells in result.by_layer(number)]
     best = [[cell.top[0] for cell in cells] for cells in rows]
     values = [[candidate.probability for candidate in row] for row in best]

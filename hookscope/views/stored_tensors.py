@@ -184,8 +184,6 @@ def show_document(
 
 def tensor_document(summary: TensorSummary) -> dict[str, Any]:
     """Return one tensor of a document, with the histogram if its values were read."""
-    from hookscope.views.images.tensor_view import TensorView  # numpy, which few documents need
-
     described = {
         "key": summary.record.key,
         "slice": summary.part,

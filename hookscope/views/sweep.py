@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +15,18 @@ from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.specs.patterns import layer_text
 from hookscope.views.images.colors import ColorScale
-from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.images.figures.drawing import Drawing, recording_caption
 from hookscope.views.layer_map import (
     LEVELS,
     HeatCell,
     HeatMap,
     LayerMap,
     LayerMapCell,
+    LayerMapLabels,
     LayerMapPage,
+    LayerMapPanel,
     LayerMapRow,
+    draw_layer_map,
     heat_map_rows,
     write_layer_map_page,
 )
@@ -40,9 +42,6 @@ from hookscope.views.text.shared_parts import (
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.view import View, filed_document
-
-if TYPE_CHECKING:
-    from hookscope.views.images.figures.drawing import Drawing
 
 UNSIGNED = ("kl", "output")  # metrics that are not negative
 DIGITS = 3  # of a value in a cell
@@ -259,12 +258,6 @@ def _failures(result: Sweep, options: TextOptions) -> list[Text]:
 
 def draw_sweep(result: Sweep) -> Drawing:
     """Draw the map: layers from bottom to top, positions, heads or experts to the right."""
-    from hookscope.views.layer_map import (
-        LayerMapLabels,
-        LayerMapPanel,
-        draw_layer_map,
-    )
-
     texts = [[cell_text(result, cell) for cell in cells] for _, cells in result.by_layer()]
     columns = [column_title(result, n) or _WHOLE for n in range(len(result.columns))]
     labels = LayerMapLabels(

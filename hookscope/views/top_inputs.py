@@ -23,6 +23,8 @@ from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.files.words import DIGITS, count_text, number_text, plural, shape_text
 from hookscope.stores.features.manifest_schema import SIDES, VisiblePart
+from hookscope.views.images.figures.canvas import escape_text
+from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_context import marked_text
@@ -39,7 +41,6 @@ from hookscope.views.view import View, filed_document
 
 if TYPE_CHECKING:
     from hookscope.views.images.cam_sheet import CamSheet, Pixels, Tile
-    from hookscope.views.images.figures.drawing import Drawing
 
 _SHOWN = 3  # inputs of each end on a terminal; a pipe gets all
 _LEAST_TEXT = 24  # cells for a text beside the columns
@@ -197,7 +198,6 @@ def _free_cells(table: Table, width: int, options: TextOptions) -> int:
 def draw_top_inputs(result: TopInputs, dpi: int) -> Drawing:
     """Draw the sheet of pictures, or of texts."""
     from hookscope.views.images.cam_sheet import draw_cam
-    from hookscope.views.images.figures.canvas import escape_text
 
     sheet = top_text_sheet(result, dpi, escape_text) if result.texts else top_sheet(result, dpi)
     return replace(draw_cam(sheet, top_title(result)), kind="top")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from hookscope.views.images.figures.drawing import Drawing
+
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.views.images.figures.drawing import Drawing
     from hookscope.views.text.table import Column
     from hookscope.views.text.text_table import TextOptions
 

@@ -16,6 +16,7 @@ from hookscope.specs.choices import DPI, OVERLAY_ALPHA
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.cam_sheet import (
     OverlayStyle,
+    draw_cam,
     heading,
     overlay_style,
     paint,
@@ -63,8 +64,7 @@ def write_overlay(capture: Capture, path: str | os.PathLike[str], style: Overlay
     sheet = sheet_of(capture.reader(), style)
     title = heading(capture.metadata["cam"])
     if ending in (".svg", ".pdf"):
-        with require_matplotlib():
-            from hookscope.views.images.cam_sheet import draw_cam
+        require_matplotlib()
         return draw_cam(sheet, title).save(path, style.dpi)
     stream, page, dpi = io.BytesIO(), paint(sheet), (style.dpi, style.dpi)
     if ending == ".png":

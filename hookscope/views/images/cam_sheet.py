@@ -32,12 +32,17 @@ from hookscope.views.images.colors import (
     nonfinite_text,
     percentile_bound,
 )
-from hookscope.views.images.figure_labels import recording_caption
+from hookscope.views.images.figures.canvas import color_table, escape_text
+from hookscope.views.images.figures.drawing import (
+    FONT_FAMILY,
+    Drawing,
+    paper_style,
+    recording_caption,
+)
+from hookscope.views.images.figures.grid import add_panel
 
 if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
-
-    from hookscope.views.images.figures.drawing import Drawing
 
 BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the default is
 SIDE = 400  # that the longer side of an image has at least
@@ -79,8 +84,7 @@ def overlay_style(alpha: float, colormap: str | None, dpi: int) -> OverlayStyle:
         )
     if colormap is None:
         return OverlayStyle(alpha, dpi=dpi)
-    with require_matplotlib():
-        from hookscope.views.images.figures.canvas import color_table
+    require_matplotlib()
     return OverlayStyle(alpha, color_table(colormap), dpi)
 
 
@@ -296,10 +300,6 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
 
-    from hookscope.views.images.figures.canvas import FONT, escape_text, paper_style
-    from hookscope.views.images.figures.drawing import Drawing
-    from hookscope.views.images.figures.grid import add_panel
-
     width, height = (side / sheet.dpi for side in sheet.size)
     points = 72 / sheet.dpi  # of a pixel
     with paper_style(dark=False):
@@ -311,7 +311,7 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
             panel.imshow(tile.image, interpolation="none", aspect="auto")
             panel.set_axis_off()
         for label in sheet.labels:
-            font = FontProperties(family=[FONT], size=sheet.font * label.scale * points)
+            font = FontProperties(family=[FONT_FAMILY], size=sheet.font * label.scale * points)
             text = shortened(label, partial(_width_of, font=font, points=points))
             figure.text(
                 label.x / sheet.size[0],
@@ -326,8 +326,6 @@ def draw_cam(sheet: CamSheet, title: str) -> Drawing:
 def _width_of(text: str, font: FontProperties, points: float) -> float:
     """The width of a text in pixels, each of that many points."""
     from matplotlib.textpath import TextPath
-
-    from hookscope.views.images.figures.canvas import escape_text
 
     if not text.strip():
         return 0.0

@@ -26,7 +26,7 @@ from hookscope.specs.tensor_key import (
 )
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import Reals
-from hookscope.views.images.figure_labels import quantity_name
+from hookscope.views.images.figures.drawing import quantity_name
 
 DEFAULT_COUNT = 16  # channels shown by default
 

@@ -21,6 +21,18 @@ from hookscope.specs.tensor_key import (
     UNEDITED,
     WEIGHT,
 )
+from hookscope.views.images.figures.canvas import (
+    MARKERS,
+    SERIES,
+    WARNING,
+    add_legend,
+    draw_gridlines,
+    escape_text,
+    finish_figure,
+    label_inches,
+    new_figure,
+    shorten_middle,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
 
 OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
 WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "others"
-SERIES = (OUTPUTS, INPUTS, FUNCTIONS, WEIGHTS, BIASES, PARAMETERS, OTHERS)
+ORDER = (OUTPUTS, INPUTS, FUNCTIONS, WEIGHTS, BIASES, PARAMETERS, OTHERS)
 LINKED = (OUTPUTS, INPUTS)  # series whose points are connected by a line
 
 _ROW, _TALLEST, _LETTERS = 0.17, 16.0, 60  # inches of a row and of all; letters of a label
@@ -115,7 +127,7 @@ def _flow(records: Sequence[Record], quantity: str, norms: bool) -> LayerFlow:
         value, spread = (stats.norm, None) if norms else (stats.mean, stats.std)
         point = FlowPoint(rows[_row(record)], value, spread, bool(stats.nan or stats.inf))
         series.setdefault(_series(record), []).append(point)
-    ordered = sorted(series, key=lambda name: SERIES.index(name))
+    ordered = sorted(series, key=lambda name: ORDER.index(name))
     points = {name: tuple(sorted(series[name], key=lambda p: p.row)) for name in ordered}
     return LayerFlow(tuple(rows), points, quantity, norms)
 
@@ -145,8 +157,6 @@ def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
     Norms are on a logarithmic scale. A norm of zero has a cross at the left edge, and a tensor with
     NaN or infinite entries a mark at the right edge.
     """
-    from hookscope.views.images.figures.canvas import finish_figure, label_inches, new_figure
-
     heights = [min(max(len(flow.rows), 4) * _ROW, _TALLEST) + 0.8 for flow in flows]
     beside = label_inches(_row_name(name) for flow in flows for name in flow.rows)
     figure, _ = new_figure(5.5 + beside, sum(heights), title, about)
@@ -155,16 +165,13 @@ def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
         _draw_series(axes, flow)
         _name_rows(axes, flow, height - 0.8)
         axes.set_xlabel(flow.quantity)
-        axes.grid(axis="x")
-        axes.set_axisbelow(True)
+        draw_gridlines(axes, "x")
         if len(axes.get_legend_handles_labels()[1]) > 1:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
+            add_legend(axes)
     return finish_figure(figure)
 
 
 def _draw_series(axes: Axes, flow: LayerFlow) -> None:
-    from hookscope.views.images.figures.canvas import MARKERS, SERIES, WARNING, escape_text
-
     dense = len(flow.rows) > _TALLEST / _ROW
     for i, (name, points) in enumerate(flow.series.items()):
         # A zero is not on a logarithmic scale; a tensor without finite entries has no value.
@@ -225,8 +232,6 @@ def _make_symlog(axes: Axes, points: Sequence[FlowPoint]) -> None:
 
 
 def _row_name(name: str) -> str:
-    from hookscope.views.images.figures.canvas import escape_text, shorten_middle
-
     return escape_text(shorten_middle(name, _LETTERS))
 
 

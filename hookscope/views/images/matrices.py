@@ -19,7 +19,18 @@ from hookscope.specs.tensor_key import WHOLE
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import color_scale, nonfinite_text
 from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
-from hookscope.views.images.figure_labels import quantity_name
+from hookscope.views.images.figures.canvas import (
+    MIN_WIDTH,
+    check_panel_count,
+    draw_image,
+    escape_text,
+    finish_figure,
+    label_inches,
+    new_figure,
+    token_tick,
+)
+from hookscope.views.images.figures.drawing import quantity_name
+from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
 from hookscope.views.images.plot_choice import TensorPart
 
 if TYPE_CHECKING:
@@ -138,15 +149,6 @@ def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
     """Draw each tensor with its own scale: positions from top to bottom, channels to the right."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-    from hookscope.views.images.figures.canvas import (
-        check_panel_count,
-        draw_image,
-        escape_text,
-        finish_figure,
-        new_figure,
-        token_tick,
-    )
-
     check_panel_count(len(tensors))
     nonfinite = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
     about = "; ".join(filter(None, (about, nonfinite)))
@@ -190,17 +192,6 @@ def draw_attention(
     layers: Sequence[AttentionHeads], title: str, about: str, each: bool = False
 ) -> Figure:
     """Draw a panel for each head: queries from top to bottom, keys from left to right."""
-    from hookscope.views.images.figures.canvas import (
-        MIN_WIDTH,
-        check_panel_count,
-        escape_text,
-        finish_figure,
-        label_inches,
-        new_figure,
-        token_tick,
-    )
-    from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
-
     check_panel_count(sum(len(layer.heads) for layer in layers))
     most = max(len(layer.heads) for layer in layers)
     columns = most if len(layers) > 1 else columns_for(most, 1)

@@ -14,13 +14,23 @@ from hookscope.file_analysis.run_summary import KeyCurves, read_key_curves
 from hookscope.files.words import plural
 from hookscope.stores.runs.series import MEASURES, Series
 from hookscope.stores.runs.training_run import TrainingRun
+from hookscope.views.images.figures.canvas import (
+    MARKERS,
+    SERIES,
+    WARNING,
+    add_legend,
+    draw_gridlines,
+    escape_text,
+    finish_figure,
+    new_figure,
+    shorten_middle,
+)
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.small_curves import LOG_SPAN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from hookscope.views.images.figures.drawing import Drawing
 
 MAX_PANELS = 24
 # Without a KEY: the key and the measure of each panel.
@@ -104,9 +114,6 @@ def draw_run_panels(panels: Sequence[RunPanel], title: str, about: str, dark: bo
     The vertical axis is logarithmic if all values are positive and the largest is 100 times the
     smallest. Steps with NaN or infinity have a mark at the upper edge.
     """
-    from hookscope.views.images.figures.canvas import escape_text, paper_style
-    from hookscope.views.images.figures.drawing import Drawing
-
     with paper_style(dark):
         figure = _draw(panels, escape_text(title), escape_text(about))
     shows = (f"{panel.title}: {plural(len(panel.lines), 'curve')}" for panel in panels)
@@ -115,8 +122,6 @@ def draw_run_panels(panels: Sequence[RunPanel], title: str, about: str, dark: bo
 
 def _draw(panels: Sequence[RunPanel], title: str, about: str) -> Figure:
     from matplotlib.ticker import MaxNLocator
-
-    from hookscope.views.images.figures.canvas import escape_text, finish_figure, new_figure
 
     figure, _ = new_figure(_WIDTH, _HEIGHT * len(panels), title, about)
     rows = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
@@ -127,24 +132,15 @@ def _draw(panels: Sequence[RunPanel], title: str, about: str) -> Figure:
         axes.set_title(escape_text(panel.title), loc="left")
         if panel.measure:
             axes.set_ylabel("\n".join(_halves(panel.measure)))
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
+        draw_gridlines(axes)
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
+            add_legend(axes)
     rows[-1].set_xlabel("step")
     rows[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
     return finish_figure(figure)
 
 
 def _draw_line(axes: Axes, line: RunLine, n: int) -> None:
-    from hookscope.views.images.figures.canvas import (
-        MARKERS,
-        SERIES,
-        WARNING,
-        escape_text,
-        shorten_middle,
-    )
-
     finite = np.isfinite(line.values)
     values = np.where(finite, line.values, np.nan)
     is_sparse = len(line.steps) <= _MARKED

@@ -16,12 +16,14 @@ from hookscope.file_analysis.weight_reader import WeightReader, as_slice, full_i
 from hookscope.files.words import shape_label
 from hookscope.results.numpy_stats import magnitude
 from hookscope.specs.tensor_key import WHOLE
+from hookscope.views.images.figures.canvas import SERIES, draw_gridlines, finish_figure, new_figure
+from hookscope.views.images.figures.capture_figure import draw_capture
+from hookscope.views.images.figures.drawing import Drawing, FigureOptions, paper_style
+from hookscope.views.images.figures.filters_figure import draw_matrix, draw_weight
 from hookscope.views.images.plot_choice import CURVE, FILTERS, PlotChoice, TensorPart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 
 MAX_SIDE = 1024  # cells of a side of a matrix, and of a curve
 MAX_KERNELS = 1 << 27  # elements of kernels, which are in memory
@@ -122,8 +124,6 @@ def draw_curve(curve: ReducedCurve, title: str, about: str) -> Figure:
     """Draw the entries of a vector; of a long one the range of every few entries."""
     from matplotlib.ticker import MaxNLocator
 
-    from hookscope.views.images.figures.canvas import SERIES, finish_figure, new_figure
-
     figure, _ = new_figure(_WIDTH, _HEIGHT, title, about)
     axes = figure.subplots()
     position = np.arange(len(curve.low)) * curve.cell
@@ -135,15 +135,12 @@ def draw_curve(curve: ReducedCurve, title: str, about: str) -> Figure:
     axes.set_xlabel("index")
     axes.set_ylabel("weight")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.grid(axis="y")
-    axes.set_axisbelow(True)
+    draw_gridlines(axes)
     return finish_figure(figure)
 
 
 def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOptions) -> Drawing:
     """Return the plot of some tensors that was chosen."""
-    from hookscope.views.images.figures.capture_figure import draw_capture
-
     if options.dim is not None:
         raise RequestError(
             "--channel-dim is for captures: the channels of a weight are its first dimension.",
@@ -158,10 +155,6 @@ def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOption
 
 def draw_filters(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
     """Return the picture of a weight: its kernels, or the matrix that it is."""
-    from hookscope.views.images.figures.canvas import paper_style
-    from hookscope.views.images.figures.drawing import Drawing
-    from hookscope.views.images.figures.filters_figure import draw_matrix, draw_weight
-
     about = os.path.basename(str(reader.path).rstrip("/"))
     shape = reader.shape(part.record.key, part.index)
     if len(shape) != 2:
@@ -179,9 +172,6 @@ def draw_filters(reader: WeightReader, part: TensorPart, options: FigureOptions)
 
 
 def _draw_vector(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
-    from hookscope.views.images.figures.canvas import paper_style
-    from hookscope.views.images.figures.drawing import Drawing
-
     shape = reader.shape(part.record.key, part.index)
     curve = read_curve(reader, part)
     about = os.path.basename(str(reader.path).rstrip("/"))

@@ -18,7 +18,8 @@ from hookscope.views.images.colors import (
     color_scale,
     paint_maps,
 )
-from hookscope.views.images.figures.canvas import PAPERS, SERIES, WARNING
+from hookscope.views.images.figures.canvas import SERIES, WARNING
+from hookscope.views.images.figures.drawing import PAPERS
 
 # Linear sRGB to cones and back: Smith and Pokorny, as Vienot, Brettel and Mollon, "Digital video
 # colourmaps for checking the legibility of displays by dichromats" (1999) give it.

@@ -21,7 +21,7 @@ from hookscope.results.layer_similarity import (
     LayerSimilarity,
 )
 from hookscope.views.display import draw_analysis
-from hookscope.views.images.figures.canvas import paper_style
+from hookscope.views.images.figures.drawing import paper_style
 from hookscope.views.images.matrices import AttentionHeads, draw_attention
 
 MODEL = "sample_models/digits.py:trained"

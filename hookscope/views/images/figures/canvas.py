@@ -1,68 +1,37 @@
-"""What all figures share: light or dark style, escaped text, a title, numbers as colours."""
+"""What all figures share: escaped text, a title, labels of axes, numbers as colours."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib import colormaps, rcParams, style
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.image import AxesImage
-from matplotlib.textpath import TextToPath
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
-from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.suggestions import did_you_mean
 from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, RGB, SEQUENTIAL, ColorScale
+from hookscope.views.images.figures.drawing import FONT_FAMILY, SMALL, TEXT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 # Blue, orange, green, purple, light blue, pink and red: the seven colours with the largest distance
 # from each other in all kinds of colour vision, among those with the contrast that WCAG 2 requires
 # of graphics (3 to 1) on both backgrounds.
 SERIES = ("#0E5BE4", "#F16B00", "#13A868", "#9B489F", "#4D93FB", "#BA83A4")
 WARNING = "#CB0D2D"
-PAPERS = ("white", "#16191d")  # light and dark
 MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # series differ by more than colour
-FONT = "DejaVu Sans"  # part of matplotlib: the same on every machine
 MAX_PANELS = 400
 MIN_WIDTH = 4.5  # inches of a figure
 _TOKEN_LETTERS = 16  # of the text of a token beside an axis
-_TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
+_TITLE = 11.0  # points
 _LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
-
-
-@signal_safe_contextmanager
-def paper_style(dark: bool) -> Iterator[None]:
-    """Set the style of figures while they are made and written, whatever the user's settings."""
-    back, ink = PAPERS[dark], "#e4e6e8" if dark else "#1c1e21"
-    line = "#8b9199" if dark else "#6b7178"
-    colors = {"figure.facecolor": back, "axes.facecolor": back, "savefig.facecolor": back}
-    colors |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
-    colors |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), ink)
-    colors |= dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), line)
-    look = {
-        "font.family": [FONT],
-        "font.size": _TEXT,
-        "axes.titlesize": _SMALL,
-        "xtick.labelsize": _SMALL,
-        "ytick.labelsize": _SMALL,
-        "legend.fontsize": _SMALL,
-        "axes.linewidth": 0.6,
-        "axes.formatter.limits": [-2, 4],  # keeps the numbers beside a colour bar short
-        "grid.alpha": 0.3,
-        "grid.linewidth": 0.5,
-        "svg.fonttype": "none",  # text stays text: it is small and can be searched
-        "svg.hashsalt": "hookscope",  # otherwise ids in the file would be random
-        "pdf.fonttype": 42,
-    }
-    with style.context(["default", colors | look]):
-        yield
 
 
 def new_figure(
@@ -74,9 +43,11 @@ def new_figure(
     left: float = 0.06,
 ) -> tuple[Figure, float]:
     """Return an empty figure with a title, and the model and its input at its foot."""
+    from matplotlib.figure import Figure
+
     width = max(width, MIN_WIDTH)
     above, below = (
-        _wrapped(text, width - left, size) for text, size in ((title, _TITLE), (about, _TEXT))
+        _wrapped(text, width - left, size) for text, size in ((title, _TITLE), (about, TEXT))
     )
     head, foot = 0.2 * len(above) + 0.12, 0.16 * len(below) + 0.08
     figure = Figure(figsize=(width, height + head + foot), layout=layout)  # type: ignore[arg-type]
@@ -85,18 +56,20 @@ def new_figure(
     edges = ({}, {}) if layout else ({"y": 1 - 0.06 / whole}, {"y": 0.05 / whole})
     start = {"x": left / width, "ha": "left"}
     figure.suptitle("\n".join(above), fontsize=_TITLE, **start, **edges[0])
-    figure.supxlabel("\n".join(below), fontsize=_TEXT, **start, **edges[1])
+    figure.supxlabel("\n".join(below), fontsize=TEXT, **start, **edges[1])
     return figure, foot
 
 
 def finish_figure(figure: Figure) -> Figure:
     """Return the figure with styled ticks: ticks made later would have the user's settings."""
+    from matplotlib import rcParams
+
     for axes in figure.axes:
         axes.tick_params(
             which="both",
             color=rcParams["xtick.color"],
             labelcolor=rcParams["xtick.labelcolor"],
-            labelsize=_SMALL,
+            labelsize=SMALL,
         )
     return figure
 
@@ -111,7 +84,9 @@ def escape_text(text: str) -> str:
         >>> print(escape_text("a_1 $x$"))
         a_1 \$x\$
     """
-    font = get_font(findfont(FONT))
+    from matplotlib.font_manager import findfont, get_font
+
+    font = get_font(findfont(FONT_FAMILY))
     shown = [
         sign
         if sign.isprintable() and font.get_char_index(ord(sign))
@@ -139,11 +114,34 @@ def token_tick(text: str) -> str:
     return escape_text(shorten_middle(visible(text), _TOKEN_LETTERS))
 
 
-def label_inches(texts: Iterable[str], size: float = _SMALL) -> float:
+def label_inches(texts: Iterable[str], size: float = SMALL) -> float:
     """Return the width in inches of the widest of some small labels, as they are drawn."""
-    font = FontProperties(family=[FONT], size=size)
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font = FontProperties(family=[FONT_FAMILY], size=size)
     measure = TextToPath().get_text_width_height_descent
     return max((measure(text, font, False)[0] / 72 for text in texts), default=0.0)
+
+
+def name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    """Label the first positions of an axis with these names."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    texts = list(map(escape_text, names))
+    axis.set_major_locator(FixedLocator(list(range(len(texts)))))
+    axis.set_major_formatter(FuncFormatter(lambda at, _: texts[int(at)]))
+
+
+def draw_gridlines(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """Draw the grid of an axis, below everything else."""
+    axes.grid(axis=axis)
+    axes.set_axisbelow(True)
+
+
+def add_legend(axes: Axes) -> None:
+    """Put a legend beside the panel: inside, it would cover a curve or a bar."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False)
 
 
 def _wrapped(text: str, width: float, size: float) -> list[str]:
@@ -166,6 +164,8 @@ def draw_image(
 
     Finite numbers outside the scale have the colours of its ends.
     """
+    from matplotlib.colors import ListedColormap
+
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
     nan, infinite = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
     table = plain_table.with_extremes(bad=nan, over=infinite, under=infinite)
@@ -194,6 +194,8 @@ def color_table(name: str) -> RGB:
         >>> color_table("gray")[[0, 128, 255]].tolist()
         [[0, 0, 0], [128, 128, 128], [255, 255, 255]]
     """
+    from matplotlib import colormaps
+
     if name not in colormaps:
         near = did_you_mean(name, list(colormaps)) or "Some are viridis, magma, turbo and jet."
         raise RequestError(

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.files.words import ranges_text, shape_label
 from hookscope.views.images.colors import color_scale, nonfinite_text
+from hookscope.views.images.feature_maps import pick_channels
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,
     draw_image,
     finish_figure,
     new_figure,
-    paper_style,
 )
-from hookscope.views.images.figures.drawing import Drawing, FigureOptions
+from hookscope.views.images.figures.drawing import Drawing, FigureOptions, paper_style
 from hookscope.views.images.figures.grid import Grid, columns_for, draw_grid
-from hookscope.views.images.filter_weights import Kernels, choose_kernels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PANEL, _NUMBERS = 0.8, 0.12  # inches of a panel, and of the label beside it
+MAX_COLUMNS = 16  # input channels of a kernel that are drawn
 
 
 def draw_weight(
@@ -114,6 +117,8 @@ def draw_matrix(
     shape: tuple[int, int] | None = None,
 ) -> Figure:
     """Draw a matrix of weights."""
+    from matplotlib.ticker import MaxNLocator
+
     rows, columns = shape or matrix.shape
     # At most four times as wide as high, so that a matrix of a few rows is readable.
     wide, tall = (6.0, max(6 * rows / columns, 1.5)) if columns > rows else (5.0, 5.0)
@@ -136,3 +141,61 @@ def _in_color(values: NDArray[Any], each: bool) -> NDArray[np.float64]:
     wide = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
     largest = np.abs(wide).max(axis=(1, 2, 3) if each else None, keepdims=True)
     return np.moveaxis(0.5 + wide / np.where(largest == 0, 1, largest) / 2, 1, -1)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Some kernels of a convolution."""
+
+    values: NDArray[Any]
+    filters: tuple[int, ...]
+    columns: tuple[str, ...]
+    color: bool
+    total: int
+    left_out: int
+
+
+def choose_kernels(
+    weight: NDArray[Any],
+    name: str,
+    channels: Sequence[int] | None,
+    by: str,
+    count: int,
+    seed: int,
+) -> Kernels:
+    """Return some filters of a convolution.
+
+    Three input channels are red, green and blue. If there are more than 16, the first 16 are
+    kept. A filter of a 1-d convolution is one image with a row for each input channel. A filter of
+    a 3-d convolution has a column for each step of each input channel.
+
+    Example:
+        >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
+        >>> kernels.values.shape, kernels.color
+        ((4, 3, 7, 7), True)
+    """
+    total, inputs = weight.shape[:2]
+    chosen = pick_channels(weight, name, channels, by, count, seed)
+    kept = weight[list(chosen)]
+    if weight.ndim == 3:
+        return Kernels(kept[:, None], chosen, ("",), False, total, 0)
+    columns = [f"in {i}" for i in range(inputs)]
+    if weight.ndim == 5:
+        columns = [f"{column}, step {t}" for column in columns for t in range(weight.shape[2])]
+        kept = kept.reshape(len(kept), -1, *weight.shape[3:])
+    color = weight.ndim == 4 and inputs == 3
+    some = slice(None) if color else slice(MAX_COLUMNS)
+    left_out = len(columns) - len(columns[some])
+    return Kernels(kept[:, some], chosen, tuple(columns[some]), color, total, left_out)
+
+
+def output_channels_first(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]:
+    """Return the weight of a transposed convolution with its output channels first.
+
+    Example:
+        >>> output_channels_first(np.ones((6, 4, 3, 3)), groups=2).shape
+        (8, 3, 3, 3)
+    """
+    parted = weight.reshape(groups, -1, *weight.shape[1:])
+    turned = np.swapaxes(parted, 1, 2)
+    return turned.reshape(-1, *turned.shape[2:])

@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from hookscope.views.images.colors import ColorScale, color_scale
 from hookscope.views.images.figures.canvas import draw_image
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LINE = 0.16  # inches of a line of small text
 _GAP, _BAR, _BAR_TEXT = 0.08, 0.12, 0.72  # inches
@@ -114,6 +115,8 @@ def draw_grid(
     scale_of: Callable[[NDArray[Any]], ColorScale] = color_scale,
 ) -> list[Axes]:
     """Draw images in a grid, row by row, with one colour bar or one for each."""
+    from matplotlib.ticker import MaxNLocator
+
     panels = list(grid.add_panels(figure, left, top))
     common = scale_of(np.concatenate([image.ravel() for image in images]))
     wide, _ = grid.cell
