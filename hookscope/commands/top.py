@@ -58,7 +58,7 @@ def top(
         'sample_models/digits/3.png'
     """
     from hookscope.file_analysis.top_run import rank_inputs
-    from hookscope.inputs.text_tables import StoredTexts
+    from hookscope.inputs.text_formats import StoredTexts
     from hookscope.stores.features.features import Features
 
     folder = Features(features)

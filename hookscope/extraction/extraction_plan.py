@@ -41,7 +41,7 @@ from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
 from hookscope.files.input_list import InputEntry, list_entries
 from hookscope.files.text_sources import text_sources
 from hookscope.files.weight_files import sha256_of
-from hookscope.inputs.text_tables import open_texts
+from hookscope.inputs.text_formats import open_texts
 from hookscope.inputs.visible_part import find_visible_part
 from hookscope.results.records import Coverage
 from hookscope.sources.loaded import LoadedModel

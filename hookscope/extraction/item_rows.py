@@ -29,7 +29,7 @@ from hookscope.inputs.python_input import (
     is_dataset,
     plain_argument,
 )
-from hookscope.inputs.text_columns import plain_label
+from hookscope.inputs.text_tables import plain_label
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_spec import names_object
 from hookscope.tensors.seeding import SeededCalls, seeded_throughout

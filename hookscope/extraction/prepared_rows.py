@@ -25,8 +25,8 @@ from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
 from hookscope.inputs.input_checks import check_input
 from hookscope.inputs.input_reader import ReadContext
-from hookscope.inputs.text_columns import listed_names
 from hookscope.inputs.text_input import text_recipe_of
+from hookscope.inputs.text_tables import listed_names
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.extract_options import ExtractOptions

@@ -1,6 +1,6 @@
 """The inputs of a dataset of texts: files with a text in each line or row, and folders of tables.
 
-Torch-free, so that a mistake is reported at once. ``inputs/text_tables.py`` reads them.
+Torch-free, so that a mistake is reported at once. ``inputs/text_formats.py`` reads them.
 """
 
 from __future__ import annotations

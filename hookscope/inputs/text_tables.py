@@ -1,42 +1,55 @@
-"""The texts of a dataset: the lines of files, and a column of tables, with their other columns.
-
-Lines, and rows of CSV files, are read from their place in the file when they are used. Of a Parquet
-file a row group is in memory. A folder of the package ``datasets`` is mapped.
-"""
+"""What a table of texts is: rows, each with a text and with values that are stored beside it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from hashlib import sha256 as sha256_of
-from typing import Protocol
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from hookscope.errors import EnvironmentFault, InputError
-from hookscope.files.file_types import WRITE_AGAIN
-from hookscope.files.text_sources import (
-    CSV,
-    DATASET,
-    JSON_LINES,
-    LINES,
-    PARQUET,
-    TextSource,
-    text_sources,
-)
-from hookscope.inputs.arrow_texts import DatasetTexts, ParquetTexts
-from hookscope.inputs.text_columns import TextRow
-from hookscope.inputs.text_files import CsvTexts, JsonTexts, LineTexts
+from hookscope.errors import InputError
+from hookscope.files.input_files import TEXT_RESERVED
+from hookscope.files.suggestions import did_you_mean
+from hookscope.files.text_sources import DEFAULT_COLUMN, TextSource
 
-_SHOWN = 3  # names in a note
-_MOVED = "texts are not at their path any more (moved or deleted)"
-_CHANGED = "texts have changed since the features were extracted"
-_SINGLE = {
-    _MOVED: "text is not at its path any more (moved or deleted)",
-    _CHANGED: "text has changed since the features were extracted",
-}
+_MAX_NAMES = 20  # names of columns in a message
 
 
-class TextTable(Protocol):
-    """The texts of one file or folder.
+def plain_label(value: Any) -> int | float | str | bool | None:
+    """Return a label as a plain value; None if it is not a text or a single finite number.
+
+    Example:
+        >>> import torch
+        >>> plain_label(torch.tensor(3)), plain_label("cat"), plain_label(torch.ones(2))
+        (3, 'cat', None)
+    """
+    if getattr(value, "ndim", None) == 0:  # of torch and of numpy
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str) else None
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """A line or a row of a table."""
+
+    value: Any
+    subject: str
+    columns: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        if not isinstance(self.value, str):
+            raise InputError(f"{self.subject} is {type_name(self.value)}, not a text.")
+        if not self.value.strip():
+            raise InputError(f"{self.subject} is empty.")
+        return self.value
+
+
+class TextTable:
+    """The texts of one file or folder. A subclass reads a format.
 
     Attributes:
         digest: SHA-256 of the content, or another text that changes with it.
@@ -45,13 +58,20 @@ class TextTable(Protocol):
     """
 
     digest: str
-    columns: tuple[str, ...]
-    left_out: str
+    columns: tuple[str, ...] = ()
+    left_out = ""
+    _unit = "Row"
 
-    def __len__(self) -> int: ...
+    def __init__(self, source: TextSource) -> None:
+        self._source = source
+        self._column = source.column or DEFAULT_COLUMN
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def name(self, index: int) -> str:
         """Return the name of a text: the file and the number of the line or row, from 1."""
+        return f"{self._source.path}:{index + 1}"
 
     def read(self, index: int) -> TextRow:
         """Return a text and the values of the other columns.
@@ -59,76 +79,67 @@ class TextTable(Protocol):
         Raises:
             InputError: the line or row cannot be read; the message has its number.
         """
+        values = self._values(index)
+        stored = stored_values(values, self.columns)
+        return TextRow(values[self._column], self._where(index), stored)
+
+    def _values(self, index: int) -> Mapping[str, Any]:
+        """The values of a line or row by the names of their columns."""
+        raise NotImplementedError
+
+    def _where(self, index: int) -> str:
+        return f"{self._unit} {index + 1} of {self._source.path!r}"
+
+    def _choose_columns(self, names: Sequence[str], nested: Iterable[str] = ()) -> None:
+        """Check that a table with these columns has that of the texts, and store the others."""
+        path = self._source.path
+        if self._column not in names:
+            raise InputError(f"{path!r} has no column {self._column!r}.", self._hint(names))
+        twice = next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path!r} has two columns named {twice!r}.", "Rename one of them.")
+        self._store_columns(names, nested)
+
+    def _store_columns(self, names: Iterable[str], nested: Iterable[str]) -> None:
+        """Choose the columns that are stored beside the texts, and note the others."""
+        others = [name for name in nested if name != self._column]
+        plain = [name for name in names if name not in ("", self._column, *others)]
+        reserved = [name for name in plain if name in TEXT_RESERVED]
+        self.columns = tuple(name for name in plain if name not in reserved)
+        reasons = [f"{listed_names(others)} (neither texts nor numbers)"] if others else []
+        reasons += [f"{listed_names(reserved)} (reserved names)"] if reserved else []
+        if reasons:
+            where = f"columns of {self._source.path!r} that are not stored"
+            self.left_out = f"{where}: {', '.join(reasons)}"
+
+    def _hint(self, names: Sequence[str]) -> str:
+        """Which columns a table has, and how to name one."""
+        source = self._source
+        near = did_you_mean(source.column, names) if source.column else ""
+        example = f"Name one: {source.path}:{names[0]}." if names and not near else ""
+        return " ".join(
+            part for part in (near, f"It has {listed_names(names) or 'none'}.", example) if part
+        )
 
 
-_OPENERS: dict[str, Callable[[TextSource], TextTable]] = {
-    LINES: LineTexts,
-    JSON_LINES: JsonTexts,
-    CSV: CsvTexts,
-    PARQUET: ParquetTexts,
-    DATASET: DatasetTexts,
-}
+def stored_values(values: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``columns`` that are not missing: texts, booleans and finite numbers.
+
+    Example:
+        >>> stored_values({"a": 1, "b": None, "c": float("nan")}, ["a", "b", "c", "d"])
+        {'a': 1}
+    """
+    found = ((name, plain_label(values.get(name))) for name in columns)
+    return {name: value for name, value in found if value is not None}
 
 
-def open_texts(source: TextSource) -> TextTable:
-    """Open a source of texts."""
-    try:
-        table = _OPENERS[source.kind](source)
-    except OSError as error:
-        raise InputError(f"{source.path!r} cannot be read: {error.strerror or error}.") from error
-    if not len(table):
-        raise InputError(f"{source.path!r} contains no texts.", WRITE_AGAIN)
-    return table
+def type_name(value: Any) -> str:
+    """Return what a value of JSON is, for messages."""
+    kinds = ((bool, "a boolean"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
+    found = (name for kind, name in kinds if isinstance(value, kind))
+    return "null" if value is None else next(found, type(value).__name__)
 
 
-class StoredTexts:
-    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``."""
-
-    def __init__(self, specs: Sequence[str]) -> None:
-        self._specs = specs
-        self._tables: dict[str, list[TextTable]] = {}
-        self._missing: dict[str, dict[str, None]] = {}  # by the reason, names in order
-        self._errors: dict[str, None] = {}  # of files that are there and cannot be read
-
-    def read(self, name: str, sha256: str | None) -> str | None:
-        """Return a text; None if it is not there any more, or has changed."""
-        path, _, number = name.rpartition(":")
-        if path not in self._tables:
-            self._tables[path] = self._open(path)
-        for table in self._tables[path]:  # one for each column of the file that was extracted
-            try:
-                text = table.read(int(number) - 1).text
-            except (InputError, IndexError, OSError, ValueError):
-                continue
-            if sha256 in (None, sha256_of(text.encode(errors="surrogatepass")).hexdigest()):
-                return text
-        if self._tables[path] or not os.path.exists(path):
-            self._miss(_CHANGED if self._tables[path] else _MOVED, name)
-        return None
-
-    def _open(self, path: str) -> list[TextTable]:
-        tables = []
-        for spec in self._specs:
-            try:
-                sources = [s for s in text_sources([spec]) or () if s.path == path]
-                tables += [open_texts(source) for source in sources]
-            except (InputError, EnvironmentFault) as error:
-                if os.path.exists(path):
-                    self._errors[f"{error.message} Positions are shown instead."] = None
-        return tables
-
-    def _miss(self, reason: str, name: str) -> None:
-        self._missing.setdefault(reason, {})[name] = None
-
-    def notes(self) -> list[str]:
-        """Return which texts could not be read, and why, in a sentence for each reason."""
-        return [*self._errors] + [
-            f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
-            f" {', '.join(list(names)[:_SHOWN])}{_more(len(names) - _SHOWN)}."
-            " Positions are shown instead."
-            for reason, names in self._missing.items()
-        ]
-
-
-def _more(names: int) -> str:
-    return f" and {names} more" if names > 0 else ""
+def listed_names(names: Sequence[str]) -> str:
+    """Return names for a message; of many the first."""
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")

@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from hookscope.errors import InputError
 from hookscope.files.text_sources import TextSource, text_sources
-from hookscope.inputs.text_tables import TextTable, open_texts
+from hookscope.inputs.text_formats import open_texts
+from hookscope.inputs.text_tables import TextTable
 
 ROWS = [
     {"id": 10**17 + n, "text": f"text {n}", "stars": n / 4, "good": n % 2 == 0, "by": f"Zoë, {n}"}
