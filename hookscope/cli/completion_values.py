@@ -94,11 +94,11 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     """Offer the keys in the file, from its header, or those of a training run or of weights."""
     from click.shell_completion import CompletionItem
 
-    from hookscope.files.output_path import header_of
+    from hookscope.files.safetensors_header import METADATA, header_of
 
     names = {one.key for one in _series_in(_source_on_line(ctx))}
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        names |= {name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"}
+        names |= {name for name in header_of(ctx.params["file"])[0] if name != METADATA}
     if not names:
         from hookscope.errors import HookscopeError
         from hookscope.stores.weights.open_weights import is_weights, open_weights

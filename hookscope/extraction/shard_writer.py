@@ -27,6 +27,7 @@ from torch import Tensor
 from hookscope.errors import StoreError
 from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
+from hookscope.files.safetensors_header import METADATA, header_bytes
 from hookscope.stores.features.folder import crc32_in, shard_name, slice_key, write_json
 from hookscope.stores.features.location import Location, write_error
 from hookscope.stores.features.manifest import part_name
@@ -191,7 +192,7 @@ def _header(shard: Shard, columns: Sequence[StoredColumn]) -> tuple[bytes, dict[
     """The beginning of a shard's file, and the offset in the file of each key's first row."""
     keys = [column.key for column in columns]
     metadata = {"schema": 1, "rows": [shard.first, shard.last], "keys": keys}
-    table: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(metadata, sort_keys=True)}}
+    table: dict[str, Any] = {METADATA: {MARK: strict_json.dumps(metadata, sort_keys=True)}}
     offsets: dict[str, int] = {}
     end = 0
     # The widest dtypes first, so that each tensor begins at a multiple of its item size.
@@ -202,10 +203,8 @@ def _header(shard: Shard, columns: Sequence[StoredColumn]) -> tuple[bytes, dict[
             "shape": [shard.rows, *column.shape],
             "data_offsets": [offsets[column.key], end],
         }
-    text = json.dumps(table, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    start = 8 + len(text)
-    return len(text).to_bytes(8, "little") + text, {k: start + v for k, v in offsets.items()}
+    header = header_bytes(json.dumps(table, separators=(",", ":")).encode())
+    return header, {key: len(header) + offset for key, offset in offsets.items()}
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import IO, BinaryIO
 
 from hookscope.errors import InputError
 from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
+from hookscope.files.safetensors_header import header_in
 from hookscope.files.shell_words import quote_word
-from hookscope.files.strict_json import parse_table
 
 # zipfile and pickletools take 20 ms to import, so they are imported for the files that need them.
 
@@ -71,7 +71,6 @@ _PICKLED_OBJECT = "a pickled Python object"
 _HEAD = 256
 _UNPACKED = 1 << 30  # bytes that an archive may unpack to beyond its own size
 _LONGEST_DIRECTORY = 32 << 20  # bytes; about 300,000 records, which take seconds
-_LONGEST_HEADER = 100_000_000  # bytes; safetensors rejects a longer header
 _IMAGES = re.compile(
     rb"\x89PNG|\xff\xd8\xff|GIF8|BM....\0\0\0\0|II\*\0|MM\0\*|RIFF....WEBP", re.DOTALL
 )
@@ -274,14 +273,9 @@ def _is_safetensors(head: bytes) -> bool:
 
 
 def _describe_safetensors(path: str, file: BinaryIO) -> tuple[str, str]:
-    """Check the header: eight bytes with its length, then JSON."""
-    length = int.from_bytes(file.read(8), "little")
-    header = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
-        complete = len(header) == length and isinstance(parse_table(header), dict)
-    except (ValueError, RecursionError):
-        complete = False
-    if not complete:
+        header_in(file)
+    except ValueError:
         return TRUNCATED_SAFETENSORS, WRITE_AGAIN
     return SAFETENSORS, _USE_WEIGHTS.format(quote_word(path))
 

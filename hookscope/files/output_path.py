@@ -10,11 +10,10 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from hookscope.errors import RequestError
+from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import join_words
-from hookscope.files.strict_json import parse_table
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
 ADDRESS = "://"  # is part of the address of an object store, and of no path
@@ -50,7 +49,6 @@ RUN_FILE = "run.json"  # in the folder of a training run
 FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
 _RANK_FOLDER = re.compile(r"rank(\d+)")
 _NEAR = 4096  # bytes
-HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
 def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
@@ -134,7 +132,7 @@ def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
         if suffix != SUFFIX:
             with path.open("rb") as file:
                 return file.read(max(map(len, starts))).startswith(starts)
-        metadata = header_of(path)[0].get("__metadata__")
+        metadata = header_of(path)[0].get(METADATA)
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(metadata, dict) and MARK in metadata
@@ -146,23 +144,6 @@ def _has_comment(path: Path) -> bool:
         file.seek(-22 - len(MARK), os.SEEK_END)
         end = file.read()
     return end.startswith(_ARCHIVE_END) and end.endswith(MARK.encode())
-
-
-def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
-    """Return the header of a safetensors file, and the offset of its data."""
-    with open(path, "rb") as file:
-        return header_in(file)
-
-
-def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """Return the same for a file that is open at its beginning."""
-    length = int.from_bytes(file.read(8), "little")
-    if not 2 <= length <= HEADER_LIMIT:
-        raise ValueError("no header of safetensors")
-    table = parse_table(file.read(length))
-    if not isinstance(table, dict):
-        raise ValueError("no header of safetensors")
-    return table, 8 + length
 
 
 def recording_ending(path: Path) -> str:

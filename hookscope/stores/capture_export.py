@@ -13,8 +13,9 @@ import numpy as np
 from hookscope.errors import RequestError
 from hookscope.files import strict_json
 from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
-from hookscope.files.output_path import MARK, SUFFIX, TABLES, header_of
+from hookscope.files.output_path import MARK, SUFFIX, TABLES
 from hookscope.files.progress import Progress
+from hookscope.files.safetensors_header import METADATA, header_bytes, header_of
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
 from hookscope.stores.capture_file import CaptureFile
 
@@ -88,22 +89,20 @@ def write_slices(
 def _write_safetensors(capture: CaptureFile, keys: Sequence[str], path: Path) -> None:
     """Copy tensors as they are stored, with their records and the metadata of the run."""
     table, start = header_of(capture.path)
-    info = json.loads(table["__metadata__"][MARK])
+    info = json.loads(table[METADATA][MARK])
     selected = set(keys)
     info["records"] = [record for record in info["records"] if record["key"] in selected]
     if "stored_as" in info:
         info["stored_as"] = {k: note for k, note in info["stored_as"].items() if k in selected}
-    new: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(info, sort_keys=True)}}
+    new: dict[str, Any] = {METADATA: {MARK: strict_json.dumps(info, sort_keys=True)}}
     # In the order of the file, so that each tensor begins at a multiple of its item size.
     ordered = sorted(selected, key=lambda key: table[key]["data_offsets"])
     end = 0
     for key in ordered:
         first, last = table[key]["data_offsets"]
         new[key] = {**table[key], "data_offsets": [end, end := end + last - first]}
-    text = strict_json.dumps(new).encode()
-    text += b" " * (-len(text) % 8)
     with open(capture.path, "rb") as source, path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_bytes(strict_json.dumps(new).encode()))
         for key in ordered:
             first, last = table[key]["data_offsets"]
             source.seek(start + first)

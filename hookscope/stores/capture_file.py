@@ -26,7 +26,8 @@ from hookscope.files.file_types import (
     SCRIPT_ARCHIVE,
     describe_file,
 )
-from hookscope.files.output_path import MARK, header_of, holds_features
+from hookscope.files.output_path import MARK, holds_features
+from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
 from hookscope.results.dtypes import RAW, widen
@@ -69,7 +70,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         table, start = header_of(path)
     except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise read_error(path, error) from error
-    text = (table.pop("__metadata__", None) or {}).get(MARK)
+    text = (table.pop(METADATA, None) or {}).get(MARK)
     if text is None:
         raise ResultsFileError(
             f"{path} contains tensors, but was not written by hookscope.",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hookscope.errors import StoreError, cause
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import replacement_file
+from hookscope.files.safetensors_header import METADATA, header_bytes
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import REPAIR, SAFETENSORS_DTYPES, metadata_of, storable
 
@@ -99,7 +100,7 @@ class RecordingFile:
         known = all(tensor.dtype in SAFETENSORS_DTYPES for tensor in stored.values())
         if not (known and inside and len(inside) == len(self._places)):
             return {}
-        table: dict[str, Any] = {"__metadata__": metadata_of(info, notes)}
+        table: dict[str, Any] = {METADATA: metadata_of(info, notes)}
         for key, place in sorted(inside.items(), key=lambda entry: entry[1]):
             table[key] = _entry(tensors[key], place - 8 - ROOM)
         end = self._end
@@ -113,7 +114,7 @@ class RecordingFile:
         with self._stack:
             self._file.truncate(self._end)
             self._file.seek(0)
-            self._file.write(ROOM.to_bytes(8, "little") + header.ljust(ROOM))
+            self._file.write(header_bytes(header, ROOM))
             self._file.seek(self._end)
             for key in order:
                 self._file.write(bits_of(stored[key]).numpy().data)

@@ -13,7 +13,8 @@ from torch import nn
 import hookscope
 from hookscope.errors import ResultsFileError, StoreError
 from hookscope.files import strict_json
-from hookscope.files.output_path import MARK, header_of
+from hookscope.files.output_path import MARK
+from hookscope.files.safetensors_header import header_of
 from hookscope.stores.capture_file import open_capture
 from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps

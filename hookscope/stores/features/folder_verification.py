@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.files.output_path import header_in
 from hookscope.files.progress import Progress
+from hookscope.files.safetensors_header import METADATA, header_in
 from hookscope.results.result import Result
 from hookscope.stores.features.folder import (
     INDEX,
@@ -25,6 +25,7 @@ from hookscope.stores.features.folder import (
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import input_lines, lines_crc32
 from hookscope.stores.features.manifest_schema import KeyEntry, Manifest, ShardEntry
+from hookscope.stores.weights.safetensors_reader import checked_entries
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,17 @@ def _shard_problem(
         return problem
     try:
         with location.open(shard["file"]) as file:
-            table, _ = header_in(file)
-    except (OSError, ValueError, RecursionError) as error:
+            table, start = header_in(file)
+        table.pop(METADATA, None)
+        entries = {e.name: e for e in checked_entries(table, shard["bytes"] - start)}
+    except (OSError, ValueError) as error:
         return f"cannot be read: {cause(error)}"
-    table.pop("__metadata__", None)
-    spans = {name: entry["data_offsets"] for name, entry in table.items()}
-    stored |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
+    stored |= {name: (shard["file"], e.end - e.begin) for name, e in entries.items()}
     for key in keys:
         if key["reduce"] == STATISTICS_ONLY:  # no rows are stored
             continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
-        if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
+        if name not in entries or entries[name].shape != (shard["rows"], *key["shape"]):
             return f"it has no {name} of the shape in the manifest"
     return ""
 

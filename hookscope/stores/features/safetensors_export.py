@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.files import strict_json
-from hookscope.files.output_path import HEADER_LIMIT, MARK, NPY, NPZ, SUFFIX
+from hookscope.files.output_path import MARK, NPY, NPZ, SUFFIX
+from hookscope.files.safetensors_header import HEADER_LIMIT, METADATA, header_bytes
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.result import Result
@@ -43,7 +44,6 @@ _LONGEST_STATS = Stats(*(sys.maxsize, *(-sys.float_info.max,) * 5, *(sys.maxsize
 _NOT_COPIED = {"schema", "rows", "keys", "shards", "inputs"}
 # The format's names of the dtypes of columns.
 _COLUMN_FORMATS = {"b": "BOOL", "i": "I64", "f": "F64"}
-_METADATA = "__metadata__"  # a name that no tensor can have
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ def write_safetensors(
         )
         texts = {}
         header = _header(features, tensors, longest, texts)
-    reserved = len(header) + -len(header) % 8
+    start = len(header_bytes(header))
     stats: dict[str, Stats] = {}
     with path.open("wb") as file:
-        file.seek(8 + reserved)
+        file.seek(start)
         for tensor in _ordered(tensors):
             stats[tensor.key] = summarize(_write(tensor, file))
         text = _header(features, tensors, stats, texts)
         file.seek(0)
-        file.write(reserved.to_bytes(8, "little") + text.ljust(reserved))
+        file.write(header_bytes(text, start - 8))
 
 
 def _rows_tensor(features: Features, rows: LazyRows, progress: RowProgress) -> _Tensor:
@@ -116,7 +116,7 @@ def _column_tensor(features: Features, name: str, values: list[Any]) -> _Tensor 
         value is None or value == stored
         for value, stored in zip(values, array.tolist(), strict=True)
     )
-    if not same or name in features.keys or name == _METADATA:
+    if not same or name in features.keys or name == METADATA:
         return None
     record = {
         **{"key": name, "module": name, "type": "", "call": 1, "what": COLUMN, "kind": COLUMN},
@@ -162,7 +162,7 @@ def _header(
         "absent": [],
         **({"columns": texts} if texts else {}),
     }
-    table: dict[str, Any] = {_METADATA: {MARK: strict_json.dumps(info, sort_keys=True)}}
+    table: dict[str, Any] = {METADATA: {MARK: strict_json.dumps(info, sort_keys=True)}}
     end = 0
     for tensor in _ordered(tensors):
         size = int(np.prod(tensor.shape, dtype=object)) * np.dtype(RAW[tensor.format]).itemsize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.files.output_path import header_in
+from hookscope.files.safetensors_header import METADATA, header_in
 from hookscope.results.dtypes import RAW
 from hookscope.stores.capture_file import StoredTensor
 from hookscope.stores.features.folder import is_intact, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest_schema import ShardEntry
+from hookscope.stores.weights.safetensors_reader import checked_entries
 
 MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
 
@@ -38,15 +39,12 @@ class OpenShard:
             with location.open(self._name) as file:
                 table, start = header_in(file)
                 self._map = _map(file)
-            table.pop("__metadata__", None)
-            _check_table(table, size - start)
+            table.pop(METADATA, None)
             self.tensors = {
-                name: StoredTensor(
-                    tensor["dtype"], tuple(tensor["shape"]), start + tensor["data_offsets"][0]
-                )
-                for name, tensor in table.items()
+                entry.name: StoredTensor(entry.dtype, entry.shape, start + entry.begin)
+                for entry in checked_entries(table, size - start)
             }
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise self.damaged(f"cannot be read: {cause(error)}") from error
 
     def holds(self, key: str) -> bool:
@@ -164,20 +162,6 @@ class Shards:
         if not intact:
             raise shard.damaged("is damaged: its checksum does not match")
         self._unchecked.discard(number)  # another thread may have checked it too
-
-
-def _check_table(table: Mapping[str, Any], size: int) -> None:
-    """Raise ValueError unless the tensors of a header fill ``size`` bytes and do not overlap."""
-    end = 0
-    for tensor in sorted(table.values(), key=lambda tensor: tuple(tensor["data_offsets"])):
-        start, last = tensor["data_offsets"]
-        item = np.dtype(RAW[tensor["dtype"]]).itemsize if tensor["dtype"] in RAW else None
-        count = int(np.prod(tensor["shape"], dtype=object))
-        if start != end or (item is not None and last - start != count * item):
-            raise ValueError("its header is damaged")
-        end = last
-    if end != size:
-        raise ValueError("its header is damaged")
 
 
 def _map(file: Any) -> mmap.mmap | None:
