@@ -14,7 +14,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import CommaList, FileName
 from hookscope.errors import RequestError
 from hookscope.specs.watch_options import INTERVAL, STOPS, WATCHED, WatchOptions
-from hookscope.stores.runs.run_output import check_run_folder
+from hookscope.stores.runs.run_folder import check_run_folder
 from hookscope.training.run_session import RunSession
 from hookscope.training.script_runner import Program
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hookscope.files.shell_words import join_words
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
-from hookscope.stores.runs.run_output import launch_in
+from hookscope.stores.runs.run_folder import create_run_folder, launch_in
 from hookscope.stores.runs.series import LAYERS, STEPS
 from hookscope.training.import_watch import call_after_import, report_fault, say
 from hookscope.training.script_runner import Program
@@ -49,7 +49,6 @@ class RunSession:
         atexit.register(self._finish)
 
     def _start(self) -> None:
-        from hookscope.stores.runs.run_folder import create_run_folder
         from hookscope.stores.runs.run_writer import RunWriter
         from hookscope.training.watcher import Watcher
 

@@ -1,19 +1,32 @@
-"""Names of run folders: ``runs/SCRIPT-1``, ``runs/SCRIPT-2``, and one for each rank in them."""
+"""Names of run folders: ``runs/SCRIPT-1``, ``runs/SCRIPT-2``, and one for each rank in them.
+
+They are checked before the script runs, so the module must import little.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from hookscope.errors import StoreError, cause
-from hookscope.files.atomic_files import umask
-from hookscope.stores.runs.run_output import check_run_folder, launch_in, rank_folder_name
+from hookscope.errors import RequestError, StoreError, cause
+from hookscope.files.output_path import RUN_FILE
 
 LAUNCH_FILE = "launch.txt"  # which launch of torchrun a folder belongs to
+
+
+def check_run_folder(output: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
+    """Check that the folder that the user named is not in use; under torchrun that of the rank."""
+    if output is None:
+        return
+    folder = Path(output)
+    if launch_in(environ) and not (folder / RUN_FILE).exists():  # else a run without ranks
+        folder /= _rank_folder(environ)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RequestError(
+            f"{folder} is not empty.", "Name another folder with --output, or remove this one."
+        )
 
 
 def create_run_folder(
@@ -33,7 +46,7 @@ def create_run_folder(
         if output is not None:
             folder = Path(start, output)
             if launch:
-                folder /= rank_folder_name(environ)
+                folder /= _rank_folder(environ)
             folder.mkdir(parents=True, exist_ok=True)
         else:
             folder = _new_folder(Path(start, "runs"), Path(script).stem, launch)
@@ -68,6 +81,11 @@ def _new_folder(runs: Path, stem: str, launch: str | None) -> Path:
 
 def _create_for_launch(folder: Path, launch: str) -> None:
     """Create the folder with its file as one, unless another rank was faster."""
+    import shutil
+    import tempfile
+
+    from hookscope.files.atomic_files import umask
+
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     (scratch / LAUNCH_FILE).write_text(launch, encoding="utf-8")
     scratch.chmod(0o777 & ~umask())
@@ -80,3 +98,18 @@ def _create_for_launch(folder: Path, launch: str) -> None:
 def _launch_of(folder: Path) -> str:
     path = folder / LAUNCH_FILE
     return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def launch_in(environ: Mapping[str, str]) -> str | None:
+    """Return what identifies a launch of torchrun; None without one."""
+    if not all(environ.get(name, "").isdecimal() for name in ("RANK", "WORLD_SIZE")):
+        return None
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    # Two launches may have the same address: the parent is the agent of this launch.
+    return " ".join([*(environ.get(name, "") for name in names), str(os.getppid())])
+
+
+def _rank_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of a rank in the one that the user named; torchrun may have restarted it."""
+    restarts = int(environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
+    return Path(f"restart{restarts}" if restarts else "", f"rank{int(environ['RANK'])}")
