@@ -26,6 +26,8 @@ from hookscope.hooks.user_hooks import Function as Function
 from hookscope.results.ablation import Ablation as Ablation
 from hookscope.results.attribution import Attribution as Attribution
 from hookscope.results.diff_result import Diff as Diff
+from hookscope.results.exports import Exported as Exported
+from hookscope.results.exports import ExportedRun as ExportedRun
 from hookscope.results.grad_check import GradCheck as GradCheck
 from hookscope.results.health import Health as Health
 from hookscope.results.layer_probes import LayerProbes as LayerProbes
@@ -41,8 +43,6 @@ from hookscope.specs.intervention_spec import Hooks as Hooks
 from hookscope.stores.capture_file import InMemory as InMemory
 from hookscope.stores.features.features import Features as Features
 from hookscope.stores.features.folder_verification import Verification as Verification
-from hookscope.stores.features.safetensors_export import Exported as Exported
-from hookscope.stores.runs.run_export import ExportedRun as ExportedRun
 from hookscope.stores.runs.training_run import TrainingRun as TrainingRun
 from hookscope.stores.weights.weight_set import WeightSet as WeightSet
 from hookscope.stores.weights.weight_tree import WeightHashes as WeightHashes

@@ -31,11 +31,7 @@ from hookscope.specs.command_options import ExportOptions
 from hookscope.specs.patterns import as_texts
 
 if TYPE_CHECKING:
-    from hookscope.stores.features.safetensors_export import Exported
-    from hookscope.stores.runs.run_export import ExportedRun
-
-if TYPE_CHECKING:
-    pass
+    from hookscope.results.exports import Exported, ExportedRun
 
 
 @public
@@ -84,8 +80,9 @@ def export(
         ...     numpy.load(done.path).argmax(axis=1)
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
+    from hookscope.results.exports import Exported
     from hookscope.stores.features.features import Features
-    from hookscope.stores.features.safetensors_export import WRITERS, Exported
+    from hookscope.stores.features.features_export import WRITERS
 
     path = Path(output)
     selectors = as_texts(options.layers)
@@ -141,9 +138,9 @@ def _export_recording(
     progress: Progress | None,
 ) -> Exported:
     """Write tensors of the file of a recording."""
+    from hookscope.results.exports import Exported
     from hookscope.stores.capture_export import choose_slices, write_slices
     from hookscope.stores.capture_file import open_capture
-    from hookscope.stores.features.safetensors_export import Exported
 
     ending = table_ending(path)
     if path.exists() and path.samefile(file):

@@ -23,8 +23,7 @@ from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.request import Request
 from hookscope.stores.features.folder import FITTED, STATISTICS, check_folder, clear_folder
 from hookscope.stores.features.location import Location, parse_location
-from hookscope.stores.features.manifest import finish_run
-from hookscope.stores.features.manifest_schema import Manifest
+from hookscope.stores.features.manifest import Manifest, finish_run
 from hookscope.stores.features.resumption import start_run
 
 if TYPE_CHECKING:

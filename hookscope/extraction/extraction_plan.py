@@ -49,7 +49,7 @@ from hookscope.specs.extract_options import ExtractOptions, StorageOptions
 from hookscope.specs.model_spec import FILE, parse_model
 from hookscope.specs.patterns import ROOT, as_texts
 from hookscope.specs.request import Request
-from hookscope.stores.features.manifest_schema import (
+from hookscope.stores.features.manifest import (
     Plan,
     PlannedInputs,
     PlannedModel,

@@ -30,8 +30,7 @@ from hookscope.files.output_path import MARK
 from hookscope.files.safetensors_header import METADATA, header_bytes
 from hookscope.stores.features.folder import crc32_in, shard_name, slice_key, write_json
 from hookscope.stores.features.location import Location, write_error
-from hookscope.stores.features.manifest import part_name
-from hookscope.stores.features.manifest_schema import FinishedShard, RowFile
+from hookscope.stores.features.manifest import FinishedShard, RowFile, part_name
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import SAFETENSORS_DTYPES
 

@@ -44,8 +44,7 @@ from hookscope.specs.extract_options import HISTOGRAM, PCA, TOKENS, Reduction, S
 from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
 from hookscope.stores.features.location import Location
-from hookscope.stores.features.manifest import GatheredResults
-from hookscope.stores.features.manifest_schema import KeyEntry, RowFile
+from hookscope.stores.features.manifest import GatheredResults, KeyEntry, RowFile
 from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")

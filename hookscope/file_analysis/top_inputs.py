@@ -10,7 +10,7 @@ from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import MARK
 from hookscope.results.result import Result
-from hookscope.stores.features.manifest_schema import VisiblePart
+from hookscope.stores.features.manifest import VisiblePart
 from hookscope.version import __version__
 
 SCHEMA = 1

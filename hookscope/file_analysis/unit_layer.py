@@ -17,7 +17,7 @@ from hookscope.specs.extract_options import INDEX_SUFFIX, MAX, SPACE, TOKENS, TO
 from hookscope.specs.features_options import DEFAULT_UNITS, MEAN, TopOptions
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.lazy_rows import LazyRows
-from hookscope.stores.features.manifest_schema import KeyEntry
+from hookscope.stores.features.manifest import KeyEntry
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
-from hookscope.stores.features.manifest_schema import SHORTER_SIDE, SIDES, VisiblePart
+from hookscope.stores.features.manifest import SHORTER_SIDE, SIDES, VisiblePart
 
 _SIZES = ((256, 256), (512, 256), (256, 512))  # width and height: square, wide and tall
 _TOLERANCE = 0.02  # of a side

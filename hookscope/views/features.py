@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
+from hookscope.results.exports import ExportedTensor
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.features.manifest_schema import places_of_maxima
+from hookscope.stores.features.manifest import places_of_maxima
 from hookscope.views.capture import capture_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, count_cell, number_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hookscope.results.metadata import LayerStatistics
     from hookscope.stores.features.features import Features
     from hookscope.stores.features.folder_verification import Verification
-    from hookscope.stores.features.manifest_schema import Manifest
+    from hookscope.stores.features.manifest import Manifest
 
 EXTRACTION_COLUMNS = (
     Column("layer"),
@@ -160,17 +161,6 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
         text += f" Stored beside the rows: {', '.join(features.columns)}."
     table = result_table(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)
     return join_blocks(table, sentence(text, options), options=options)
-
-
-class ExportedTensor(Protocol):
-    """Rows of features, or a tensor of a capture: both have a key, a shape and a dtype."""
-
-    @property
-    def key(self) -> str: ...  # noqa: D102
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def dtype(self) -> Any: ...  # noqa: D102
 
 
 def exported_lines(tensors: Sequence[ExportedTensor], options: TextOptions) -> list[Text]:

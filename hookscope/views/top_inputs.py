@@ -22,7 +22,7 @@ from hookscope.errors import RequestError
 from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.files.words import DIGITS, count_text, number_text, plural, shape_text
-from hookscope.stores.features.manifest_schema import SIDES, VisiblePart
+from hookscope.stores.features.manifest import SIDES, VisiblePart
 from hookscope.views.images.figures.canvas import escape_text
 from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from hookscope.file_analysis.run_summary import KeyCurves, LayerSummary, RunSummary
 from hookscope.files.words import count_text, number_text, plural
+from hookscope.results.exports import ExportedRun
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.runs.run_export import ExportedRun
 from hookscope.stores.runs.run_info import LossRule, RunInfo, place_of
 from hookscope.stores.runs.series import MEASURES
 from hookscope.stores.runs.training_run import TrainingRun

@@ -89,7 +89,7 @@ def test_the_same_export_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_texts_that_are_too_long_for_a_header_are_left_out_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hookscope.stores.features.safetensors_export.HEADER_LIMIT", 5000)
+    monkeypatch.setattr("hookscope.stores.features.features_export.HEADER_LIMIT", 5000)
     folder = with_columns(tmp_path / "f", {"by": ["x" * 1000] * ROWS, "n": list(range(ROWS))})
     path = hookscope.export(folder, tmp_path / "f.safetensors", layers="fc").path
     assert "left out the columns by: their texts are too long" in caplog.text

@@ -25,8 +25,7 @@ from hookscope.stores.features.folder import (
 )
 from hookscope.stores.features.lazy_rows import SCALE, LazyRows
 from hookscope.stores.features.location import Location, parse_location
-from hookscope.stores.features.manifest import read_manifest
-from hookscope.stores.features.manifest_schema import places_of_maxima
+from hookscope.stores.features.manifest import places_of_maxima, read_manifest
 from hookscope.stores.features.shards import Shards
 
 if TYPE_CHECKING:

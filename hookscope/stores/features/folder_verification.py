@@ -23,8 +23,13 @@ from hookscope.stores.features.folder import (
     slice_key,
 )
 from hookscope.stores.features.location import Location
-from hookscope.stores.features.manifest import input_lines, lines_crc32
-from hookscope.stores.features.manifest_schema import KeyEntry, Manifest, ShardEntry
+from hookscope.stores.features.manifest import (
+    KeyEntry,
+    Manifest,
+    ShardEntry,
+    input_lines,
+    lines_crc32,
+)
 from hookscope.stores.weights.safetensors_reader import checked_entries
 
 

@@ -26,6 +26,10 @@ from hookscope.stores.features.folder import (
 )
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import (
+    Manifest,
+    Plan,
+    check_manifest,
+    check_schema,
     fitted_entry,
     input_lines,
     lines_crc32,
@@ -33,7 +37,6 @@ from hookscope.stores.features.manifest import (
     part_names,
     read_parts,
 )
-from hookscope.stores.features.manifest_schema import Manifest, Plan, check_manifest, check_schema
 
 log = logging.getLogger("hookscope")
 

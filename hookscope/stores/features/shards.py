@@ -17,7 +17,7 @@ from hookscope.results.dtypes import RAW
 from hookscope.stores.capture_file import StoredTensor
 from hookscope.stores.features.folder import is_intact, slice_key
 from hookscope.stores.features.location import Location
-from hookscope.stores.features.manifest_schema import ShardEntry
+from hookscope.stores.features.manifest import ShardEntry
 from hookscope.stores.weights.safetensors_reader import checked_entries
 
 MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor

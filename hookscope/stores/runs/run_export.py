@@ -20,7 +20,7 @@ from hookscope.escapes import encodable
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.progress import Progress
-from hookscope.results.result import Result
+from hookscope.results.exports import ExportedRun
 from hookscope.stores.runs.row_blocks import RowBlock
 from hookscope.stores.runs.series import TABLES, Series, choose_series
 from hookscope.stores.runs.training_run import TrainingRun
@@ -88,30 +88,6 @@ def _masked_crc(data: bytes) -> bytes:
     crc ^= 0xFFFFFFFF
     rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     return struct.pack("<I", (rotated + _MASK) & 0xFFFFFFFF)
-
-
-@dataclass(frozen=True)
-class ExportedRun(Result):
-    """The result of an export of a run.
-
-    Attributes:
-        path: the file.
-        bytes: its size.
-        series: how many series it has.
-        values: how many values.
-    """
-
-    view = "training_run.EXPORTED"
-
-    path: Path
-    bytes: int
-    series: int
-    values: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return ``file``, ``bytes``, ``series`` and ``values``."""
-        counts = {"series": self.series, "values": self.values}
-        return {"file": str(self.path), "bytes": self.bytes, **counts}
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,13 @@ from hookscope.stores.weights.checkpoint_parts import (
     choose_part,
     listed_parts,
 )
-from hookscope.stores.weights.pickled_arrays import PickledArray
 from hookscope.stores.weights.tensor_location import (
     StridedLocation,
     column_major_strides,
     is_row_major,
     span_of,
 )
-from hookscope.stores.weights.torch_pickle import TensorRecord, TorchUnpickler
+from hookscope.stores.weights.torch_pickle import PickledArray, TensorRecord, TorchUnpickler
 from hookscope.stores.weights.weight_dtypes import bits_of
 from hookscope.stores.weights.weight_names import join_first
 from hookscope.stores.weights.weight_set import StoredWeights, WeightTensor, check_count

@@ -214,12 +214,10 @@ class WeightSet(Result):
                 or f"{cite_command('hookscope', 'tree', self.label)} lists them.",
             )
         location = self.locations[name]
+        if not isinstance(location, QuantisedLocation | StridedLocation):
+            return location
+        from hookscope.stores.weights.tensor_values import QuantisedValues, StridedValues
+
         if isinstance(location, QuantisedLocation):
-            from hookscope.stores.weights.quantised_values import QuantisedValues
-
             return QuantisedValues(location)
-        if isinstance(location, StridedLocation):
-            from hookscope.stores.weights.strided_values import StridedValues
-
-            return StridedValues(location)
-        return location
+        return StridedValues(location)

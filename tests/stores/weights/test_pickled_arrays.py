@@ -15,7 +15,7 @@ from hookscope.errors import WeightsFileError
 from hookscope.files.plain_pickle import GlobalName, OpaqueObject
 from hookscope.sources.pickled_model import open_trusted_weights
 from hookscope.stores.weights.open_weights import open_weights
-from hookscope.stores.weights.pickled_arrays import ArrayBuilder
+from hookscope.stores.weights.torch_pickle import ArrayBuilder
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from hookscope.errors import WeightsFileError
-from hookscope.stores.weights import strided_values
-from hookscope.stores.weights.strided_values import StridedValues
+from hookscope.stores.weights import tensor_values
 from hookscope.stores.weights.tensor_location import StridedLocation, span_of
+from hookscope.stores.weights.tensor_values import StridedValues
 
 NUMBERS = np.arange(20_000, dtype="<f4")
 
@@ -38,7 +38,7 @@ def test_any_view_is_read_as_numpy_has_it(path: Path, dims, start, windows, data
     expected = as_strided(NUMBERS[start:], shape, [4 * step for step in strides])
     with pytest.MonkeyPatch.context() as patch:
         for name, size in zip(("WINDOW", "_SCATTERED_WINDOW", "_SMALL_SPAN"), windows, strict=True):
-            patch.setattr(strided_values, name, size)
+            patch.setattr(tensor_values, name, size)
         values = StridedValues(StridedLocation(str(path), 4 * start, "float32", shape, strides))
         blocks = [block.copy() for block in values.blocks()]
         assert b"".join(block.tobytes() for block in blocks) == expected.tobytes()
