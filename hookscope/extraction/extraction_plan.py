@@ -38,9 +38,9 @@ from hookscope.extraction.shape_probe import (
 from hookscope.extraction.shard_writer import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
+from hookscope.files.hashes import sha256_of
 from hookscope.files.input_list import InputEntry, list_entries
 from hookscope.files.text_sources import text_sources
-from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.text_formats import open_texts
 from hookscope.inputs.visible_part import find_visible_part
 from hookscope.results.records import Coverage

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from hookscope.errors import RequestError, WeightsFileError
 from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.hashes import blake3_of
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table
 
@@ -20,11 +21,6 @@ _FOLDER_PATTERNS = (
     ("*.bin.index.json",),
     ("pytorch_model.bin", "*.pth", "*.pt"),
 )
-# Not blake3.AUTO: its shared pool of threads does not survive a fork.
-HASH_THREADS = min(os.cpu_count() or 1, 8)
-# Bytes that are read at a time, into the same memory: it stays in the processor's cache, and new
-# memory for each part takes as long as the hash.
-_HASHED = 1 << 22
 _LONGEST_INDEX = 100_000_000  # bytes
 _JOIN_COMMAND = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {0} FILE.pth"
 
@@ -53,34 +49,6 @@ class WeightFiles:
             for path in (self.index, *self.holders)
         )
         return blake3(encodable(listing).encode()).hexdigest()
-
-
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
-    import hashlib  # its library takes 10 ms to load
-
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def blake3_of(path: str | os.PathLike[str]) -> str:
-    """Return the BLAKE3 of a file's bytes in hexadecimal, as ``b3sum`` prints it.
-
-    Weights have many gigabytes. BLAKE3 uses all cores, and each core is about three times as fast
-    as SHA-256 with hardware instructions, and many times as fast as without.
-    """
-    from blake3 import blake3
-
-    digest = blake3(max_threads=HASH_THREADS)
-    window = memoryview(bytearray(_HASHED))
-    # Not mapped, which would count as memory of this process.
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(window):
-            digest.update(window[:count])
-    return digest.hexdigest()
 
 
 def find_weight_files(path: str) -> WeightFiles:

@@ -27,9 +27,9 @@ from hookscope.files.file_types import (
     describe_bytes,
     describe_file,
 )
+from hookscope.files.hashes import sha256_of
 from hookscope.files.output_path import MARK
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
 from hookscope.specs.input_spec import InputSpec
 from hookscope.stores.weights.zip_records import check_record_sizes

@@ -21,6 +21,7 @@ from typing import Any
 from hookscope.errors import EnvironmentFault, InputError, cause
 from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.hashes import sha256_of
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.text_sources import (
     CSV,
@@ -31,7 +32,6 @@ from hookscope.files.text_sources import (
     TextSource,
     text_sources,
 )
-from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.text_tables import TextRow, TextTable, stored_values, type_name
 from hookscope.specs.model_spec import end_sentence
 

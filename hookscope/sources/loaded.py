@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError, is_out_of_memory
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash
 from hookscope.tensors.seeding import seeded_torch
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError, RequestError, WeightsFileError
-from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.file_types import SAVE_WEIGHTS, WRITE_AGAIN, describe_file, is_pickled_object
+from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.files.shell_words import quote_word
-from hookscope.files.weight_files import blake3_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.model_weights import tensor_set

@@ -12,9 +12,8 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError, WeightsError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.optional_packages import optional_package
-from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, InputError, ModelError, RequestError, WeightsError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import (
     BATCH,

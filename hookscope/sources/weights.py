@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors

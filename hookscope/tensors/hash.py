@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from blake3 import blake3
 from torch import Tensor
 
-from hookscope.files.weight_files import HASH_THREADS
+from hookscope.files.hashes import HASH_THREADS
 from hookscope.tensors.nested import bits_of
 
 _BLOCK = 1 << 26  # bytes that are copied to the CPU at a time

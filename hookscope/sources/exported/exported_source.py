@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.files.weight_files import blake3_of
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.exported.program_modules import build_module
 from hookscope.sources.exported.pt2_archive import (

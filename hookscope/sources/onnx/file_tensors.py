@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from hookscope.errors import ModelError
 from hookscope.escapes import encodable
-from hookscope.files.weight_files import blake3_of
+from hookscope.files.hashes import blake3_of
 from hookscope.sources.onnx.dtypes import (
     STRING,
     dtype_bits,

@@ -6,7 +6,7 @@ import logging
 from typing import Any, cast
 
 from hookscope.errors import RequestError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.onnx.file_tensors import hash_of
 from hookscope.sources.onnx.graph import Graph, find_calls

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, InputError, ModelError, RequestError, cause
-from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.pickle_scan import LONGEST_PICKLE, DamagedPickle
 from hookscope.files.plain_pickle import OpaqueObject, PlainUnpickler
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
-from hookscope.files.weight_files import blake3_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.loaded import (

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookscope.errors import WeightsError, WeightsFileError, cause
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.words import plural
 from hookscope.sources import weights

@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, WeightsError, WeightsFileError
-from hookscope.files.background_hash import BackgroundHash
+from hookscope.files.hashes import BackgroundHash
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments, weights

@@ -10,10 +10,10 @@ from typing import Any
 from blake3 import blake3
 
 from hookscope.errors import LayerError
+from hookscope.files.hashes import HASH_THREADS
 from hookscope.files.progress import Progress
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.weight_files import HASH_THREADS
 from hookscope.results.result import Result
 from hookscope.specs.patterns import ROOT, compile_pattern, near_patterns, split_exclusions
 from hookscope.stores.weights.weight_set import MOST_TENSORS, WeightSet, WeightTensor

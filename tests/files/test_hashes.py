@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from hookscope.files.background_hash import BackgroundHash
-from hookscope.files.weight_files import blake3_of
+from hookscope.files.hashes import BackgroundHash, blake3_of
 
 BLOCK = 1 << 22
 
@@ -43,7 +42,7 @@ def test_the_error_of_a_file_that_cannot_be_read_is_raised_by_the_result(tmp_pat
 def test_a_forked_process_computes_the_hash_itself() -> None:
     script = (
         "import os, time\n"
-        "from hookscope.files.background_hash import BackgroundHash\n"
+        "from hookscope.files.hashes import BackgroundHash\n"
         "owner = os.getpid()\n"
         "hash = BackgroundHash(lambda: time.sleep(600) if os.getpid() == owner else 'computed')\n"
         "child = os.fork()\n"
@@ -57,7 +56,7 @@ def test_a_forked_process_computes_the_hash_itself() -> None:
 def test_a_process_ends_without_waiting_for_a_hash_that_is_not_needed() -> None:
     script = (
         "import time\n"
-        "from hookscope.files.background_hash import BackgroundHash\n"
+        "from hookscope.files.hashes import BackgroundHash\n"
         "BackgroundHash(time.sleep, 600)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
