@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hookscope.stores.weights.weight_dtypes import WIDENED
+
 # Dtypes that numpy does not have and reads as integers, by their names in the format.
-_NOT_IN_NUMPY = {
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-}
+_NOT_IN_NUMPY = {tag: getattr(torch, name) for name, tag in WIDENED.items()}
 
 
 def to_tensor(bits: NDArray[Any], dtype: str) -> Tensor:

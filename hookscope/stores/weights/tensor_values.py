@@ -22,7 +22,7 @@ from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.pickle_scan import DAMAGED_ZIP
-from hookscope.results.dtypes import widen
+from hookscope.results.dtypes import RAW, widen
 from hookscope.specs.tensor_key import Index
 from hookscope.stores.weights.tensor_location import (
     QuantisedLocation,
@@ -31,10 +31,12 @@ from hookscope.stores.weights.tensor_location import (
     row_major_strides,
     span_of,
 )
-from hookscope.stores.weights.weight_dtypes import NUMPY_CODES, WIDENED, bits_of
+from hookscope.stores.weights.weight_dtypes import FROM_SAFETENSORS, WIDENED, bits_of
 
 WINDOW = 1 << 22  # bytes that are read at a time
 _SCATTERED_WINDOW = 1 << 26  # bytes of a tensor whose values are not stored in row-major order
+# What numpy reads the stored bytes of a dtype with.
+_CODES = {FROM_SAFETENSORS[tag]: code for tag, code in RAW.items()} | {"complex128": "<c16"}
 _HALVES = "complex32"  # two numbers of float16, for which numpy has no dtype of its own
 _SMALL_SPAN = 1 << 16  # bytes that are read at once even if few of them are needed
 _DEQUANTISED = 1 << 20  # elements of a window of a quantised tensor
@@ -75,7 +77,7 @@ class StridedValues:
             yield self._little_endian(block).view(np.uint8)
 
     def _check_dtype(self) -> None:
-        if self._location.dtype not in (*NUMPY_CODES, _HALVES):
+        if self._location.dtype not in (*_CODES, _HALVES):
             raise WeightsFileError(
                 f"Values of dtype {self._location.dtype} in {self._location.path} cannot be read.",
                 "Open the file with the library that wrote it, and convert the tensor.",
@@ -171,7 +173,7 @@ def _numpy_dtype(location: StridedLocation) -> np.dtype[Any]:
     if location.dtype == _HALVES:
         raw = np.dtype([("re", "<f2"), ("im", "<f2")])
     else:
-        raw = np.dtype(NUMPY_CODES.get(location.dtype, "u1"))
+        raw = np.dtype(_CODES.get(location.dtype, "u1"))
     return raw.newbyteorder(">") if location.big_endian else raw
 
 

@@ -1,4 +1,4 @@
-"""Dtypes in files of weights: torch's names, sizes, and what numpy reads them with. Without numpy.
+"""Dtypes in files of weights: torch's names and their sizes, without numpy.
 
 The names of safetensors and those of GGUF are translated to torch's. ``results/dtypes.py`` widens
 what numpy does not have.
@@ -31,29 +31,12 @@ WIDENED = {
     for tag, torch_name in FROM_SAFETENSORS.items()
     if tag == "BF16" or tag.startswith("F8")
 }
-# What numpy reads the stored bytes of a dtype with.
-NUMPY_CODES = {
-    "bool": "?",
-    **{f"int{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
-    **{f"uint{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
-    **{f"float{8 * n}": f"<f{n}" for n in (2, 4, 8)},
-    "bfloat16": "<u2",
-    "complex64": "<c8",
-    "complex128": "<c16",
-    **{name: "u1" for name in WIDENED if name.startswith("float8")},
-}
-_BITS = {
-    "bool": 8,
-    "bfloat16": 16,
-    "complex32": 32,
-    "complex64": 64,
-    "complex128": 128,
-    "float4_e2m1fn_x2": 8,  # two values of four bits
-    **{f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": bits for bits in (16, 32, 64)},
-    **{name: 8 for name in WIDENED if name.startswith("float8")},
-    "float6_e2m3": 6,
-    "float6_e3m2": 6,
+_WHOLE_BYTES = {"bool": 8, "float4_e2m1fn_x2": 8}  # of the second, two values of four bits
+# The size of each dtype, which is the first number in its name.
+_BITS = _WHOLE_BYTES | {
+    name: int(re.sub(r"\D+(\d+).*", r"\1", name))
+    for name in (*FROM_SAFETENSORS.values(), "complex32", "complex128")
+    if name not in _WHOLE_BYTES
 }
 
 _NUMPY_DTYPE = re.compile(r"([<>|=])([biufc])(\d{1,2})")
