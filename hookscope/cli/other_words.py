@@ -13,6 +13,7 @@ import click
 
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import quote_word
+from hookscope.files.words import join_first
 
 # Each word with the command that does it, and the options that it needs.
 COMMANDS: Mapping[str, str] = {
@@ -108,7 +109,7 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
     flag, files = _option_with_files(ctx.command, typed)
     if flag and (extra or _stands_for_model(flag, files)):
         raise RequestError(
-            f"{flag} takes one value, and {len(files)} files follow it: {_listed(files)}.",
+            f"{flag} takes one value, and {len(files)} files follow it: {join_first(files)}.",
             f"Put a pattern in quotes, so that the shell does not expand it: {flag} 'PATTERN'."
             f" For several values repeat {flag}.",
         )
@@ -116,7 +117,7 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
         return
     if any(map(os.path.isfile, extra)):
         raise RequestError(
-            f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
+            f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {join_first(extra)}.",
             _hint_for_files(extra, takes_input=_takes_input(ctx.command)),
         )
     ctx.fail(f"Got unexpected extra argument{'s' * (len(extra) > 1)} ({' '.join(extra)})")
@@ -166,8 +167,3 @@ def _stands_for_model(flag: str, files: Sequence[str]) -> bool:
     if len(endings) > 1 or endings == {""}:
         return False
     return flag in _PATTERNS or (flag in _INPUTS and not endings & set(_MODELS))
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

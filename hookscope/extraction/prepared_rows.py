@@ -20,13 +20,14 @@ from hookscope.extraction.item_rows import DatasetItems, ItemRows
 from hookscope.extraction.row_batches import ImageRows, make_decoder
 from hookscope.extraction.text_rows import TextDataset, TextRows
 from hookscope.files.input_list import InputEntry
+from hookscope.files.words import list_first
 from hookscope.inputs.batch import Batch
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
 from hookscope.inputs.input_checks import check_input
 from hookscope.inputs.input_reader import ReadContext
 from hookscope.inputs.text_input import text_recipe_of
-from hookscope.inputs.text_tables import listed_names
+from hookscope.inputs.text_tables import MAX_NAMES
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.extract_options import ExtractOptions
@@ -129,7 +130,7 @@ def _prepare_texts(
     for note in filter(None, (table.left_out for table in texts.tables)):
         log.info("input: %s", note)
     if rows.columns:
-        log.info("input: also stored: %s", listed_names(rows.columns))
+        log.info("input: also stored: %s", list_first(rows.columns, MAX_NAMES))
     prepared = _prepare_model(request, options, Batch(first, (), ""), loaded)
     return prepared, PreparedRows(rows, first, rows.arrange)
 

@@ -9,10 +9,10 @@ from itertools import islice
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import join_first
 from hookscope.specs import patterns
 from hookscope.stores.weights.weight_names import (
     has_prefix,
-    join_first,
     model_family,
     resolve_names,
 )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.files.output_path import MARK, NPY, NPZ, SUFFIX
+from hookscope.files.words import join_first
 
 _LONGEST_NAME = 60_000  # bytes; a zip archive allows 65,535
 _SHOWN = 8  # names that an error lists
@@ -49,10 +50,7 @@ def check_single(keys: Iterable[str], ending: str, what: str) -> None:
     names = list(keys)
     if ending != NPY or len(names) == 1:
         return
-    listed = ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
-    count = f"{len(names)} {what}: {listed}" if names else f"no {what}"
+    count = f"{len(names)} {what}: {join_first(names, _SHOWN)}" if names else f"no {what}"
     raise RequestError(
         f"A {NPY} file stores one array, but there are {count}.",
         f"Choose one with --layer, or write a {NPZ} or {SUFFIX} file.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from hookscope.errors import RequestError
 from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import join_words
+from hookscope.files.words import natural_order
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
 ADDRESS = "://"  # is part of the address of an object store, and of no path
@@ -103,12 +104,7 @@ def runs_in(path: str | os.PathLike[str]) -> list[Path]:
     if not os.path.isdir(path) or is_run_folder(path):
         return []
     folders = [Path(path, name) for name in os.listdir(path) if is_run_folder(Path(path, name))]
-    return sorted(folders, key=lambda folder: _natural(folder.name))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts ``train-2`` before ``train-10``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return sorted(folders, key=lambda folder: natural_order(folder.name))
 
 
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:

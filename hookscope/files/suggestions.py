@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
 from hookscope.files.output_path import is_run_folder
+from hookscope.files.words import join_first
 
 _COMPARED, _LONGEST = 10_000, 300
 
@@ -108,5 +109,4 @@ def near_files(
     runs = [entry for entry in names if is_run_folder(os.path.join(folder, entry))]
     if not runs:
         return otherwise
-    more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
-    return f"Training runs in {folder!r}: {', '.join(runs[:_LISTED])}{more}."
+    return f"Training runs in {folder!r}: {join_first(runs, _LISTED)}."

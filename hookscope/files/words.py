@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from hookscope.escapes import visible
@@ -206,3 +207,25 @@ def ranges_text(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def join_first(names: Iterable[str], count: int = 3) -> str:
+    """Return the first names, joined, and the number of the others."""
+    names = list(names)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def list_first(names: Sequence[str], count: int) -> str:
+    """Return the first names, joined, with an ellipsis for the others."""
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts names with numbers: ``h.2.x`` before ``h.10.x``.
+
+    >>> sorted(["h.10.w", "h.2.w", "b"], key=natural_order)
+    ['b', 'h.2.w', 'h.10.w']
+    """
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(parts)]

@@ -17,6 +17,7 @@ from torch import Tensor
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import list_first
 from hookscope.inputs.input_reader import ReadContext, describe_path, read_bytes, sha256
 from hookscope.specs.input_spec import InputSpec
 
@@ -144,12 +145,10 @@ def _columns(spec: InputSpec, header: list[str], count: int) -> list[int]:
         elif span and int(span["last"] or span["first"]) < count:
             columns += range(int(span["first"]), int(span["last"] or span["first"]) + 1)
         else:
-            more = ", ..." if len(header) > _MAX_NAMES else ""
-            names = ", ".join(header[:_MAX_NAMES]) + more
-            has = f"It has {names or f'columns 0 to {count - 1}, without names'}."
+            names = list_first(header, _MAX_NAMES) or f"columns 0 to {count - 1}, without names"
             raise InputError(
                 f"There is no column {name!r} in {spec.path!r}.",
-                f"{did_you_mean(name, header)} {has}".strip(),
+                f"{did_you_mean(name, header)} It has {names}.".strip(),
             )
     if not columns:
         raise InputError(f"{spec.text!r} selects no columns.", _COLUMNS.format(spec.path))

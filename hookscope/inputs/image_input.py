@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.files.words import plural
 from hookscope.inputs.image_decoder import decode_image
-from hookscope.inputs.image_recipes import black_and_white, format_channels, named_recipe
+from hookscope.inputs.image_recipes import black_and_white, named_recipe
 from hookscope.inputs.input_reader import ReadContext, ReadResult, read_bytes, sha256, tensor_entry
 from hookscope.results.metadata import InputMetadata
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
@@ -151,7 +152,7 @@ def _check_options(context: ReadContext, channels: int) -> None:
     for name, values in (("mean", context.mean), ("std", context.std)):
         if values is not None and len(values) not in (1, channels):
             raise InputError(
-                f"--{name} has {len(values)} values for images of {format_channels(channels)}.",
+                f"--{name} has {len(values)} values for images of {plural(channels, 'channel')}.",
                 "Give one value, or one for each channel.",
             )
     if context.std is not None and 0 in context.std:

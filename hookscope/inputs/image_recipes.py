@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from hookscope.errors import InputError
+from hookscope.files.words import plural
 from hookscope.sources.loaded import Recipe, Size
 
 NAMES = ("imagenet", "none")
@@ -86,15 +87,10 @@ def _per_channel(tensor: Tensor, values: Numbers, default: float) -> Tensor:
     if len(values) not in (1, len(tensor)):
         raise InputError(
             f"{len(values)} values of mean or std do not fit an image of"
-            f" {format_channels(len(tensor))}.",
+            f" {plural(len(tensor), 'channel')}.",
             "Give --mean and --std with one value for each channel.",
         )
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
-
-
-def format_channels(count: int) -> str:
-    """Return ``1 channel``, ``3 channels``."""
-    return f"{count} channel" if count == 1 else f"{count} channels"
 
 
 def _pair(size: Size) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from hookscope.files.file_types import (
 from hookscope.files.hashes import sha256_of
 from hookscope.files.output_path import MARK
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import list_first
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
 from hookscope.specs.input_spec import InputSpec
 from hookscope.stores.weights.zip_records import check_record_sizes
@@ -47,8 +48,7 @@ def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
         return spec.rest
     if not spec.rest and len(names) == 1:
         return names[0]
-    listing = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
-    holds = f"It contains {listing}." if names else "It is empty."
+    holds = f"It contains {list_first(names, _MAX_NAMES)}." if names else "It is empty."
     if spec.rest:
         raise InputError(
             f"There is no {spec.rest!r} in {spec.path!r}.",

@@ -32,6 +32,7 @@ from hookscope.files.text_sources import (
     TextSource,
     text_sources,
 )
+from hookscope.files.words import join_first
 from hookscope.inputs.text_tables import TextRow, TextTable, stored_values, type_name
 from hookscope.specs.model_spec import end_sentence
 
@@ -40,7 +41,6 @@ _MAX_FIELD = 1 << 27  # characters of a field in CSV
 _PLAIN = {"string", "large_string", "string_view", "bool", "halffloat", "float", "double"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
-_SHOWN = 3  # names in a note
 _MOVED = "texts are not at their path any more (moved or deleted)"
 _CHANGED = "texts have changed since the features were extracted"
 _SINGLE = {
@@ -409,11 +409,6 @@ class StoredTexts:
         """Return which texts could not be read, and why, in a sentence for each reason."""
         return [*self._errors] + [
             f"{len(names)} {reason if len(names) > 1 else _SINGLE[reason]}:"
-            f" {', '.join(list(names)[:_SHOWN])}{_more(len(names) - _SHOWN)}."
-            " Positions are shown instead."
+            f" {join_first(names)}. Positions are shown instead."
             for reason, names in self._missing.items()
         ]
-
-
-def _more(names: int) -> str:
-    return f" and {names} more" if names > 0 else ""

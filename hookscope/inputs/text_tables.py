@@ -11,8 +11,9 @@ from hookscope.errors import InputError
 from hookscope.files.input_files import TEXT_RESERVED
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.text_sources import DEFAULT_COLUMN, TextSource
+from hookscope.files.words import list_first
 
-_MAX_NAMES = 20  # names of columns in a message
+MAX_NAMES = 20  # names of columns in a message
 
 
 def plain_label(value: Any) -> int | float | str | bool | None:
@@ -106,8 +107,8 @@ class TextTable:
         plain = [name for name in names if name not in ("", self._column, *others)]
         reserved = [name for name in plain if name in TEXT_RESERVED]
         self.columns = tuple(name for name in plain if name not in reserved)
-        reasons = [f"{listed_names(others)} (neither texts nor numbers)"] if others else []
-        reasons += [f"{listed_names(reserved)} (reserved names)"] if reserved else []
+        reasons = [f"{list_first(others, MAX_NAMES)} (neither texts nor numbers)"] if others else []
+        reasons += [f"{list_first(reserved, MAX_NAMES)} (reserved names)"] if reserved else []
         if reasons:
             where = f"columns of {self._source.path!r} that are not stored"
             self.left_out = f"{where}: {', '.join(reasons)}"
@@ -118,7 +119,9 @@ class TextTable:
         near = did_you_mean(source.column, names) if source.column else ""
         example = f"Name one: {source.path}:{names[0]}." if names and not near else ""
         return " ".join(
-            part for part in (near, f"It has {listed_names(names) or 'none'}.", example) if part
+            part
+            for part in (near, f"It has {list_first(names, MAX_NAMES) or 'none'}.", example)
+            if part
         )
 
 
@@ -138,8 +141,3 @@ def type_name(value: Any) -> str:
     kinds = ((bool, "a boolean"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
     found = (name for kind, name in kinds if isinstance(value, kind))
     return "null" if value is None else next(found, type(value).__name__)
-
-
-def listed_names(names: Sequence[str]) -> str:
-    """Return names for a message; of many the first."""
-    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")

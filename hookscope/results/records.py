@@ -6,7 +6,7 @@ a module's first call has no number, so that it does not change if there is a se
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
@@ -15,6 +15,7 @@ from hookscope.errors import MissingKeyError, ResultsFileError, cause
 from hookscope.escapes import encodable
 from hookscope.files import strict_json
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import join_first
 from hookscope.results.metadata import find_damage, image_size
 from hookscope.results.result import Result
 from hookscope.results.stats import Stats
@@ -322,20 +323,16 @@ def find_key(name: str, records: Mapping[str, Record]) -> str:
         return matches[0]
     if matches:
         raise MissingKeyError(
-            f"{name!r} has {len(matches)} tensors.", f"Use one of the keys {_join(matches)}."
+            f"{name!r} has {len(matches)} tensors.",
+            f"Use one of the keys {join_first(map(repr, matches), MAX_KEYS)}.",
         )
     names = [*records, *map(_call_of, records)]
     near = did_you_mean(str(name), names)
-    listed = f"The keys are {_join(records)}." if records else "Nothing was recorded."
+    keys = join_first(map(repr, records), MAX_KEYS)
+    listed = f"The keys are {keys}." if records else "Nothing was recorded."
     raise MissingKeyError(f"There is no tensor {name!r}.", f"{near} {listed}")
 
 
 def _call_of(key: str) -> str:
     """The layer of a key, with the number of its call from the second call on."""
     return key.rpartition("/")[0]
-
-
-def _join(keys: Iterable[str]) -> str:
-    keys = list(keys)
-    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
-    return ", ".join(map(repr, keys[:MAX_KEYS])) + more

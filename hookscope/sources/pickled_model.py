@@ -17,6 +17,7 @@ from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.files.shell_words import quote_word
+from hookscope.files.words import join_first
 from hookscope.sources import weights as weight_files
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.model_weights import tensor_set
@@ -62,8 +63,7 @@ def unpickle_trusted(path: str) -> tuple[Any, str]:
     """Return what a pickle builds, which runs its code, and the first classes that it names."""
     with open(path, "rb") as file:
         classes = foreign_globals(list_globals(file))
-    more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
-    named = f"{', '.join(classes[:_LISTED])}{more}"
+    named = join_first(classes, _LISTED)
     log.warning("%s runs code: it names %s", path, named)
     try:
         check_record_sizes(path)

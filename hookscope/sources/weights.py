@@ -15,11 +15,12 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.hashes import BackgroundHash
+from hookscope.files.words import join_first
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
 from hookscope.specs.model_spec import check_weights_file, end_sentence
-from hookscope.stores.weights.weight_names import join_first, model_family, resolve_names
+from hookscope.stores.weights.weight_names import model_family, resolve_names
 
 log = logging.getLogger("hookscope")
 

@@ -30,6 +30,7 @@ from hookscope.files.output_path import MARK, holds_features
 from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
+from hookscope.files.words import shape_label
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
@@ -273,9 +274,8 @@ class CaptureFile(Recording):
 
 def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestError:
     """Return the error for a slice that does not fit a tensor."""
-    shape_text = "x".join(map(str, shape)) or "a single number"
     return RequestError(
-        f"{key} is {shape_text}, and the slice does not fit: {error}.",
+        f"{key} is {shape_label(shape)}, and the slice does not fit: {error}.",
         "Count from 0, and give at most one entry for each dimension.",
     )
 

@@ -16,6 +16,7 @@ from hookscope.errors import RequestError
 from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import near
+from hookscope.files.words import join_first, plural
 from hookscope.stores.weights.weight_set import LONGEST_NAME
 
 WHOLE_FILE = "all"  # the part that has every tensor of the file
@@ -306,9 +307,4 @@ def listed_parts(parts: Mapping[str, int]) -> str:
     >>> listed_parts({"ema": 2, "optimizer": 1})
     'ema (2 tensors), optimizer (1 tensor)'
     """
-    shown = [
-        f"{name} ({count:,} tensor{'' if count == 1 else 's'})"
-        for name, count in list(parts.items())[:_LISTED]
-    ]
-    more = len(parts) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return join_first((f"{name} ({plural(n, 'tensor')})" for name, n in parts.items()), _LISTED)

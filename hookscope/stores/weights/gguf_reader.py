@@ -15,13 +15,13 @@ from typing import IO, Any
 
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import GGUF_MAGIC, WRITE_AGAIN
+from hookscope.files.words import join_first
 from hookscope.stores.weights.tensor_location import (
     QuantisedLocation,
     StridedLocation,
     TensorLocation,
     is_shape,
 )
-from hookscope.stores.weights.weight_names import join_first
 from hookscope.stores.weights.weight_set import (
     LONGEST_NAME,
     StoredWeights,

@@ -16,9 +16,9 @@ from typing import IO, Any
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.pickle_scan import DAMAGED_ZIP
+from hookscope.files.words import join_first
 from hookscope.stores.weights.tensor_location import StridedLocation, column_major_strides, is_shape
 from hookscope.stores.weights.weight_dtypes import bits_of, read_numpy_dtype
-from hookscope.stores.weights.weight_names import join_first
 from hookscope.stores.weights.weight_set import StoredWeights, WeightTensor, check_count
 from hookscope.stores.weights.zip_records import ByteRange, DamagedArchive, ZipRecords
 

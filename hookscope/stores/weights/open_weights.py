@@ -20,6 +20,7 @@ from hookscope.files.output_path import (
 )
 from hookscope.files.shell_words import join_words, quote_word
 from hookscope.files.weight_files import WeightFiles, find_weight_files
+from hookscope.files.words import natural_order
 from hookscope.specs.model_spec import CONFIGURATION, check_weights_file
 from hookscope.stores.weights.safetensors_reader import SAFETENSORS
 from hookscope.stores.weights.tensor_location import TensorLocation
@@ -166,16 +167,6 @@ def split_part(text: str) -> tuple[str, str]:
         more, _, part = part.partition(_PART)
         path = f"{path}{_PART}{more}"
     return path, part
-
-
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return the key that sorts names with numbers: ``h.2.x`` before ``h.10.x``.
-
-    >>> sorted(["h.10.w", "h.2.w", "b"], key=natural_order)
-    ['b', 'h.2.w', 'h.10.w']
-    """
-    parts = re.split(r"([0-9]{1,18})", name)
-    return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(parts)]
 
 
 def is_weights(text: str) -> bool:

@@ -27,6 +27,7 @@ from hookscope.files.pickle_scan import (
     foreign_globals,
 )
 from hookscope.files.shell_words import quote_word
+from hookscope.files.words import join_first
 from hookscope.stores.weights.checkpoint_parts import (
     CheckpointPart,
     DamagedCheckpoint,
@@ -41,7 +42,6 @@ from hookscope.stores.weights.tensor_location import (
 )
 from hookscope.stores.weights.torch_pickle import PickledArray, TensorRecord, TorchUnpickler
 from hookscope.stores.weights.weight_dtypes import bits_of
-from hookscope.stores.weights.weight_names import join_first
 from hookscope.stores.weights.weight_set import StoredWeights, WeightTensor, check_count
 from hookscope.stores.weights.zip_records import (
     ByteRange,

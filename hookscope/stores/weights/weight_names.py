@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 from hookscope.errors import WeightsFileError
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import join_first
 
 _WRAPPERS = re.compile(
     r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
@@ -74,13 +75,6 @@ def model_family(names: Iterable[str]) -> str:
         (family for family, name in _FAMILIES.items() if any(re.fullmatch(name, n) for n in plain)),
         "",
     )
-
-
-def join_first(names: Iterable[str], count: int = 3) -> str:
-    """Return the first names, joined, and the number of the others."""
-    names = list(names)
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more
 
 
 def has_prefix(names: Iterable[str], prefix: str) -> bool:
