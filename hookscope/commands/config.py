@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.settings import EffectiveSetting, effective_settings, user_folder
 from hookscope.cli.settings_files import FILE_NAME
 from hookscope.escapes import visible
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = (
     Example("hookscope config", "All values, each with its file or variable."),

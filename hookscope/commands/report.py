@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from hookscope.stores.capture_file import InMemory
     from hookscope.stores.weights.weight_set import WeightSet
 
-if TYPE_CHECKING:
-    pass
-
 
 @public
 def report(

@@ -16,11 +16,12 @@ from torch import Tensor
 from hookscope.errors import LossError
 from hookscope.files.file_types import TOO_LARGE, describe_file
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import join_or
 from hookscope.specs.losses import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
 from hookscope.specs.model_spec import end_sentence
 from hookscope.stores.weights.zip_records import check_record_sizes
 
-_FILES = f"A target file is {', '.join(TARGET_SUFFIXES[:-1])} or {TARGET_SUFFIXES[-1]}"
+_FILES = f"A target file is {join_or(TARGET_SUFFIXES)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from hookscope.stores.features.folder import FITTED, STATISTICS, check_folder, c
 from hookscope.stores.features.location import Location, parse_location
 from hookscope.stores.features.manifest import Manifest, finish_run
 from hookscope.stores.features.resumption import start_run
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("hookscope")
 

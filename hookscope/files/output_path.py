@@ -14,7 +14,7 @@ from pathlib import Path
 from hookscope.errors import RequestError
 from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import join_words
-from hookscope.files.words import natural_order
+from hookscope.files.words import join_or, natural_order
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
 ADDRESS = "://"  # is part of the address of an object store, and of no path
@@ -150,7 +150,7 @@ def recording_ending(path: Path) -> str:
     if path.suffix.lower() in PICTURE_SUFFIXES:
         raise RequestError(
             f"The output {path} has the extension of an unsupported format.",
-            f"Use {', '.join(RECORDINGS[:-1])} or {RECORDINGS[-1]}. For a picture:"
+            f"Use {join_or(RECORDINGS)}. For a picture:"
             f" hookscope plot FILE{SUFFIX} LAYER -o {join_words([str(path)])}",
         )
     return known_ending(path, RECORDINGS) if path.suffix else SUFFIX
@@ -166,10 +166,9 @@ def known_ending(path: Path, endings: Sequence[str]) -> str:
     """Return the suffix of a file in lower case, which determines its format."""
     ending = path.suffix.lower()
     if ending not in endings:
-        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
         raise RequestError(
             f"The output {path} has the extension of an unsupported format.",
-            f"Use {listed}.{_ADD_CSV if ending == '.csv' else ''}",
+            f"Use {join_or(endings)}.{_ADD_CSV if ending == '.csv' else ''}",
         )
     return ending
 
@@ -180,7 +179,7 @@ def picture_ending(path: Path) -> str:
     if ending not in PICTURE_SUFFIXES:
         raise RequestError(
             f"The output {path} does not have the extension of a picture.",
-            f"Use {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
+            f"Use {join_or(PICTURE_SUFFIXES)}.",
         )
     return ending
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
 from hookscope.files.output_path import is_run_folder
-from hookscope.files.words import join_first
+from hookscope.files.words import join_first, join_or
 
 _COMPARED, _LONGEST = 10_000, 300
 
@@ -71,8 +71,7 @@ def did_you_mean(
     found = [alias] if alias else near(word, names)
     if not found:
         return ""
-    *others, last = [os.path.join(folder, name) for name in found]
-    return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"
+    return f"Did you mean {join_or([os.path.join(folder, name) for name in found])}?"
 
 
 def _without(*suffixes: str) -> re.Pattern[str]:

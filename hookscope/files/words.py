@@ -216,6 +216,16 @@ def join_first(names: Iterable[str], count: int = 3) -> str:
     return ", ".join(names[:count]) + more
 
 
+def join_or(names: Sequence[str]) -> str:
+    """Return names as alternatives.
+
+    >>> join_or([".csv"]), join_or([".npy", ".npz", ".csv"])
+    ('.csv', '.npy, .npz or .csv')
+    """
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def list_first(names: Sequence[str], count: int) -> str:
     """Return the first names, joined, with an ellipsis for the others."""
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")

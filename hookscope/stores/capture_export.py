@@ -16,6 +16,7 @@ from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.files.output_path import MARK, SUFFIX, TABLES
 from hookscope.files.progress import Progress
 from hookscope.files.safetensors_header import METADATA, header_bytes, header_of
+from hookscope.files.words import join_or
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
 from hookscope.stores.capture_file import CaptureFile
 
@@ -45,7 +46,7 @@ def choose_slices(
     if ending == TABLES[-1]:
         raise RequestError(
             f"Only a features folder can be exported to {ending}; {capture.path} is a file.",
-            f"Use an output that ends in {', '.join(TABLES[:-2])} or {TABLES[-2]}.",
+            f"Use an output that ends in {join_or(TABLES[:-1])}.",
         )
     sliced = next((key + slice_text(index) for key, index in chosen if index != WHOLE), None)
     if ending == SUFFIX and sliced:

@@ -12,16 +12,13 @@ import re
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, TypedDict
 
 from hookscope.errors import RequestError, ResultsFileError, cause
 from hookscope.files import strict_json
 from hookscope.files.output_path import FEATURES_INDEX
 from hookscope.files.shell_words import join_words
 from hookscope.stores.features.location import Location
-
-if TYPE_CHECKING:
-    pass
 
 MANIFEST = "manifest.json"
 INDEX = FEATURES_INDEX

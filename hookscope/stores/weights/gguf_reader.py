@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import IO, Any
 
-from hookscope.errors import WeightsFileError, cause
-from hookscope.files.file_types import GGUF_MAGIC, WRITE_AGAIN
+from hookscope.files.file_types import GGUF_MAGIC
 from hookscope.files.words import join_first
 from hookscope.stores.weights.tensor_location import (
     QuantisedLocation,
@@ -90,17 +89,8 @@ _SHOWN = 4  # values of a list
 
 def read_gguf(path: str) -> StoredWeights:
     """Return the tensors and metadata of a GGUF file; no values are read."""
-    try:
-        with open(path, "rb") as file:
-            return _read(path, _Header(file))
-    except OSError as error:
-        raise WeightsFileError(
-            f"The weights in {path!r} cannot be read: {cause(error)}.", "Check its permissions."
-        ) from error
-    except (ValueError, struct.error) as error:
-        raise WeightsFileError(
-            f"The file {path!r} is not a valid GGUF file: {cause(error)}.", WRITE_AGAIN
-        ) from error
+    with open(path, "rb") as file:
+        return _read(path, _Header(file))
 
 
 class _Header:

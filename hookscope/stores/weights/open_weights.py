@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hookscope.errors import RequestError, WeightsFileError
+from hookscope.errors import RequestError, WeightsFileError, cause
 from hookscope.files import file_types
 from hookscope.files.output_path import (
     FEATURES_INDEX,
@@ -42,13 +43,15 @@ _LISTED = 3
 
 _PART = "#"
 _INDEX = ".index.json"
-# The module and the function that read a type of file; imported when there is such a file.
+# The module and the function that read a type of file; imported when there is such a file. Then
+# the name of the type.
+_SAFETENSORS_READER = ("safetensors_reader", "read_safetensors", SAFETENSORS)
 _READERS = {
-    file_types.SAFETENSORS: ("safetensors_reader", "read_safetensors"),
-    file_types.TRUNCATED_SAFETENSORS: ("safetensors_reader", "read_safetensors"),  # says where
-    file_types.GGUF: ("gguf_reader", "read_gguf"),
-    file_types.ARRAYS: ("numpy_reader", "read_npz"),
-    file_types.ARRAY: ("numpy_reader", "read_npy"),
+    file_types.SAFETENSORS: _SAFETENSORS_READER,
+    file_types.TRUNCATED_SAFETENSORS: _SAFETENSORS_READER,  # it says where
+    file_types.GGUF: ("gguf_reader", "read_gguf", "GGUF"),
+    file_types.ARRAYS: ("numpy_reader", "read_npz", "npz"),
+    file_types.ARRAY: ("numpy_reader", "read_npy", "npy"),
 }
 _HINTS = {
     file_types.SCRIPT_ARCHIVE: "It is a model: hookscope tree {0}",
@@ -236,11 +239,21 @@ def _read(path: str, part: str) -> StoredWeights:
         raise RequestError(
             f"{path} is {kind}, which has no parts.", f"Give its name without #: {quote_word(path)}"
         )
-    module, function = _READERS[kind]
+    module, function, name = _READERS[kind]
     reader: Callable[[str], StoredWeights] = getattr(
         import_module(f"hookscope.stores.weights.{module}"), function
     )
-    return reader(path)
+    try:
+        return reader(path)
+    except OSError as error:
+        raise WeightsFileError(
+            f"The weights in {path!r} cannot be read: {cause(error)}.", "Check its permissions."
+        ) from error
+    except (ValueError, struct.error) as error:
+        raise WeightsFileError(
+            f"The file {path!r} is not a valid {name} file: {cause(error)}.",
+            file_types.WRITE_AGAIN,
+        ) from error
 
 
 def _select_listed(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from hookscope.errors import WeightsFileError, cause
+from hookscope.errors import WeightsFileError
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.safetensors_header import METADATA, header_in
 from hookscope.stores.weights.tensor_location import StridedLocation, is_shape
@@ -33,23 +33,14 @@ class HeaderEntry(NamedTuple):
 
 def read_safetensors(path: str) -> StoredWeights:
     """Return what the header of a safetensors file describes; no values are read."""
-    try:
-        with open(path, "rb") as file:
-            table, start = header_in(file, _without_repeats)
-            size = os.fstat(file.fileno()).st_size
-        check_count(path, len(table) - (METADATA in table))
-        metadata = table.pop(METADATA, None) or {}
-        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-            raise ValueError("its metadata are not texts")
-        tensors = [_stored(path, start, entry) for entry in checked_entries(table, size - start)]
-    except OSError as error:
-        raise WeightsFileError(
-            f"The weights in {path!r} cannot be read: {cause(error)}.", "Check its permissions."
-        ) from error
-    except ValueError as error:
-        raise WeightsFileError(
-            f"The file {path!r} is not a valid safetensors file: {error}.", WRITE_AGAIN
-        ) from error
+    with open(path, "rb") as file:
+        table, start = header_in(file, _without_repeats)
+        size = os.fstat(file.fileno()).st_size
+    check_count(path, len(table) - (METADATA in table))
+    metadata = table.pop(METADATA, None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata are not texts")
+    tensors = [_stored(path, start, entry) for entry in checked_entries(table, size - start)]
     return StoredWeights(SAFETENSORS, tensors, metadata)
 
 
