@@ -16,8 +16,8 @@ from hookscope.files.shell_words import cite_command
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
-from hookscope.specs.tensor_key import WEIGHT, WHOLE, Index
-from hookscope.stores.capture_file import CaptureFile, slice_error
+from hookscope.specs.tensor_key import WEIGHT, WHOLE, Index, slice_error
+from hookscope.stores.capture_file import CaptureFile
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
 PART_ELEMENTS = 1 << 22  # of a part of a tensor that are read at a time

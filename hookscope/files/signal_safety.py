@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -136,12 +136,7 @@ class SignalSafeContext(Generic[T]):
     def _enter(self) -> T:
         raise NotImplementedError
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         raise NotImplementedError
 
     def __enter__(self) -> T:
@@ -162,12 +157,7 @@ class SignalSafeContext(Generic[T]):
                 raise
         return entered
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         try:
             return self._leave(kind, error, traceback)
         finally:
@@ -183,12 +173,7 @@ class _Restored(SignalSafeContext[T]):
     def _enter(self) -> T:
         return self._manager.__enter__()
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> bool | None:
         return self._manager.__exit__(kind, error, traceback)
 
 

@@ -9,6 +9,7 @@ from types import EllipsisType
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import shape_label
 from hookscope.specs.patterns import compile_pattern
 
 Index = tuple[int | slice | EllipsisType, ...]
@@ -165,3 +166,11 @@ def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[st
         message = f"{unknown[0]!r} cannot be recorded." if unknown else "--what is empty."
         raise RequestError(message, f"Choose among {', '.join(known)}.")
     return {known[name] for name in names}
+
+
+def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestError:
+    """Return the error for a slice that does not fit a tensor."""
+    return RequestError(
+        f"{key} is {shape_label(shape)}, and the slice does not fit: {error}.",
+        "Count from 0, and give at most one entry for each dimension.",
+    )

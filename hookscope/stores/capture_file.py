@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import safetensors
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
@@ -27,14 +26,13 @@ from hookscope.files.file_types import (
     describe_file,
 )
 from hookscope.files.output_path import MARK, holds_features
-from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
-from hookscope.files.words import shape_label
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
-from hookscope.specs.tensor_key import WHOLE, Index
+from hookscope.specs.tensor_key import WHOLE, Index, slice_error
+from hookscope.stores.weights.safetensors_reader import StoredTensor, read_tensors
 
 SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
@@ -42,15 +40,6 @@ _RESULTS = "Give a file written by 'hookscope capture' or 'hookscope grads', or 
 _FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
 
 MEMORY = "the capture"
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where a tensor is stored: the format's name of its dtype, its shape, and its first byte."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
 
 
 @dataclass(frozen=True)
@@ -65,13 +54,11 @@ class Header:
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Return the header of a file that hookscope wrote, whatever the size of its tensors."""
     try:
-        # safe_open checks that the header is consistent and fits the file's length.
-        with safetensors.safe_open(path, framework="numpy"):
-            pass
-        table, start = header_of(path)
-    except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
+        with open(path, "rb") as file:
+            metadata, tensors = read_tensors(file)
+    except (OSError, ValueError) as error:
         raise read_error(path, error) from error
-    text = (table.pop(METADATA, None) or {}).get(MARK)
+    text = metadata.get(MARK)
     if text is None:
         raise ResultsFileError(
             f"{path} contains tensors, but was not written by hookscope.",
@@ -80,10 +67,6 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     info = _parse_info(path, text)
     if "records" not in info and _FEATURES_KEYS & set(info):
         raise _part_of_features(path)
-    tensors = {
-        key: StoredTensor(entry["dtype"], tuple(entry["shape"]), start + entry["data_offsets"][0])
-        for key, entry in table.items()
-    }
     notes = info.pop("stored_as", {})
     pairs = frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS))
     if not all(key in tensors and _can_be_pairs(tensors[key]) for key in pairs):
@@ -134,7 +117,7 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         )
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
     if kind is not None and kind != SAFETENSORS:
-        reason = f"it is {kind}"  # the message of safetensors is about lengths in a header
+        reason = f"it is {kind}"  # instead of a message about its header
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",
         _RESULTS,
@@ -270,14 +253,6 @@ class CaptureFile(Recording):
             return np.asarray(whole[index]), stored.dtype
         except IndexError as error:
             raise slice_error(key, shape, error) from error
-
-
-def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestError:
-    """Return the error for a slice that does not fit a tensor."""
-    return RequestError(
-        f"{key} is {shape_label(shape)}, and the slice does not fit: {error}.",
-        "Count from 0, and give at most one entry for each dimension.",
-    )
 
 
 def open_capture(path: str | os.PathLike[str]) -> CaptureFile:

@@ -9,7 +9,6 @@ from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files.progress import Progress
-from hookscope.files.safetensors_header import METADATA, header_in
 from hookscope.results.result import Result
 from hookscope.stores.features.folder import (
     INDEX,
@@ -30,7 +29,7 @@ from hookscope.stores.features.manifest import (
     input_lines,
     lines_crc32,
 )
-from hookscope.stores.weights.safetensors_reader import checked_entries
+from hookscope.stores.weights.safetensors_reader import read_tensors
 
 
 @dataclass(frozen=True)
@@ -138,17 +137,15 @@ def _shard_problem(
         return problem
     try:
         with location.open(shard["file"]) as file:
-            table, start = header_in(file)
-        table.pop(METADATA, None)
-        entries = {e.name: e for e in checked_entries(table, shard["bytes"] - start)}
+            _, tensors = read_tensors(file)
     except (OSError, ValueError) as error:
         return f"cannot be read: {cause(error)}"
-    stored |= {name: (shard["file"], e.end - e.begin) for name, e in entries.items()}
+    stored |= {name: (shard["file"], e.end - e.start) for name, e in tensors.items()}
     for key in keys:
         if key["reduce"] == STATISTICS_ONLY:  # no rows are stored
             continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
-        if name not in entries or entries[name].shape != (shard["rows"], *key["shape"]):
+        if name not in tensors or tensors[name].shape != (shard["rows"], *key["shape"]):
             return f"it has no {name} of the shape in the manifest"
     return ""
 

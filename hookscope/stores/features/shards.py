@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.files.safetensors_header import METADATA, header_in
 from hookscope.results.dtypes import RAW
-from hookscope.stores.capture_file import StoredTensor
 from hookscope.stores.features.folder import is_intact, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import ShardEntry
-from hookscope.stores.weights.safetensors_reader import checked_entries
+from hookscope.stores.weights.safetensors_reader import StoredTensor, read_tensors
 
 MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
 
@@ -37,13 +35,8 @@ class OpenShard:
             raise self.damaged(problem)
         try:
             with location.open(self._name) as file:
-                table, start = header_in(file)
+                _, self.tensors = read_tensors(file)
                 self._map = _map(file)
-            table.pop(METADATA, None)
-            self.tensors = {
-                entry.name: StoredTensor(entry.dtype, entry.shape, start + entry.begin)
-                for entry in checked_entries(table, size - start)
-            }
         except (OSError, ValueError) as error:
             raise self.damaged(f"cannot be read: {cause(error)}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from hookscope.errors import WeightsFileError
 from hookscope.files.file_types import WRITE_AGAIN
@@ -21,49 +21,61 @@ SAFETENSORS = "safetensors"  # the kind of a set of weights
 _HALF_BYTES = "F4"  # an element in torch is two values of four bits
 
 
-class HeaderEntry(NamedTuple):
-    """A tensor in a header; its values are at ``begin`` to ``end`` of those of the file."""
+class StoredTensor(NamedTuple):
+    """Where a tensor is stored in a file: the format's name of its dtype, its shape, its bytes."""
 
-    name: str
     dtype: str
     shape: tuple[int, ...]
-    begin: int
+    start: int
     end: int
+
+
+def read_tensors(file: IO[bytes]) -> tuple[dict[str, str], dict[str, StoredTensor]]:
+    """Return the metadata and the tensors of a file that is open at its beginning.
+
+    Raises:
+        ValueError: it is not a valid safetensors file.
+    """
+    table, start = header_in(file)
+    return _pop_metadata(table), dict(_stored_tensors(table, start, file.seek(0, os.SEEK_END)))
 
 
 def read_safetensors(path: str) -> StoredWeights:
     """Return what the header of a safetensors file describes; no values are read."""
     with open(path, "rb") as file:
         table, start = header_in(file, _without_repeats)
-        size = os.fstat(file.fileno()).st_size
-    check_count(path, len(table) - (METADATA in table))
+        size = file.seek(0, os.SEEK_END)
+    metadata = _pop_metadata(table)
+    check_count(path, len(table))
+    stored = _stored_tensors(table, start, size)
+    return StoredWeights(SAFETENSORS, [_entry(path, *each) for each in stored], metadata)
+
+
+def _pop_metadata(table: dict[str, Any]) -> dict[str, str]:
     metadata = table.pop(METADATA, None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its metadata are not texts")
-    tensors = [_stored(path, start, entry) for entry in checked_entries(table, size - start)]
-    return StoredWeights(SAFETENSORS, tensors, metadata)
+    return metadata
 
 
-def checked_entries(table: Mapping[str, Any], size: int) -> Iterator[HeaderEntry]:
-    """Yield the tensors of a header in the order of their values, which fill ``size`` bytes.
-
-    Raises:
-        ValueError: they do not, or a shape does not fit its values. That of an unknown dtype may.
-    """
-    entries = [_checked(name, entry) for name, entry in table.items()]
-    position = 0
-    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
-        if entry.begin != position:
-            raise ValueError(f"the values of {entry.name!r} do not begin where those before it end")
-        position = entry.end
-        yield entry
+def _stored_tensors(
+    table: Mapping[str, Any], start: int, size: int
+) -> Iterator[tuple[str, StoredTensor]]:
+    """Yield the tensors in the order of their values, which fill a file of ``size`` bytes."""
+    tensors = [(name, _checked(name, entry, start)) for name, entry in table.items()]
+    position = start
+    for name, tensor in sorted(tensors, key=lambda pair: (pair[1].start, pair[1].end)):
+        if tensor.start != position:
+            raise ValueError(f"the values of {name!r} do not begin where those before it end")
+        position = tensor.end
+        yield name, tensor
     if position != size:
         what = "cut off" if position > size else "followed by other bytes"
         raise ValueError(f"its values are {what}")
 
 
-def _checked(name: str, entry: Any) -> HeaderEntry:
-    """The entry of a tensor; its dtype, shape and offsets fit each other."""
+def _checked(name: str, entry: Any, start: int) -> StoredTensor:
+    """The entry of a tensor; its shape and offsets fit each other, if its dtype is known."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         fits = is_shape(shape) and is_shape((begin,)) and is_shape((end,)) and begin <= end
@@ -76,19 +88,19 @@ def _checked(name: str, entry: Any) -> HeaderEntry:
     values = prod(shape) // 2 if dtype == _HALF_BYTES else prod(shape)
     if (known := FROM_SAFETENSORS.get(dtype)) and values * bits_of(known) != 8 * (end - begin):
         raise ValueError(f"the shape of {name!r} does not fit the size of its values")
-    return HeaderEntry(name, dtype, tuple(shape), begin, end)
+    return StoredTensor(dtype, tuple(shape), start + begin, start + end)
 
 
-def _stored(path: str, start: int, entry: HeaderEntry) -> tuple[WeightTensor, StridedLocation]:
-    if entry.dtype not in FROM_SAFETENSORS:
+def _entry(path: str, name: str, stored: StoredTensor) -> tuple[WeightTensor, StridedLocation]:
+    if stored.dtype not in FROM_SAFETENSORS:
         raise WeightsFileError(
-            f"{entry.name!r} in {path!r} has the unknown dtype {entry.dtype[:20]!r}.", WRITE_AGAIN
+            f"{name!r} in {path!r} has the unknown dtype {stored.dtype[:20]!r}.", WRITE_AGAIN
         )
-    dtype, shape = FROM_SAFETENSORS[entry.dtype], entry.shape
-    if entry.dtype == _HALF_BYTES:
+    dtype, shape = FROM_SAFETENSORS[stored.dtype], stored.shape
+    if stored.dtype == _HALF_BYTES:
         shape = (*shape[:-1], shape[-1] // 2)
-    tensor = WeightTensor(entry.name, dtype, shape, entry.end - entry.begin, path)
-    return tensor, StridedLocation(path, start + entry.begin, dtype, shape)
+    tensor = WeightTensor(name, dtype, shape, stored.end - stored.start, path)
+    return tensor, StridedLocation(path, stored.start, dtype, shape)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

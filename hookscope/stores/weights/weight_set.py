@@ -12,7 +12,7 @@ from hookscope.errors import MissingKeyError, WeightsFileError
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.result import Result
-from hookscope.specs.tensor_key import WHOLE, Index
+from hookscope.specs.tensor_key import WHOLE, Index, slice_error
 from hookscope.stores.weights.tensor_location import (
     QuantisedLocation,
     StridedLocation,
@@ -181,8 +181,6 @@ class WeightSet(Result):
         try:
             return values.read(index)
         except IndexError as error:
-            from hookscope.stores.capture_file import slice_error
-
             raise slice_error(name, self.tensors[name].shape, error) from error
 
     def blocks(self, name: str) -> Iterator[NDArray[Any]]:
