@@ -32,7 +32,7 @@ from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
 from hookscope.specs.tensor_key import WHOLE, Index, slice_error
-from hookscope.stores.weights.safetensors_reader import StoredTensor, read_tensors
+from hookscope.stores.weights.safetensors_reader import StoredTensor, stored_tensors
 
 SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
@@ -55,7 +55,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Return the header of a file that hookscope wrote, whatever the size of its tensors."""
     try:
         with open(path, "rb") as file:
-            metadata, tensors = read_tensors(file)
+            metadata, tensors = stored_tensors(file)
     except (OSError, ValueError) as error:
         raise read_error(path, error) from error
     text = metadata.get(MARK)

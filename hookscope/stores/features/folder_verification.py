@@ -29,7 +29,7 @@ from hookscope.stores.features.manifest import (
     input_lines,
     lines_crc32,
 )
-from hookscope.stores.weights.safetensors_reader import read_tensors
+from hookscope.stores.weights.safetensors_reader import stored_tensors
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _shard_problem(
         return problem
     try:
         with location.open(shard["file"]) as file:
-            _, tensors = read_tensors(file)
+            _, tensors = stored_tensors(file)
     except (OSError, ValueError) as error:
         return f"cannot be read: {cause(error)}"
     stored |= {name: (shard["file"], e.end - e.start) for name, e in tensors.items()}

@@ -16,7 +16,7 @@ from hookscope.results.dtypes import RAW
 from hookscope.stores.features.folder import is_intact, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import ShardEntry
-from hookscope.stores.weights.safetensors_reader import StoredTensor, read_tensors
+from hookscope.stores.weights.safetensors_reader import StoredTensor, stored_tensors
 
 MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
 
@@ -35,7 +35,7 @@ class OpenShard:
             raise self.damaged(problem)
         try:
             with location.open(self._name) as file:
-                _, self.tensors = read_tensors(file)
+                _, self.tensors = stored_tensors(file)
                 self._map = _map(file)
         except (OSError, ValueError) as error:
             raise self.damaged(f"cannot be read: {cause(error)}") from error

@@ -30,14 +30,14 @@ class StoredTensor(NamedTuple):
     end: int
 
 
-def read_tensors(file: IO[bytes]) -> tuple[dict[str, str], dict[str, StoredTensor]]:
+def stored_tensors(file: IO[bytes]) -> tuple[dict[str, str], dict[str, StoredTensor]]:
     """Return the metadata and the tensors of a file that is open at its beginning.
 
     Raises:
         ValueError: it is not a valid safetensors file.
     """
     table, start = header_in(file)
-    return _pop_metadata(table), dict(_stored_tensors(table, start, file.seek(0, os.SEEK_END)))
+    return _pop_metadata(table), dict(_in_order(table, start, file.seek(0, os.SEEK_END)))
 
 
 def read_safetensors(path: str) -> StoredWeights:
@@ -47,7 +47,7 @@ def read_safetensors(path: str) -> StoredWeights:
         size = file.seek(0, os.SEEK_END)
     metadata = _pop_metadata(table)
     check_count(path, len(table))
-    stored = _stored_tensors(table, start, size)
+    stored = _in_order(table, start, size)
     return StoredWeights(SAFETENSORS, [_entry(path, *each) for each in stored], metadata)
 
 
@@ -58,7 +58,7 @@ def _pop_metadata(table: dict[str, Any]) -> dict[str, str]:
     return metadata
 
 
-def _stored_tensors(
+def _in_order(
     table: Mapping[str, Any], start: int, size: int
 ) -> Iterator[tuple[str, StoredTensor]]:
     """Yield the tensors in the order of their values, which fill a file of ``size`` bytes."""
