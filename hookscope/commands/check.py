@@ -97,7 +97,7 @@ def check(
     from hookscope.commands.weight_source import as_weights, label_of_weights
     from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
     from hookscope.file_analysis.weight_findings import check_weights
-    from hookscope.stores.runs.training_run import is_run_folder
+    from hookscope.files.output_path import is_run_folder
 
     runs = runs_in(model) if isinstance(model, str | os.PathLike) else []
     is_run = bool(runs) or (isinstance(model, str | os.PathLike) and is_run_folder(model))

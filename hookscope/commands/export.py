@@ -22,9 +22,10 @@ from hookscope.files.atomic_files import replacement_file
 from hookscope.files.output_path import (
     RUN_TABLES,
     SUFFIX,
+    TABLES,
     check_run_export,
     is_run_folder,
-    table_ending,
+    known_ending,
 )
 from hookscope.files.progress import Progress
 from hookscope.specs.command_options import ExportOptions
@@ -91,7 +92,7 @@ def export(
     missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
     if os.path.isfile(features) or missing:
         return _export_recording(features, path, selectors, progress)
-    write = WRITERS[table_ending(path)]
+    write = WRITERS[known_ending(path, TABLES)]
     opened_features = Features(features, sums=True)
     if path.parent.resolve() == Path(opened_features.folder).resolve():
         raise RequestError(
@@ -142,7 +143,7 @@ def _export_recording(
     from hookscope.stores.capture_export import choose_slices, write_slices
     from hookscope.stores.capture_file import open_capture
 
-    ending = table_ending(path)
+    ending = known_ending(path, TABLES)
     if path.exists() and path.samefile(file):
         raise RequestError(
             f"{path} is the input of this command and would be overwritten.",
@@ -238,7 +239,7 @@ def export_command(
         replaces = outputs.check_run_export(path, force)
     else:
         path = Path(output) if output else outputs.default_path(name, "export")
-        replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
+        replaces = outputs.check_output(path, force, suffix=outputs.known_ending(path, TABLES))
     console.interrupt_message = "Interrupted; nothing was written."
     with console.bar("Exporting") as advance:
         done = export(features, path, progress=advance, **values)

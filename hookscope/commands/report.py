@@ -171,8 +171,9 @@ def _report_of_weights(weights: WeightSet, progress: NamedProgress | None) -> Re
 def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
     """Return the page of run folders; of several ranks it shows the first."""
     from hookscope.file_analysis.run_findings.run_health import check_run
+    from hookscope.files.output_path import rank_folders
     from hookscope.results.report import Report
-    from hookscope.stores.runs.training_run import TrainingRun, rank_folders
+    from hookscope.stores.runs.training_run import TrainingRun
     from hookscope.views.html.run_page import write_run_page
     from hookscope.views.html.run_page_builder import LETTERS, build_run_page, measured_tensors
 

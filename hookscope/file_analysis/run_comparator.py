@@ -18,6 +18,7 @@ from hookscope.file_analysis.run_diff import (
     RunDiff,
     RunDifference,
 )
+from hookscope.files.output_path import rank_folders
 from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs import patterns
@@ -30,7 +31,7 @@ from hookscope.stores.runs.series import (
     Series,
     kind_of,
 )
-from hookscope.stores.runs.training_run import RunTable, TrainingRun, rank_folders
+from hookscope.stores.runs.training_run import RunTable, TrainingRun
 
 _BACKWARD = (OUTPUT_GRAD, PARAMETER_GRAD)  # from the last layer to the first
 

@@ -184,11 +184,6 @@ def picture_ending(path: Path) -> str:
     return ending
 
 
-def table_ending(path: Path) -> str:
-    """Return the suffix of an exported file, which determines its format."""
-    return known_ending(path, TABLES)
-
-
 def check_run_export(path: Path, force: bool) -> bool:
     """Check that the export of a run can be written; return whether it replaces a file.
 

@@ -58,14 +58,19 @@ def find_weight_files(path: str) -> WeightFiles:
     return _read_index(path) if path.endswith(".json") else WeightFiles(None, {path: ()})
 
 
-def _find_in_folder(folder: str) -> str:
-    """The path of the single weights file or index in a folder."""
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder in order."""
     try:
-        names = sorted(os.listdir(folder))
+        return sorted(os.listdir(folder))
     except OSError as error:
         raise RequestError(
             f"The folder {folder!r} cannot be read: {error.strerror}.", "Check its permissions."
         ) from error
+
+
+def _find_in_folder(folder: str) -> str:
+    """The path of the single weights file or index in a folder."""
+    names = names_in(folder)
     for patterns in _FOLDER_PATTERNS:
         matches = [
             name

@@ -54,7 +54,7 @@ def _imagenet(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
         return _normalised(to_tensor(image), mean, std)
 
     text = f"imagenet: shorter side to {shorter}, centre crop {height}x{width}"
-    return Recipe(run, f"{text}, {_text(mean, std)}", lambda *new: _imagenet(*new))
+    return Recipe(run, f"{text}, {_text(mean, std)}", _imagenet)
 
 
 def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
@@ -68,7 +68,7 @@ def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
     resized = "resized to {}x{}, aspect ratio not kept".format(*_pair(size)) if size else "own size"
     text = f"{resized}, scaled to 0-1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
-    return Recipe(run, text + changes, lambda *new: _none(*new))
+    return Recipe(run, text + changes, _none)
 
 
 def to_tensor(image: Image.Image) -> Tensor:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from hookscope.stores.runs.training_run import TrainingRun, rank_folders
+from hookscope.files.output_path import rank_folders
+from hookscope.stores.runs.training_run import TrainingRun
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -17,6 +17,7 @@ from hookscope.file_analysis.run_findings.loss_curve import (
     why_loss_is_not_judged,
 )
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
+from hookscope.files.output_path import rank_folders
 from hookscope.results.health import Finding, Health
 from hookscope.specs.checks import (
     ADAM,
@@ -41,7 +42,7 @@ from hookscope.specs.checks import (
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.series import PARAMETER
-from hookscope.stores.runs.training_run import TrainingRun, rank_folders
+from hookscope.stores.runs.training_run import TrainingRun
 
 
 def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:

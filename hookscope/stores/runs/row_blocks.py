@@ -81,11 +81,6 @@ class RowBlock:
             present=self.present[rows:],
         )
 
-    @classmethod
-    def empty(cls) -> RowBlock:
-        """Return a block without rows and series."""
-        return concatenate([])
-
 
 def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
     """Return the rows of several blocks, with the series of all of them, in ascending order."""

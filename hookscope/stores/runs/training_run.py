@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import MissingKeyError, ResultsFileError
-from hookscope.files.output_path import is_run_folder as is_run_folder
-from hookscope.files.output_path import rank_folders as rank_folders
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.result import Result
 from hookscope.stores.runs.row_blocks import RowBlock, block_files, concatenate, read_blocks

@@ -20,7 +20,7 @@ from hookscope.files.output_path import (
     is_run_folder,
 )
 from hookscope.files.shell_words import join_words, quote_word
-from hookscope.files.weight_files import WeightFiles, find_weight_files
+from hookscope.files.weight_files import WeightFiles, find_weight_files, names_in
 from hookscope.files.words import natural_order
 from hookscope.specs.model_spec import CONFIGURATION, check_weights_file
 from hookscope.stores.weights.safetensors_reader import SAFETENSORS
@@ -72,13 +72,9 @@ def find_files(path: str) -> WeightFiles:
     """Return the files of weights that ``path`` stands for."""
     if not os.path.isdir(path):
         return check_weights_file(path)
-    try:
-        names = sorted(os.listdir(path))[:_MOST_FILES]
-    except OSError as error:
-        raise RequestError(
-            f"The folder {path!r} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
-    names = [name for name in names if _may_be_read(os.path.join(path, name))]
+    names = [
+        name for name in names_in(path)[:_MOST_FILES] if _may_be_read(os.path.join(path, name))
+    ]
     if any(name.endswith(_INDEX) for name in names):
         return find_weight_files(path)
     if files := _numbered_files(path, names):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from hookscope.errors import MissingKeyError, ResultsFileError
+from hookscope.files.output_path import is_run_folder
 from hookscope.stores.runs.run_info import SERIES_FILE
 from hookscope.stores.runs.series import Series
-from hookscope.stores.runs.training_run import TrainingRun, is_run_folder
+from hookscope.stores.runs.training_run import TrainingRun
 
 from .conftest import LOSS, write_run
 
