@@ -19,7 +19,8 @@ from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in, select
 from hookscope.hooks.user_hooks import bind_user_hooks, load_user_hooks
-from hookscope.inputs.batch import Batch, build_batch
+from hookscope.inputs.batch import build_batch
+from hookscope.inputs.input_reader import Batch
 from hookscope.results.metadata import InputMetadata
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel, Recipe

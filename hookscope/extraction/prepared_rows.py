@@ -21,11 +21,10 @@ from hookscope.extraction.row_batches import ImageRows, make_decoder
 from hookscope.extraction.text_rows import TextDataset, TextRows
 from hookscope.files.input_list import InputEntry
 from hookscope.files.words import list_first
-from hookscope.inputs.batch import Batch
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_input import resolve_recipe
 from hookscope.inputs.input_checks import check_input
-from hookscope.inputs.input_reader import ReadContext
+from hookscope.inputs.input_reader import Batch, ReadContext
 from hookscope.inputs.text_input import text_recipe_of
 from hookscope.inputs.text_tables import MAX_NAMES
 from hookscope.sources.loaded import LoadedModel, Recipe

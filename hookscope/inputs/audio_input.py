@@ -14,8 +14,8 @@ from hookscope.errors import InputError
 from hookscope.files.file_types import AUDIO
 from hookscope.files.optional_packages import optional_package
 from hookscope.inputs.input_reader import (
+    Batch,
     ReadContext,
-    ReadResult,
     decoding_errors,
     describe_path,
     read_bytes,
@@ -31,7 +31,7 @@ _MAX_SAMPLES = 100_000_000  # of one channel: an hour and a half at 16 kHz
 _RATE_LIMITS = (1_000, 1_000_000)  # Hz; other rates come from damaged headers
 
 
-def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     """Read audio files to a call value: by the recipe of the model, else of shape (N, samples)."""
     recipe = context.loaded.own_sound
     waves, digests, rates = [], [], []
@@ -62,7 +62,7 @@ def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
             tensor_entry(wave, spec.text, digest)
             for wave, spec, digest in zip(waves, specs, digests, strict=True)
         )
-    return ReadResult(value, entries, note)
+    return Batch(value, entries, note)
 
 
 def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:

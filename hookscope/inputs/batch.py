@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeGuard
@@ -16,10 +16,9 @@ from hookscope.inputs.csv_input import read_csv
 from hookscope.inputs.image_input import read_images, warn_if_small
 from hookscope.inputs.input_checks import check_input, check_noise_shape
 from hookscope.inputs.input_reader import (
-    Numbers,
+    Batch,
     OpenTensor,
     ReadContext,
-    ReadResult,
     format_shapes,
     read_joined,
     single_argument,
@@ -37,7 +36,7 @@ from hookscope.inputs.tensor_input import (
 from hookscope.inputs.text_input import read_texts
 from hookscope.inputs.video_input import read_video
 from hookscope.results.metadata import InputMetadata
-from hookscope.sources.loaded import LoadedModel, Recipe, Size, seeded_generator
+from hookscope.sources.loaded import LoadedModel, Numbers, Size, seeded_generator
 from hookscope.specs import input_spec
 from hookscope.specs.input_spec import (
     NO_IMAGE,
@@ -49,7 +48,7 @@ from hookscope.specs.input_spec import (
 from hookscope.tensors.nested import as_call, walk
 
 # Readers that use a recipe of the model: they read all specs of one argument together.
-_RECIPE_READERS: dict[str, Callable[[ReadContext, Sequence[InputSpec]], ReadResult]] = {
+_RECIPE_READERS: dict[str, Callable[[ReadContext, Sequence[InputSpec]], Batch]] = {
     input_spec.IMAGE: read_images,
     input_spec.VIDEO: read_video,
     input_spec.AUDIO: read_audio,
@@ -64,16 +63,6 @@ _TENSOR_READERS: dict[str, OpenTensor] = {
     input_spec.GENERATED: generate_tensor,
     input_spec.PYTHON: read_python,
 }
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The input of one run of a model."""
-
-    value: Any
-    sources: tuple[InputMetadata, ...]
-    note: str
-    recipe: Recipe | None = None
 
 
 def build_batch(
@@ -158,7 +147,7 @@ def _read_batch(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     return Batch(value, sources, note, recipe)
 
 
-def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     """Read the specs for one argument, or those that name no argument."""
     kinds = [kind for kind, _ in groupby(specs, key=lambda spec: spec.kind)]
     if not any(kind in _RECIPE_READERS for kind in kinds):

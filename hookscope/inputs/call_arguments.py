@@ -8,16 +8,14 @@ from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.inputs.input_reader import ReadResult
+from hookscope.inputs.input_reader import Batch
 from hookscope.sources.loaded import LoadedModel
 from hookscope.tensors.nested import as_call
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def assemble_call(
-    loaded: LoadedModel, results: Sequence[tuple[str | int | None, ReadResult]]
-) -> Any:
+def assemble_call(loaded: LoadedModel, results: Sequence[tuple[str | int | None, Batch]]) -> Any:
     """Return the call value of results that each have a parameter's name, a position, or neither.
 
     A result without either is itself a call value: a dict holds arguments by name.

@@ -13,7 +13,7 @@ from hookscope.errors import InputError
 from hookscope.files.words import plural
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_recipes import black_and_white, named_recipe
-from hookscope.inputs.input_reader import ReadContext, ReadResult, read_bytes, sha256, tensor_entry
+from hookscope.inputs.input_reader import Batch, ReadContext, read_bytes, sha256, tensor_entry
 from hookscope.results.metadata import InputMetadata
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.specs.input_spec import InputSpec
@@ -24,7 +24,7 @@ log = logging.getLogger("hookscope")
 Shape = tuple[int, ...]
 
 
-def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     """Read image files to a call value of the model."""
     channels, recipe = resolve_recipe(context)
     tensors: list[Tensor] = []
@@ -42,7 +42,7 @@ def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     if context.shape is not None:
         _check_shape(value, context.shape, len(specs))
     grey = "converted to grey, " if channels == 1 else ""
-    return ReadResult(value, tuple(sources), f"{grey}{recipe.text}", recipe)
+    return Batch(value, tuple(sources), f"{grey}{recipe.text}", recipe)
 
 
 def _levels(recipe: Recipe, tensor: Tensor) -> InputMetadata:

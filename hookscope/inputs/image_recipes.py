@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from PIL import Image
@@ -11,14 +9,12 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 from hookscope.files.words import plural
-from hookscope.sources.loaded import Recipe, Size
+from hookscope.sources.loaded import Numbers, Recipe, Size
 
 NAMES = ("imagenet", "none")
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _SHORTER, _CROP = 256, 224
-
-Numbers = Sequence[float] | None
 
 
 def named_recipe(

@@ -15,12 +15,10 @@ from torch import Tensor
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.files.file_types import UNKNOWN, WRITE_AGAIN, describe_file
 from hookscope.results.metadata import InputMetadata
-from hookscope.sources.loaded import LoadedModel, Recipe, Size, seeded_generator
+from hookscope.sources.loaded import LoadedModel, Numbers, Recipe, Size, seeded_generator
 from hookscope.specs.input_spec import STDIN, InputSpec
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.nested import as_call, bits_of, walk
-
-Numbers = Sequence[float] | None
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class ReadContext:
 
 
 @dataclass(frozen=True)
-class ReadResult:
-    """What was read from the specs for one argument."""
+class Batch:
+    """The input of one run of a model, or what was read from the specs for one argument of it."""
 
     value: Any
     sources: tuple[InputMetadata, ...]
@@ -146,7 +144,7 @@ def format_shapes(sources: Sequence[InputMetadata]) -> str:
 
 def read_joined(
     context: ReadContext, specs: Sequence[InputSpec], reader_of: Callable[[str], OpenTensor]
-) -> ReadResult:
+) -> Batch:
     """Read specs of tensors for one argument; several are joined along the first dimension."""
     values: list[Any] = []
     sources: list[InputMetadata] = []
@@ -159,7 +157,7 @@ def read_joined(
         types = [f"{e['shape'] or 'one number'} {e['dtype']}" for e in entries if e["dtype"]]
         notes.append(f"{spec.text} ({', '.join(types) or 'no tensor'})")
     value = values[0] if len(values) == 1 else _concatenate(values, specs)
-    return ReadResult(value, tuple(sources), ", ".join(notes))
+    return Batch(value, tuple(sources), ", ".join(notes))
 
 
 def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:

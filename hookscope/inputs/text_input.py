@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from hookscope.errors import InputError
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.inputs.input_reader import (
+    Batch,
     ReadContext,
-    ReadResult,
     describe_path,
     read_bytes,
     sha256,
@@ -29,7 +29,7 @@ def text_recipe_of(loaded: LoadedModel) -> TextRecipe:
     return loaded.own_text
 
 
-def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     """Return the call value of a batch of texts: text files, lines of one, and ``text:WORDS``."""
     recipe = text_recipe_of(context.loaded)
     texts, digests = [], []
@@ -58,4 +58,4 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     shape, dtype = entries[0]["shape"], entries[0]["dtype"]
     for spec, digest in zip(specs[1:], digests[1:], strict=True):
         entries += ({"shape": shape, "dtype": dtype, "spec": spec.text, "sha256": digest},)
-    return ReadResult(value, entries, recipe.text)
+    return Batch(value, entries, recipe.text)

@@ -11,8 +11,8 @@ from hookscope.files.file_types import VIDEO
 from hookscope.files.optional_packages import optional_package
 from hookscope.inputs import image_input
 from hookscope.inputs.input_reader import (
+    Batch,
     ReadContext,
-    ReadResult,
     decoding_errors,
     describe_path,
     read_bytes,
@@ -29,7 +29,7 @@ _MAX_FRAMES = 10_000  # of a file: some minutes
 _MAX_PIXELS = 1 << 26  # of a frame: twice those of 8K; converting one takes 0.5 GB
 
 
-def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
     """Read videos to clips (N, C, T, H, W); each frame becomes a tensor as an image does.
 
     The video is divided into T equal parts, and the middle frame of each part is taken.
@@ -48,7 +48,7 @@ def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
         entries.append(tensor_entry(layout.arrange(clip)[0], spec.text, sha256(data)))
         notes.append(f"{layout.frames} of {count} frames of {spec.text}")
     note = f"{', '.join(notes)}; {recipe.text}"
-    return ReadResult(layout.arrange(tensors), tuple(entries), note, recipe)
+    return Batch(layout.arrange(tensors), tuple(entries), note, recipe)
 
 
 def _layout(context: ReadContext) -> Layout:

@@ -27,6 +27,7 @@ log = logging.getLogger("hookscope")
 
 _UNKNOWN_BYTE = "\ufffd"  # a token of a few bytes that are not a character
 Size = int | tuple[int, int]
+Numbers = Sequence[float] | None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from hookscope.sources.loaded import (
     PAIR,
     Layout,
     LoadedModel,
+    Numbers,
     Recipe,
     Size,
     WeightsInfo,
@@ -59,7 +60,6 @@ with warnings.catch_warnings():  # warnings of torchvision about its own code
         ) from exc
 
 
-Numbers = Sequence[float] | None
 _FLOW_STEP, _FLOW_MIN = 8, 128  # the sides that RAFT's pyramid supports
 log = logging.getLogger("hookscope")
 _TASKS = {
@@ -229,10 +229,6 @@ def _by(size: Sequence[int]) -> str:
 
 def _list(values: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in values)
-
-
-if TYPE_CHECKING:
-    pass
 
 
 def load(

@@ -36,7 +36,7 @@ from hookscope.hooks.layers import check_not_lazy, layers_of
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import absent, put
-from hookscope.inputs.batch import Batch
+from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.results.diff_result import Diff, TensorComparison
