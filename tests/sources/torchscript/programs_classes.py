@@ -56,22 +56,6 @@ def enum_returned(self, n: int):
     return Color.BLUE
 
 
-@CLASSES.function((1,), (2,))
-def enum_compared(self, n: int):
-    a = Color.RED if n == 1 else Color.BLUE
-    return a == Color.RED, a != Color.RED, a == Color.BLUE
-
-
-@CLASSES.function((2,), (7,))
-def enum_iterated(self, n: int):
-    found: List[str] = []
-    total = 0
-    for member in Color:
-        found.append(member.name)
-        total += member.value
-    return found, total + n
-
-
 @CLASSES.function((Color.RED,), (Color.GREEN,), fresh=False)
 def enum_as_argument(self, c: Color):
     if c == Color.RED:
@@ -266,11 +250,6 @@ def class_operators(self, a: int, b: int):
     )
 
 
-@CLASSES.function((350,))
-def class_property_and_static_method(self, n: int):
-    return Money(n).whole, Money.of_whole(3)
-
-
 @CLASSES.function((3,))
 def class_instances_in_containers(self, n: int):
     held = [Money(i) for i in range(n)]
@@ -293,16 +272,6 @@ def class_sorted(self, n: int):
     return up, [one.cents for one in held], [one.cents for one in sorted(held)]
 
 
-@CLASSES.function((3,), (-1,))
-def optional_instance(self, n: int):
-    c: Optional[Counter] = None
-    if n > 0:
-        c = Counter(n)
-    if c is not None:
-        return c.add(1)
-    return 0
-
-
 def grown(c: Counter, n: int) -> Counter:
     c.add(n)
     return c
@@ -313,17 +282,6 @@ def instance_through_a_function(self, n: int):
     c = Counter(1)
     d = grown(grown(c, n), n + 1)
     return c.count, d.seen, c is d
-
-
-@CLASSES.function((3,), (0,))
-def context_manager_of_its_own(self, n: int):
-    log: List[str] = []
-    with Guard(log) as depth:
-        log.append("body " + str(depth))
-        if n > 0:
-            with Guard(log):
-                log.append("inner")
-    return log
 
 
 @CLASSES.function((3,), (0,))
@@ -370,17 +328,6 @@ class HoldsCounter(nn.Module):
         return self.counter.count
 
 
-@CLASSES.module((2,))
-class InstancesInAttributes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.total = Money(5)
-
-    def forward(self, n: int):
-        self.total = self.total + Money(n)
-        return self.total.cents
-
-
 @script
 class Linked:
     def __init__(self, value: Tensor, table: Dict[str, Tensor]):
@@ -406,13 +353,6 @@ class InstanceOfManyAttributes(nn.Module):
     def forward(self, x: Tensor):
         y = self.linked.use(x)
         return y, self.linked.table, self.linked.maybe, self.linked.pair, self.linked.counter.count
-
-
-@CLASSES.function((1,), (2,))
-def isinstance_of_classes(self, n: int):
-    a: Any = Money(1)
-    b: Any = Counter(1)
-    return isinstance(a, Money), isinstance(b, Money), isinstance(b, Counter), isinstance(a, int)
 
 
 # Interfaces
@@ -486,18 +426,6 @@ class InterfaceByRunTimeKey(nn.Module):
     def forward(self, x: Tensor, key: str):
         layer: Layer = self.layers[key]
         return layer.forward(x)
-
-
-@CLASSES.module((X, True), (X, False), (X, True))
-class InterfaceSwapped(nn.Module):
-    layer: Layer
-
-    def __init__(self):
-        super().__init__()
-        self.layer = Adds(2.0)
-
-    def forward(self, x: Tensor, flag: bool):
-        return self.layer.forward(x)
 
 
 @interface

@@ -228,21 +228,10 @@ def list_sort_of_tensors(self, parts: list[Tensor]):
     return parts, sorted(parts)
 
 
-@CONTAINERS.function(([1, 2, 3],))
-def list_comprehension(self, items: list[int]):
-    return [i * 2 for i in items], [float(i) for i in items], [str(i) + "!" for i in items]
-
-
 @CONTAINERS.function(([1, 2, 3],), ([1, 2],))
 def list_unpacking(self, items: list[int]):
     a, b, c = items
     return a + b * c
-
-
-@CONTAINERS.function(([1, 2, 3, 4],))
-def list_unpacking_with_a_star(self, items: list[int]):
-    a, *b = (items[0], items[1], items[2])
-    return a, b
 
 
 @CONTAINERS.function((4,))
@@ -270,22 +259,6 @@ def empty_containers(self):
     return a, b, c, d, e, f, g, list((1, 2))
 
 
-@CONTAINERS.function((["a", "b"],))
-def list_from_others(self, items: list[str]):
-    return (
-        list(items),
-        list(range(3)),
-        list("abc"),
-        list(enumerate(items)),
-        list(zip(items, [1, 2])),
-    )
-
-
-@CONTAINERS.function(([1, 0],), ([],))
-def list_any_all(self, items: list[int]):
-    return any([i > 0 for i in items]), all([i > 0 for i in items])
-
-
 # Tuples
 
 
@@ -309,24 +282,10 @@ def tuple_comparison(self, a: tuple[int, int], b: tuple[int, int]):
     return a == b, a != b, a[0] == b[1]
 
 
-@CONTAINERS.function((1, 2))
-def tuple_swap(self, a: int, b: int):
-    a, b = b, a
-    return a, b
-
-
 @CONTAINERS.function(((1, (X, "s")),))
 def tuple_of_mixed_types(self, t: tuple[int, tuple[Tensor, str]]):
     n, (x, s) = t
     return x * n, s, t
-
-
-@CONTAINERS.function(((1, 2, 3),))
-def tuple_iteration(self, t: tuple[int, int, int]):
-    total = 0
-    for n in t:
-        total += n
-    return total, sum([n for n in t]), 2 in [n for n in t]
 
 
 # Dicts
@@ -366,12 +325,6 @@ def dict_changes(self, d: dict[str, int], key: str):
     e["only"] = 1
     d.update({"u": 8, "b": 9})
     return d, e, list(d.keys())
-
-
-@CONTAINERS.function(({"b": 1, "a": 2}, "a"), ({"b": 1}, "a"))
-def dict_setdefault(self, d: dict[str, int], key: str):
-    found = d.setdefault(key, 11)
-    return d, found, d.setdefault("b", 3)
 
 
 @CONTAINERS.function(({"b": 1, "a": 2}, "a"), ({"b": 1}, "a"))
@@ -539,16 +492,6 @@ def named_tuples_nested(self, n: int, x: Tensor):
     return q, q.pair.left, q.many[1].right, q.table["p"], q.label, Nested(p, [p], {"z": p}, "label")
 
 
-@CONTAINERS.function(())
-def named_tuple_with_defaults(self):
-    return WithDefaults(), WithDefaults(5), WithDefaults(c=1.5), WithDefaults(1, "x", 2.0)
-
-
-@CONTAINERS.function((Pair(3, X),))
-def named_tuple_as_argument(self, p: Pair):
-    return p.left * p.right, p
-
-
 def with_left(p: Pair, left: int) -> Pair:
     return Pair(left, p.right)
 
@@ -571,22 +514,6 @@ class NamedTupleAttribute(nn.Module):
 
 
 # Optional, Union, Any, isinstance
-
-
-@CONTAINERS.function((None,), (3,))
-def optional_refined(self, n: Optional[int]):
-    if n is None:
-        return -1
-    return n + 1
-
-
-@CONTAINERS.function((None, 2), (3, None), (None, None), (1, 2))
-def optional_refined_by_both(self, a: Optional[int], b: Optional[int]):
-    if a is not None and b is not None:
-        return a + b
-    if a is None and b is None:
-        return 0
-    return 1
 
 
 @CONTAINERS.function((None,), (X,))
@@ -622,55 +549,6 @@ def list_of_optionals(self, items: list[Optional[int]]):
     return total, items
 
 
-@CONTAINERS.function((3,), ("x",), ([1, 2],))
-def union_refined(self, value: Union[int, str, List[int]]):
-    if isinstance(value, int):
-        return "int " + str(value)
-    elif isinstance(value, str):
-        return "str " + value
-    else:
-        return "list " + str(len(value))
-
-
-@CONTAINERS.function(([1, 2],), (["a"],), ([1.5],))
-def union_of_lists(self, value: Union[List[int], List[str], List[float]]):
-    if isinstance(value, List[int]):
-        return 1
-    if isinstance(value, List[str]):
-        return 2
-    return 3
-
-
-@CONTAINERS.function(
-    (3,), (3.5,), (True,), ("x",), (X,), ([1],), ((1, 2),), (None,), ({"a": 1},), (1j,)
-)
-def isinstance_of_any(self, value: Any):
-    found: list[str] = []
-    if isinstance(value, int):
-        found.append("int")
-    if isinstance(value, float):
-        found.append("float")
-    if isinstance(value, bool):
-        found.append("bool")
-    if isinstance(value, str):
-        found.append("str")
-    if isinstance(value, Tensor):
-        found.append("tensor")
-    if isinstance(value, List[int]):
-        found.append("ints")
-    if isinstance(value, list):
-        found.append("list")
-    if isinstance(value, tuple):
-        found.append("tuple")
-    if isinstance(value, (int, str)):
-        found.append("int or str")
-    if isinstance(value, Tuple[int, int]):
-        found.append("pair")
-    if isinstance(value, Dict[str, int]):
-        found.append("dict")
-    return found
-
-
 @CONTAINERS.function(([X],), ([[1]],), ([None],), ((1, "a"),), (([1], X),))
 def isinstance_of_containers(self, value: Any):
     return (
@@ -682,50 +560,11 @@ def isinstance_of_containers(self, value: Any):
     )
 
 
-@CONTAINERS.function((1, "a", 2.0, [1]))
-def isinstance_known_beforehand(self, a: int, b: str, c: float, d: list[int]):
-    return (
-        isinstance(a, int),
-        isinstance(a, float),
-        isinstance(b, (int, str)),
-        isinstance(c, float),
-        isinstance(d, list),
-    )
-
-
-@CONTAINERS.function((Pair(1, X),))
-def isinstance_of_named_tuples(self, p: Pair):
-    q: Any = p
-    r: Any = WithDefaults()
-    return isinstance(q, Pair), isinstance(r, Pair), isinstance(r, WithDefaults)
-
-
-@CONTAINERS.function((None,), ([],), ([1],))
-def isinstance_of_an_optional_list(self, value: Optional[List[int]]):
-    if isinstance(value, List[int]):
-        return len(value)
-    return -1
-
-
 @CONTAINERS.function((1, "x"))
 def any_passed_along(self, a: int, b: str):
     c: Any = a
     d: Any = b
     return c, d, (c, d)
-
-
-@CONTAINERS.function(([1, 2], ["x"]))
-def list_of_any(self, a: list[int], b: list[str]):
-    held: list[Any] = [1, "x", 2.5]
-    held.append(a)
-    held.append(b)
-    return held, len(held)
-
-
-@CONTAINERS.function(([1, 2],), ((3, 4),))
-def list_given_a_tuple(self, items: list[int]):
-    items.append(5)
-    return items
 
 
 @CONTAINERS.function((3,))
@@ -741,16 +580,6 @@ def floats_given_ints(self, x: list[float]):
 @CONTAINERS.function((3,), (None,))
 def optional_float_given_an_int(self, x: Optional[float] = None):
     return x, "y"
-
-
-@CONTAINERS.function(({"a": 3},), ({},))
-def dict_of_floats_given_ints(self, x: Dict[str, float]):
-    return x
-
-
-@CONTAINERS.function(((1, 2),))
-def tuple_of_floats_given_ints(self, x: Tuple[float, int]):
-    return x
 
 
 @CONTAINERS.function((2,), (2.5,), (1j,))

@@ -67,19 +67,6 @@ def dataclass_with_init_vars(self, a: float, n: int):
     )
 
 
-@FEATURES.function((1,), (5,))
-def dataclass_in_a_union(self, n: int):
-    x: Union[Loose, int, str] = n
-    if n > 3:
-        x = Loose(n, n)
-    if isinstance(x, Loose):
-        return x.a
-    elif isinstance(x, int):
-        return x + 100
-    else:
-        return -1
-
-
 def later(x: Tensor, n: int) -> Tensor:
     return x * n + 1
 
@@ -121,29 +108,6 @@ def named_tuple_of_defaults(self, n: int):
     second = Settings(n, 0.5, ["c"])
     a, b, c = second
     return first, second, first.scale + second.scale, c, len(first), first[0] == second[0]
-
-
-@FEATURES.module((X,))
-class WritesThroughProperties(nn.Module):
-    SIZE: Final[int] = 3
-    names: Final[List[str]]
-
-    def __init__(self):
-        super().__init__()
-        self.names = ["a", "b"]
-        self._n = 1
-
-    @property
-    def n(self) -> int:
-        return self._n
-
-    @n.setter
-    def n(self, value: int):
-        self._n = value
-
-    def forward(self, x: Tensor):
-        self.n = self.n + self.SIZE
-        return x * self.n, len(self.names)
 
 
 class Ring:
@@ -349,19 +313,6 @@ def failing(self, n: int):
     return n
 
 
-@FEATURES.function((2,), (70,))
-def recursion_unrolled(self, n: int):
-    stack = [n]
-    total = 0
-    while len(stack) > 0:
-        m = stack.pop()
-        total += m
-        if m > 1 and len(stack) < 50:
-            stack.append(m // 2)
-            stack.append(m // 3)
-    return total
-
-
 @FEATURES.function((7,))
 def generators_of_numbers(self, seed: int):
     g = torch.Generator()
@@ -393,30 +344,6 @@ def custom_operators(self, x: Tensor):
     z = x.clone()
     torch.ops.hookscope_examples.raised_(z, 1.5)
     return y, parts, z
-
-
-@FEATURES.module((X,))
-class IgnoresAndUnused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-        self.extra = None
-        self.helpers = torch.nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()})
-
-    @torch.jit.unused
-    def left_out(self, x):
-        return [object()]
-
-    def forward(self, x: Tensor):
-        if self.extra is not None:
-            x = self.extra(x)
-        if torch.jit.is_scripting():
-            x = x + 1
-        else:
-            self.left_out(x)
-        for name, helper in self.helpers.items():
-            x = helper(x) + len(name)
-        return self.inner(x), "a" in self.helpers, len(self.helpers)
 
 
 class Takes(nn.Module):
@@ -477,22 +404,6 @@ def dicts_of_lists(self, table: Dict[int, List[float]]):
     del table[3]
     last = table.popitem() if len(table) > 1 else (0, [0.0])
     return table, found, keys, 3 in table, last, list(found.values())
-
-
-@FEATURES.function((X, True), (X, False))
-def either_branch(self, x: Tensor, flag: bool):
-    if flag:
-        y: Optional[Tensor] = x
-        n = 1
-    else:
-        y = None
-        n = 2
-    if y is not None and n == 1:
-        return y + n
-    z = torch.jit.annotate(Optional[int], None)
-    if z is None:
-        z = 5
-    return x * z
 
 
 class Tint(Enum):

@@ -204,11 +204,6 @@ def indexed_by_tensors(self, x: Tensor, i: Tensor):
     return x[i], x[i, 1:], x[i][:, 0], x[x > 5], x[i, ..., None]
 
 
-@TENSORS.function((X, [0, 2]))
-def indexed_by_lists(self, x: Tensor, i: List[int]):
-    return x[i], x[[0, 1], [1, 2]], x[i, 1]
-
-
 @TENSORS.function((X,))
 def assigned_by_index(self, x: Tensor):
     x[0] = 9.0

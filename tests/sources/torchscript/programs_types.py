@@ -49,30 +49,6 @@ ITEMS = [(torch.tensor(value),) for value in (3, 2.5, True, 0, 1 + 2j, -(2**62))
 
 
 @TYPES.function(*ITEMS)
-def item_is_of_a_type(self, x: Tensor):
-    n = x.item()
-    found: List[str] = []
-    if isinstance(n, int):
-        found.append("int")
-    if isinstance(n, float):
-        found.append("float")
-    if isinstance(n, (int, float)):
-        found.append("either")
-    return found
-
-
-@TYPES.function(*ITEMS)
-def item_refined(self, x: Tensor):
-    n = x.item()
-    if isinstance(n, int):
-        return n * 2 + 1, 0.5
-    elif isinstance(n, float):
-        return 0, n / 2
-    else:
-        return -1, -1.0
-
-
-@TYPES.function(*ITEMS)
 def item_in_a_helper(self, x: Tensor):
     return kind_of(x.item()), x.item() is None
 
@@ -163,14 +139,6 @@ def union_members(self, x: Union[int, str, List[int], Tensor, Dict[str, int]]):
         return "dict"
 
 
-@TYPES.function((1,), ("a",), (2.5,))
-def union_in_another_order(self, x: Union[int, str, float]):
-    y: Union[float, Union[str, int]] = x
-    if torch.jit.isinstance(y, Union[str, int]):
-        return "str or int"
-    return "float"
-
-
 @TYPES.function((0,), (1,), (2,), (3,), (4,))
 def any_made_inside(self, n: int):
     values: List[Any] = [1, 2.5, "a", [1, 2], torch.ones(1)]
@@ -243,13 +211,6 @@ def optional_tensor_refined(self, x: Optional[Tensor]):
     if isinstance(x, Tensor):
         return x + 1
     return torch.zeros(1)
-
-
-@TYPES.function((1,), (2.5,), (1 + 2j,))
-def number_of_any_kind(self, x: Union[int, float, complex]):
-    if isinstance(x, (float, complex)):
-        return 1
-    return 2
 
 
 @TYPES.function(*[one for one in ITEMS if not one[0].is_complex()])
