@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hookscope.errors import HookscopeError
 
 SECONDS = 10  # for one damaged file, of a few kilobytes
@@ -97,3 +99,9 @@ def endure(
             assert "\n" not in error.message
         assert time.process_time() - start < SECONDS
     return refused
+
+
+def few_or_many(few: int, many: int) -> list[Any]:
+    """Rounds and seed of a quick test, and those of three long ones."""
+    long = [pytest.param(many, seed, marks=pytest.mark.exhaustive) for seed in range(1, 4)]
+    return [(few, 0), *long]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import hookscope
 from hookscope.hooks.capture import Capture
+from tests.oracle.by_hand import outputs
 
 HEAD = """
 import random, threading
@@ -47,30 +48,14 @@ def by_hand(
     module: nn.Module, value: Tensor, names: set[str], *, train: bool = False
 ) -> dict[str, Tensor]:
     """The outputs of all calls of some modules, by hooks that clone; the whole model runs."""
-    kept: dict[str, Tensor] = {}
-    calls: dict[str, int] = {}
-
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            first = output[0] if isinstance(output, tuple) else output
-            what = "output.0" if isinstance(output, tuple) else "output"
-            kept[f"{name}{f':{calls[name]}' * (calls[name] > 1)}/{what}"] = first.clone()
-
-        return hook
-
-    handles = [m.register_forward_hook(keep(n)) for n, m in module.named_modules() if n in names]
     before = module.training
     module.train(train)
     state = torch.random.get_rng_state()
     torch.manual_seed(0)
-    with torch.no_grad():
-        module(value.clone())
+    found = outputs(module, value.clone())
     torch.random.set_rng_state(state)
     module.train(before)
-    for handle in handles:
-        handle.remove()
-    return kept
+    return {key: tensor for key, tensor in found.items() if re.split("[:/]", key)[0] in names}
 
 
 def assert_same_as_by_hand(shot: Capture, spec: str, value: Tensor, *, train: bool = False) -> None:

@@ -18,10 +18,8 @@ from hookscope.errors import (
     CheckFailed,
     EnvironmentFault,
     ForwardError,
-    LayerError,
     LossError,
     ModelError,
-    RequestError,
 )
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
@@ -323,26 +321,6 @@ def test_a_live_module_is_copied_before_it_is_cast() -> None:
     shot = hookscope.capture(net, input=X, dtype="float64")
     assert shot["0/output"].dtype is torch.float64
     assert net[0].weight.dtype is torch.float32
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"layers": ["layr3.*"]}, LayerError, "layer3"),
-        ({"layers": ["layer3.*", "nothing"]}, LayerError, "'nothing'"),
-        ({"types": ["Conv3d"]}, LayerError, "Conv2d"),
-        ({"layers": ["fc"], "types": ["Conv2d"]}, LayerError, "matches all of the filters"),
-        ({"what": ["grad"]}, RequestError, "output, input"),
-        ({"what": []}, RequestError, "output, input"),
-        ({"dtype": "int8"}, RequestError, "float16"),
-        ({"device": "gpu"}, RequestError, "auto"),
-    ],
-)
-def test_wrong_requests_are_errors_with_a_repair(
-    options: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        hookscope.capture("resnet18", shape=(1, 3, 64, 64), **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

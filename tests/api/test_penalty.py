@@ -15,6 +15,7 @@ import hookscope
 from hookscope.errors import EditError, ForwardError, LossError
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
+from tests.refusals import refused
 
 Score = Callable[[Tensor], Tensor]
 
@@ -170,9 +171,8 @@ def test_what_cannot_be_differentiated_twice_is_told_in_a_sentence() -> None:
         Module(attention, inner=nn.Linear(6, 6)),
     ]
     for net in nets:
-        with pytest.raises(ForwardError, match="cannot be differentiated twice") as caught:
+        with refused(ForwardError, "cannot be differentiated twice", hint="Replace that operator"):
             hookscope.grads(net, penalty="gp", input=X)
-        assert "Replace that operator" in caught.value.hint
         assert hooks_left(net) == 0
 
 
@@ -183,8 +183,6 @@ def test_what_has_no_penalty_is_told_in_a_sentence() -> None:
     words = Module(lambda self, x: self.table(x).sum(1), table=nn.Embedding(4, 1))
     with pytest.raises(LossError, match="does not depend on the model's input"):
         hookscope.grads(words, penalty="gp", input=torch.tensor([[1, 2]]))
-    with pytest.raises(LossError, match="no penalty called 'r1'"):
-        hookscope.grads(smooth(), penalty="r1", input=X)
 
 
 def test_a_runs_traces_are_gone_afterwards() -> None:

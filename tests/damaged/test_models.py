@@ -18,7 +18,7 @@ from torch import nn
 import hookscope
 from hookscope.sources.model_loader import load
 from tests.conftest import REPO
-from tests.damage import altered, damaged, endure
+from tests.damage import altered, damaged, endure, few_or_many
 from tests.sources.torchscript.examples import quietly
 
 DIGITS = f"{REPO}/sample_models/digits.py:DigitsCNN"
@@ -105,92 +105,70 @@ def endured(path: Path, read: Callable[[], object], rounds: int, seed: int) -> N
     path.write_bytes(whole)
 
 
-def weights_endure(folder: Path, name: str, rounds: int, seed: int) -> None:
-    path = folder / name
+@pytest.mark.parametrize(("rounds", "seed"), few_or_many(40, 300))
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_damaged_file_of_weights_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, rounds: int, seed: int
+) -> None:
+    path = tmp_path / name
     path.write_bytes(WEIGHTS[name]())
     endured(path, lambda: load(DIGITS, weights=path), rounds, seed)
 
 
-def model_endures(folder: Path, name: str, rounds: int, seed: int) -> None:
-    path = folder / name
+@pytest.mark.parametrize(("rounds", "seed"), few_or_many(20, 150))
+@pytest.mark.parametrize("name", MODELS)
+def test_a_damaged_file_of_a_model_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, rounds: int, seed: int
+) -> None:
+    path = tmp_path / name
     path.write_bytes(MODELS[name]())
     endured(path, lambda: load(path), rounds, seed)
 
 
-def set_endures(folder: Path, ending: str, rounds: int, seed: int) -> None:
+@pytest.mark.parametrize(("rounds", "seed"), few_or_many(30, 200))
+@pytest.mark.parametrize("ending", [".safetensors", ".bin"])
+def test_a_damaged_set_of_weights_is_refused_in_a_sentence(
+    tmp_path: Path, ending: str, rounds: int, seed: int
+) -> None:
     """Weights in two files with an index, each of the three damaged in turn."""
     state = _state()
     names = list(state)
     parts = {f"part-1{ending}": names[:3], f"part-2{ending}": names[3:]}
     for part, held in parts.items():
         write = safetensors.torch.save_file if ending == ".safetensors" else torch.save
-        write({name: state[name] for name in held}, folder / part)
+        write({name: state[name] for name in held}, tmp_path / part)
     listed = {name: part for part, held in parts.items() for name in held}
     begins = "model" if ending == ".safetensors" else "pytorch_model"
-    index = folder / f"{begins}{ending}.index.json"
+    index = tmp_path / f"{begins}{ending}.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": listed}))
-    for path in (index, folder / f"part-2{ending}"):
-        endured(path, lambda: load(DIGITS, weights=folder), rounds, seed)
+    for path in (index, tmp_path / f"part-2{ending}"):
+        endured(path, lambda: load(DIGITS, weights=tmp_path), rounds, seed)
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_a_damaged_file_of_weights_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
-    weights_endure(tmp_path, name, rounds=40, seed=0)
-
-
-@pytest.mark.parametrize("ending", [".safetensors", ".bin"])
-def test_a_damaged_set_of_weights_is_refused_in_a_sentence(tmp_path: Path, ending: str) -> None:
-    set_endures(tmp_path, ending, rounds=30, seed=0)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_damaged_file_of_a_model_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
-    model_endures(tmp_path, name, rounds=20, seed=0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(1, 4))
-@pytest.mark.parametrize("name", [*WEIGHTS, *MODELS, ".safetensors", ".bin"])
-def test_many_damaged_files_are_refused_in_a_sentence(tmp_path: Path, name: str, seed: int) -> None:
-    if name in MODELS:
-        model_endures(tmp_path, name, 150, seed)
-    elif name in WEIGHTS:
-        weights_endure(tmp_path, name, 300, seed)
-    else:
-        set_endures(tmp_path, name, 200, seed)
-
-
-# A model of transformers
-
-
-def folder_endures(folder: Path, rounds: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.exhaustive)]
+)
+def test_a_damaged_folder_of_transformers_is_refused_in_a_sentence(
+    tmp_path: Path, rounds: int, seed: int
+) -> None:
     """Each file of a tiny model's folder damaged in turn, with a text that its tokenizer reads."""
     transformers = pytest.importorskip("transformers")
-    home = folder / "model"
+    home = tmp_path / "model"
     config = transformers.BertConfig(
         **{"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
         **{"intermediate_size": 8, "max_position_embeddings": 16},
     )
     transformers.BertModel(config).save_pretrained(home)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(vocab_file=str(folder / "vocab.txt")).save_pretrained(home)
-    (folder / "text.txt").write_text("a b c")
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(vocab_file=str(tmp_path / "vocab.txt")).save_pretrained(home)
+    (tmp_path / "text.txt").write_text("a b c")
 
     def read() -> None:
-        hookscope.capture(f"hf:{home}", input=folder / "text.txt")
+        hookscope.capture(f"hf:{home}", input=tmp_path / "text.txt")
 
     for path in sorted(home.iterdir()):
         endured(path, read, rounds, seed)
-
-
-def test_a_damaged_folder_of_transformers_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    folder_endures(tmp_path, rounds=4, seed=0)
-
-
-@pytest.mark.exhaustive
-def test_many_damaged_folders_of_transformers_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    folder_endures(tmp_path, rounds=60, seed=1)
 
 
 @pytest.mark.slow

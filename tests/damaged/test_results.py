@@ -23,7 +23,7 @@ from hookscope.views.stored_tensors import provenance_lines, show_document
 from hookscope.views.text.terminal_maps import map_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
 from tests.conftest import REPO
-from tests.damage import altered, damaged, endure
+from tests.damage import altered, damaged, endure, few_or_many
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = REPO / "sample_models" / "five.png"
@@ -110,29 +110,19 @@ def packed(table: object, rest: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + rest
 
 
-def endured(folder: Path, made: str, rounds: int, seed: int) -> None:
-    MAKE[made]().save(folder / "whole")
-    whole = (folder / "whole").read_bytes()
-    path = folder / "a.safetensors"
+@pytest.mark.parametrize(("rounds", "seed"), few_or_many(12, 50))
+@pytest.mark.parametrize("made", MAKE)
+def test_a_damaged_file_of_results_is_refused_in_a_sentence(
+    tmp_path: Path, made: str, rounds: int, seed: int
+) -> None:
+    MAKE[made]().save(tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    path = tmp_path / "a.safetensors"
     for name, read in READ.items():
         if name not in ("maps", "patch"):  # not every tensor has maps, or a layer
             assert endure(path, [whole], lambda read=read: read(path)) == 0
         refused = endure(path, contents(whole, rounds, seed), lambda read=read: read(path))
         assert refused > rounds
-
-
-@pytest.mark.parametrize("made", MAKE)
-def test_a_damaged_file_of_results_is_refused_in_a_sentence(tmp_path: Path, made: str) -> None:
-    endured(tmp_path, made, rounds=12, seed=0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(1, 4))
-@pytest.mark.parametrize("made", MAKE)
-def test_many_damaged_files_of_results_are_refused_in_a_sentence(
-    tmp_path: Path, made: str, seed: int
-) -> None:
-    endured(tmp_path, made, rounds=50, seed=seed)
 
 
 @pytest.mark.exhaustive

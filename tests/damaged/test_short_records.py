@@ -14,6 +14,7 @@ import hookscope
 from hookscope.errors import HookscopeError
 from hookscope.files.weight_files import find_weight_files
 from hookscope.sources.checkpoint import lazy_tensors
+from tests.archives import Change, rezip
 from tests.sources.torchscript.examples import quietly
 
 X = torch.ones(2, 4)
@@ -28,18 +29,13 @@ class Net(nn.Module):
         return torch.relu(self.fc(x))
 
 
-def repacked(path: Path, change: Callable[[str, bytes], bytes], added: str = "") -> Path:
+def repacked(path: Path, change: Change, added: str = "") -> Path:
     """The archive at ``path`` with changed records, and perhaps one more, beside it."""
     changed = path.with_name(f"changed-{path.name}")
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(changed, "w") as target:
-        for name in source.namelist():
-            target.writestr(name, change(name, source.read(name)))
-        if added:
-            target.writestr(added, b"x")
-    return changed
+    return rezip(path, changed, change, added={added: b"x"} if added else None)
 
 
-def cut(ending: str, size: int = 4) -> Callable[[str, bytes], bytes]:
+def cut(ending: str, size: int = 4) -> Change:
     return lambda name, data: data[:size] if name.endswith(ending) else data
 
 
@@ -73,12 +69,12 @@ def test_a_scripted_file_with_a_short_storage_is_refused(tmp_path: Path) -> None
 def test_the_case_of_a_name_does_not_hide_a_short_storage(tmp_path: Path) -> None:
     path = tmp_path / "net.pt"
     torch.save(Net().state_dict(), path)
-    upper = tmp_path / "upper.pt"
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(upper, "w") as target:
-        for name in source.namelist():
-            short = name.endswith("data/0")
-            renamed = name.replace("/data/", "/DATA/") if short else name
-            target.writestr(renamed, source.read(name)[: 4 if short else None])
+    upper = rezip(
+        path,
+        tmp_path / "upper.pt",
+        cut("data/0"),
+        rename=lambda name: name.replace("/data/0", "/DATA/0"),
+    )
     assert "its record 'net/data/0' has 4 bytes, and its tensor needs 48" in refusal(
         lambda: hookscope.capture(torch.nn.Sequential(), input=f"{upper}:fc.weight")
     )

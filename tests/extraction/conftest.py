@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import hookscope
 from hookscope.stores.features import folder, manifest, resumption
 from hookscope.stores.features.location import parse_location
+from tests import tiny_language
 
 SMALL = """
 import torch
@@ -32,6 +38,21 @@ class Small(nn.Module):
 def example_input():
     return torch.zeros(1, 3, 16, 16)
 """
+
+
+LINEAR = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
+SIX = TensorDataset(torch.rand(6, 4, generator=torch.Generator().manual_seed(0)))
+
+
+def extract_six_rows(out: Path, **more: Any) -> Any:
+    """Run six rows through a linear layer, in shards of two."""
+    more = {"layers": "0", "batch": 2, "shard_size": 1, "workers": 0} | more
+    return hookscope.extract(LINEAR, out, input=SIX, **more)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_language.gpt2(tmp_path_factory.mktemp("gpt2"), padding_side="left")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import tarfile
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from PIL import Image
 import hookscope
 from hookscope.errors import InputError
 from hookscope.files.input_list import InputEntry, list_entries
+from tests.memory import memory_below
 
 from .conftest import contents
 
@@ -125,17 +125,15 @@ def test_a_file_of_holes_is_not_read_into_memory(tmp_path: Path, size: int | Non
     path = tmp_path / "a.png"
     with path.open("wb") as file:
         file.truncate(10**12)
-    tracemalloc.start()
-    with pytest.raises(InputError, match="and the limit for an image is 2,000,000,000"):
+    with (
+        memory_below(1_000_000),
+        pytest.raises(InputError, match="and the limit for an image is 2,000,000,000"),
+    ):
         InputEntry(str(path), str(path), 0, size).read()
-    assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    tracemalloc.stop()
 
 
 def test_an_archive_of_very_many_members_takes_little_memory(tmp_path: Path) -> None:
     head = member("a.txt")
     path = write(tmp_path / "a.tar", *[(head, b"")] * 4_000, image("a.png"))
-    tracemalloc.start()
-    assert len(list_entries([str(path)])) == 1
-    assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    tracemalloc.stop()
+    with memory_below(1_000_000):
+        assert len(list_entries([str(path)])) == 1

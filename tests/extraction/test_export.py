@@ -7,15 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import torch
+from pyarrow import parquet
+from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load_file
 from torch import Tensor
 
 import hookscope
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import EnvironmentFault, RequestError, StoreError
+from tests.conftest import Run
 
 from .handwritten_features import ramp, write_features
 
@@ -196,3 +201,167 @@ def test_a_shard_with_other_bytes_is_not_exported(run, folder, tmp_path, ending)
     assert f"The shard {shard.name} in {folder} is damaged" in done.stderr
     assert f"hookscope verify {folder}" in done.stderr
     assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("block", [None, 64])
+def test_a_row_an_input_with_path_and_lists(tmp_path: Path, monkeypatch, block) -> None:
+    if block:  # several row groups
+        monkeypatch.setattr("hookscope.stores.features.features_export.BLOCK", block)
+    tensors = {
+        "conv/output": ramp(7, 3, 2),
+        "bf/output": ramp(7, 4, dtype=torch.bfloat16),
+        "half/output": ramp(7, 5, dtype=torch.float16),
+        "ids/output": ramp(7, dtype=torch.int64),
+        "flags/output": ramp(7, 2) > 0,
+    }
+    folder = write_features(tmp_path / "f", tensors, 3)
+    done = hookscope.export(folder, tmp_path / "a.parquet")
+    assert (parquet.ParquetFile(done.path).num_row_groups > 1) == bool(block)
+    table = parquet.read_table(done.path)
+    assert table.column_names == ["row", "path", *tensors]
+    assert table["row"].to_pylist() == list(range(7))
+    assert table["path"].to_pylist() == hookscope.load(folder).inputs.paths
+    for key, tensor in tensors.items():
+        wanted = tensor.float().numpy() if key == "bf/output" else tensor.numpy()
+        field = table.schema.field(key)
+        assert json.loads(field.metadata[b"shape"]) == list(tensor.shape[1:])
+        column = np.array(table[key].to_pylist())
+        assert np.array_equal(column, wanted.reshape(7, -1) if wanted.ndim > 1 else wanted)
+        if wanted.ndim > 1:
+            assert field.type.list_size == wanted[0].size
+            assert field.type.value_type.to_pandas_dtype() == wanted.dtype
+    document = json.loads(table.schema.metadata[b"hookscope"])
+    assert document["model"]["spec"] == "m.py:M"
+
+
+def test_one_layer_alone(tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": ramp(4, 2), "b/output": ramp(4)}, 3)
+    done = hookscope.export(folder, tmp_path / "a.parquet", layers="b")
+    assert parquet.read_table(done.path)["b/output"].to_pylist() == [-7, -6, -5, -4]
+
+
+def test_complex_numbers_have_no_place(tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": ramp(4, 2).to(torch.complex64)}, 3)
+    with pytest.raises(RequestError, match="Parquet has no complex numbers"):
+        hookscope.export(folder, tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": ramp(4, 2)}, 3)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EnvironmentFault, match=r'pip install "hookscope\[parquet\]"'):
+        hookscope.export(folder, tmp_path / "a.parquet")
+
+
+def test_a_path_that_is_no_text_is_escaped(run, tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": ramp(2, 2)}, 2)
+    lines = [{"row": 0, "path": "photos/\udcff\\é.jpg"}, {"row": 1, "path": "photos/é.jpg"}]
+    (folder / "inputs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done = run("export", folder, "-o", tmp_path / "a.parquet")
+    assert done.rc == 0, done.stderr
+    paths = parquet.read_table(tmp_path / "a.parquet")["path"].to_pylist()
+    assert paths == ["photos/\\udcff\\é.jpg", "photos/é.jpg"]
+
+
+def test_rows_without_a_number_are_refused(run, tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": torch.zeros(4, 3, 0)}, 2)
+    done = run("export", folder, "-o", tmp_path / "a.parquet")
+    assert (done.rc, done.stdout) == (2, "")
+    assert "The rows of a/output have shape 3x0 and no values" in done.stderr
+
+
+ROWS = 7
+COLUMNS: dict[str, list[Any]] = {
+    "label": ["cat", "dog", "", "café", "cat", "dog", "\u202e"],
+    "class": [3, 1, 4, 1, 5, -9, 2**62 + 1],
+    "score": [0.5, 1, 0.1, 2.5, None, -1.5, 1e300],
+    "good": [True, False, True, True, False, True, True],
+    "some": [True, None, False, None, None, None, None],
+    "by": ["a", None, "b", None, None, None, None],
+    "mixed": [1, "1", 2.5, None, True, 2**70, "x"],
+    "large": [2**53 + 1, None, 1, 1, 1, 1, 1],
+    "conv/output": [0, 1, 2, 3, 4, 5, 6],
+}
+COLUMN_DTYPES = {"class": np.int64, "score": np.float64, "good": np.bool_}
+
+
+def with_columns(folder: Path, columns: dict[str, list[Any]]) -> Path:
+    """A features folder of seven rows with these columns, written by hand."""
+    values = {"conv/output": ramp(ROWS, 3, dtype=torch.bfloat16), "fc/output": ramp(ROWS, 2)}
+    write_features(folder, values, 3)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["inputs"]["columns"] = list(columns)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    entries = [json.loads(line) for line in (folder / "inputs.jsonl").read_text().splitlines()]
+    for name, stored in columns.items():
+        for entry, value in zip(entries, stored, strict=True):
+            entry |= {} if value is None else {name: value}
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (folder / "inputs.jsonl").write_text(lines)
+    return folder
+
+
+def plain_metadata(path: Path) -> dict[str, Any]:
+    with safetensors.safe_open(path, framework="numpy") as file:
+        found: dict[str, Any] = json.loads(file.metadata()["hookscope"])
+    return found
+
+
+def test_numbers_are_tensors_and_the_rest_is_lists(tmp_path: Path) -> None:
+    folder = with_columns(tmp_path / "f", COLUMNS)
+    path = hookscope.export(folder, tmp_path / "f.safetensors", layers="fc").path
+    arrays = load_arrays(path)
+    assert set(arrays) == {"fc/output", *COLUMN_DTYPES}
+    assert np.array_equal(arrays["fc/output"], ramp(ROWS, 2).numpy())
+    for name, dtype in COLUMN_DTYPES.items():
+        stored = [np.nan if value is None else value for value in COLUMNS[name]]
+        assert arrays[name].dtype == dtype
+        assert np.array_equal(arrays[name], np.array(stored, dtype), equal_nan=dtype is np.float64)
+    lists = {name: values for name, values in COLUMNS.items() if name not in COLUMN_DTYPES}
+    assert plain_metadata(path)["columns"] == lists
+
+
+def test_load_returns_columns_with_the_rows(tmp_path: Path) -> None:
+    folder = with_columns(tmp_path / "f", COLUMNS)
+    path = hookscope.export(folder, tmp_path / "f.safetensors").path
+    capture = hookscope.load(path)
+    assert list(capture) == ["conv/output", "fc/output", *COLUMN_DTYPES]
+    assert capture["class"].tolist() == COLUMNS["class"]
+    assert capture["conv/output"].dtype is torch.bfloat16
+    assert capture.metadata["columns"]["label"] == COLUMNS["label"]
+    [record] = [record for record in capture.records if record.key == "score"]
+    assert record.kind == "column" and record.stats.nan == 1 and record.stats.max == 1e300
+
+
+def test_the_same_columns_twice_give_the_same_bytes(tmp_path: Path) -> None:
+    folder = with_columns(tmp_path / "f", COLUMNS)
+    paths = [hookscope.export(folder, tmp_path / f"{n}.safetensors").path for n in "ab"]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_texts_that_are_too_long_for_a_header_are_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hookscope.stores.features.features_export.HEADER_LIMIT", 5000)
+    folder = with_columns(tmp_path / "f", {"by": ["x" * 1000] * ROWS, "n": list(range(ROWS))})
+    path = hookscope.export(folder, tmp_path / "f.safetensors", layers="fc").path
+    assert "left out the columns by: their texts are too long" in caplog.text
+    assert load_arrays(path)["n"].tolist() == list(range(ROWS))
+    assert "columns" not in plain_metadata(path)
+
+
+def test_show_names_the_columns_of_the_file(run: Run, tmp_path: Path) -> None:
+    folder = with_columns(tmp_path / "f", {"label": ["cat"] * ROWS, "n": list(range(ROWS))})
+    assert run("export", folder, "-o", "f.safetensors").rc == 0
+    shown = run("show", "f.safetensors", "-v")
+    assert shown.rc == 0 and "Stored beside the rows: n, label." in shown.stdout
+    assert "cat, cat" not in shown.stdout
+    numbers = run("show", "f.safetensors", "n", "--json")
+    assert numbers.rc == 0 and '"max": 6' in numbers.stdout
+    again = run("export", "f.safetensors", "--layer", "fc", "-o", "g.safetensors")
+    assert again.rc == 0, again.stderr
+    assert plain_metadata(tmp_path / "work" / "g.safetensors")["columns"]["label"] == ["cat"] * ROWS
+    for command in (("report", "f.safetensors"), ("diff", "f.safetensors", "f.safetensors")):
+        done = run(*command)
+        assert done.rc == 0, done.stderr

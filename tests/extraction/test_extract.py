@@ -287,13 +287,6 @@ def test_a_list_from_windows_and_names_that_are_no_text(photos, tmp_path) -> Non
     assert [entry.name for entry in list_entries([f"@{names}"])] == [f"{photos}/01.jpg"]
 
 
-def test_the_address_of_a_folder_is_that_folder(photos, tmp_path) -> None:
-    extract(photos, tmp_path / "out")
-    extract(photos, f"file://{tmp_path}/other/")
-    assert contents(tmp_path / "other") == contents(tmp_path / "out")
-    assert hookscope.verify(f"file://{tmp_path}/other").ok
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -405,19 +398,6 @@ def test_an_object_store_gets_the_same_files(photos, tmp_path) -> None:
     extract(photos, "memory://lab/run1", resume=True)
     assert {p.removeprefix("/lab/run1/"): store.cat(p) for p in store.find("/lab/run1")} == found
     store.rm("/lab", recursive=True)
-
-
-def test_a_path_does_for_a_word(photos, tmp_path) -> None:
-    extract(photos, tmp_path / "words")
-    extract(photos, tmp_path / "paths", input=photos)
-    assert contents(tmp_path / "paths") == contents(tmp_path / "words")
-
-
-def test_a_store_with_folders_gets_the_same_files(photos, tmp_path) -> None:
-    extract(photos, tmp_path / "disk")
-    out = tmp_path / "store" / "run"  # fsspec's local file system, which creates no folders
-    extract(photos, f"local://{out}")
-    assert contents(out) == contents(tmp_path / "disk")
 
 
 @pytest.mark.parametrize("more", [{}, {"store_dtype": "int8"}, {"stats_only": True}])

@@ -24,10 +24,14 @@ DIGITS = "sample_models/digits"
 MODEL = "sample_models/digits.py:trained"
 
 
-@pytest.fixture
-def classes(tmp_path: Path, repo: Path, monkeypatch) -> Path:
-    """A folder ``classes`` with the digits in two subfolders, one of them nested."""
+@pytest.fixture(autouse=True)
+def in_the_repository(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repo)
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    """A folder ``classes`` with the digits in two subfolders, one of them nested."""
     folder = tmp_path / "classes"
     for number in range(10):
         home = folder / ("odd/deep" if number % 2 else "even")
@@ -60,8 +64,7 @@ def test_a_folder_with_images_of_its_own_has_no_classes(classes: Path) -> None:
     assert [entry.columns for entry in entries] == [()]
 
 
-def test_columns_of_a_list_in_csv_are_kept(tmp_path: Path, repo: Path, monkeypatch) -> None:
-    monkeypatch.chdir(repo)
+def test_columns_of_a_list_in_csv_are_kept(tmp_path: Path) -> None:
     table = tmp_path / "list.csv"
     with table.open("w", newline="") as file:
         lines = ([f"{n}, a", f"{DIGITS}/{n}.png", n / 2] for n in range(10))
@@ -90,10 +93,7 @@ def test_a_wrong_list_is_a_sentence(tmp_path: Path, text: str, message: str) -> 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_labels_of_a_dataset_are_kept(
-    tmp_path: Path, repo: Path, monkeypatch, workers: int
-) -> None:
-    monkeypatch.chdir(repo)
+def test_labels_of_a_dataset_are_kept(tmp_path: Path, workers: int) -> None:
     numbers = torch.arange(10).flip(0)
     data = TensorDataset(torch.rand(10, 1, 8, 8), numbers)
     found = extract(tmp_path / "f", data, workers=workers, batch=4)
@@ -104,10 +104,7 @@ def test_labels_of_a_dataset_are_kept(
     assert parquet.read_table(done.path)["label"].to_pylist() == numbers.tolist()
 
 
-def test_labels_that_are_vectors_are_left_out_with_a_note(
-    tmp_path: Path, repo: Path, monkeypatch, caplog
-) -> None:
-    monkeypatch.chdir(repo)
+def test_labels_that_are_vectors_are_left_out_with_a_note(tmp_path: Path, caplog) -> None:
     caplog.set_level("INFO", "hookscope")
     data = TensorDataset(torch.rand(4, 1, 8, 8), torch.rand(4, 2))
     found = extract(tmp_path / "f", data)
@@ -131,12 +128,6 @@ def test_a_resumed_run_must_have_the_same_labels(classes: Path, tmp_path: Path) 
         extract(out, f"@{tmp_path / 'list.csv'}", batch=2, shard_size=1, resume=True)
 
 
-@pytest.mark.slow
-def test_show_names_the_columns(classes: Path, tmp_path: Path, run) -> None:
-    extract(tmp_path / "f", str(classes))
-    assert "Stored beside the rows: label." in run("show", tmp_path / "f").stdout
-
-
 def write_tar(path: Path, *members: tuple[str, bytes]) -> str:
     with tarfile.open(path, "w") as archive:
         for name, data in members:
@@ -146,10 +137,7 @@ def write_tar(path: Path, *members: tuple[str, bytes]) -> str:
     return str(path)
 
 
-def test_labels_of_a_webdataset_are_those_of_the_sample(
-    tmp_path: Path, repo: Path, monkeypatch
-) -> None:
-    monkeypatch.chdir(repo)
+def test_labels_of_a_webdataset_are_those_of_the_sample(tmp_path: Path) -> None:
     members = []
     for number in range(10):
         image = Path(f"{DIGITS}/{number}.png").read_bytes()
@@ -169,10 +157,7 @@ def test_labels_of_a_webdataset_are_those_of_the_sample(
     assert found.inputs[3]["path"].endswith("digits.tar::train/a.b/3.seg.png")
 
 
-def test_labels_that_cannot_be_read_are_left_out_with_a_warning(
-    tmp_path: Path, repo: Path, monkeypatch, caplog
-) -> None:
-    monkeypatch.chdir(repo)
+def test_labels_that_cannot_be_read_are_left_out_with_a_warning(tmp_path: Path, caplog) -> None:
     image = Path(f"{DIGITS}/1.png").read_bytes()
     bad = [("0.cls", b"\xff"), ("0.json", b"{" * 9), ("0.txt", b"x" * 70_000), ("1.json", b"[1]")]
     entries = list_entries([write_tar(tmp_path / "a.tar", ("0.png", image), *bad)])
@@ -182,8 +167,7 @@ def test_labels_that_cannot_be_read_are_left_out_with_a_warning(
     )
 
 
-def test_a_list_of_archives_adds_its_columns(tmp_path: Path, repo: Path, monkeypatch) -> None:
-    monkeypatch.chdir(repo)
+def test_a_list_of_archives_adds_its_columns(tmp_path: Path) -> None:
     image = Path(f"{DIGITS}/1.png").read_bytes()
     path = write_tar(tmp_path / "a.tar", ("0.png", image), ("0.cls", b"4"), ("0.txt", b"four"))
     (tmp_path / "list.csv").write_text(f"path,label\n{path},five\n")

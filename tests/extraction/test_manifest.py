@@ -20,18 +20,12 @@ from hookscope.stores.features import folder, manifest
 from hookscope.stores.features.location import Location, parse_location
 
 from .conftest import contents, leave_unfinished
+from .conftest import extract_six_rows as extract
 from .handwritten_features import ramp, write_features
 
-MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
-VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
 SHARD = "rows-00000002.safetensors"
 INDEX = "features.safetensors.index.json"
 KINDS = [{}, {"stats_only": True}, {"reduce": "pca:2"}]
-
-
-def extract(out: Path, **more) -> object:
-    more = {"layers": "0", "batch": 2, "shard_size": 1, "workers": 0} | more
-    return hookscope.extract(MODEL, out, input=TensorDataset(VALUES), **more)
 
 
 def flipped(data: bytes, every: int = 1, bits: Iterator[int] | None = None) -> Iterator[bytes]:

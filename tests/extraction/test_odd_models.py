@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import CheckFailed, HookscopeError
+from tests.refusals import refused
 
 from .conftest import contents
 
@@ -112,8 +113,24 @@ class Deadly(nn.Module):
 
 
 def test_a_reader_that_dies_while_the_model_runs_is_no_fault_of_the_model(tmp_path) -> None:
-    with pytest.raises(
-        HookscopeError, match="A worker process that reads inputs has died"
-    ) as caught:
+    with refused(HookscopeError, "A worker process that reads inputs has died", hint="--workers"):
         extract(Deadly(), tmp_path / "out", batch=1, workers=1)
-    assert "--workers" in caught.value.hint
+
+
+class Views(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        z = torch.complex(x, x.flip(1) + 1)
+        return {"conj": z.conj(), "imag": z.conj().imag, "plain": z}
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_conjugate_and_negative_views_are_stored_by_value(tmp_path, batch: int) -> None:
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    hookscope.extract(
+        Views(), tmp_path / "out", input=TensorDataset(x), batch=batch, layers=".", workers=0
+    )
+    stored = hookscope.load(tmp_path / "out")
+    z = torch.complex(x, x.flip(1) + 1)
+    expected = {"conj": torch.complex(z.real, -z.imag), "imag": -z.imag, "plain": z}
+    for name, value in expected.items():
+        assert torch.equal(stored[f"./output.{name}"].torch()[:], value), name

@@ -9,25 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import InputError, RequestError, ResultsFileError, StoreError
 from hookscope.stores.features import folder, manifest
 from hookscope.stores.features.location import Location, parse_location
+from tests.refusals import refused
 
 from .conftest import contents, leave_unfinished
+from .conftest import extract_six_rows as extract
 from .handwritten_features import ramp, write_features
-
-MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
-VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
-
-
-def extract(out: Path, **more):
-    more = {"layers": "0", "batch": 2, "shard_size": 1, "workers": 0} | more
-    return hookscope.extract(MODEL, out, input=TensorDataset(VALUES), **more)
 
 
 class Dying(Location):
@@ -96,9 +87,8 @@ def test_a_run_that_a_bad_image_ended_goes_on_without_it(photos, tmp_path) -> No
         return hookscope.extract(word, tmp_path / out, input=str(photos), **more)
 
     (photos / "06.jpg").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"06\.jpg") as caught:
+    with refused(InputError, r"06\.jpg", hint="--resume --skip-bad"):
         run("out")
-    assert "--resume --skip-bad" in caught.value.hint
     assert run("out", resume=True, skip_bad=True).resumed == 4
     run("whole", skip_bad=True)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -328,12 +318,3 @@ def test_what_rows_are_projected_with_is_fitted_again_where_it_is_damaged(tmp_pa
     fitted.write_bytes(damage(fitted.read_bytes()))
     assert extract(out, reduce="pca:2", resume=True).resumed == 4
     assert contents(out) == contents(whole)
-
-
-def test_what_differs_from_the_run_that_is_to_go_on_is_named(tmp_path) -> None:
-    out = tmp_path / "out"
-    extract(out)
-    with pytest.raises(RequestError, match=r"batch was 2, and is 3 now\."):
-        extract(out, batch=3, resume=True)
-    with pytest.raises(RequestError, match=r'reduce was not set, and is "mean'):
-        extract(out, reduce="mean", resume=True)

@@ -116,15 +116,6 @@ def test_a_model_whose_calls_may_depend_on_data_does_not_stop_early(tmp_path, ag
     assert torch.equal(features["part:2/output"].torch()[:], model.part(model.part(VALUES)))
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
-def test_a_wrapped_model_stops_early_too(tmp_path, wrap) -> None:
-    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    done = extract(wrap(model), tmp_path / "out", layers="*0")
-    assert done.manifest["stopped_after"] == done.manifest["keys"][0]["module"]
-    rows = hookscope.load(tmp_path / "out")[done.manifest["keys"][0]["key"]].torch()[:]
-    assert torch.equal(rows, model[0](VALUES))
-
-
 def test_what_the_model_raises_names_the_layer(tmp_path) -> None:
     model = nn.Sequential(nn.Linear(5, 2))
     with pytest.raises(ForwardError, match=r"failed in layer 0 \(Linear\)") as caught:

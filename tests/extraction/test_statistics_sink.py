@@ -24,7 +24,6 @@ from hookscope.extraction.channel_statistics import (
     DatasetStatistics,
     bin_centers,
     bin_numbers,
-    count_bins,
     histogram,
 )
 
@@ -60,11 +59,6 @@ def test_a_histogram_counts_each_channel_of_each_row_apart() -> None:
 def test_a_value_on_an_edge_counts_above_it() -> None:
     found = histogram(torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64).reshape(1, 1, -1))
     assert found[0, 0].tolist() == [0] + [1] * 98
-
-
-def test_counts_are_those_of_each_line() -> None:
-    places = torch.tensor([[0, 2, 2], [1, 1, 1]])
-    assert count_bins(places, 4).tolist() == [[1, 0, 2, 0], [0, 3, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -44,11 +44,6 @@ def example_input():
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_language.gpt2(tmp_path_factory.mktemp("gpt2"), padding_side="left")
-
-
-@pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_language.bert(tmp_path_factory.mktemp("bert"))
 
@@ -83,8 +78,10 @@ def alone(spec: str, layer: str, texts: list[str], **options: Any) -> list[torch
     return seen
 
 
-def the_rows(folder: Path) -> Any:
-    """The rows of the only key of a features folder."""
+def rows_of(spec: str, layer: str, texts: Any, folder: Path, **options: Any) -> Any:
+    """The rows of a layer for a dataset of texts, run in batches of eight."""
+    options = {"batch": 8} | options
+    hookscope.extract(spec, folder, layers=layer, input=texts, **options)
     features = hookscope.load(folder)
     [key] = features.keys
     return features[key][:]
@@ -106,10 +103,7 @@ def test_a_row_is_that_of_the_text_alone(
 ) -> None:
     spec = request.getfixturevalue(model)
     layer = "transformer.h.1" if model == "gpt2" else "bert.encoder.layer.1"
-    hookscope.extract(
-        spec, tmp_path / "out", layers=layer, input=str(lines), reduce=reduce, batch=8
-    )
-    rows = the_rows(tmp_path / "out")
+    rows = rows_of(spec, layer, lines, tmp_path / "out", reduce=reduce)
     expected = torch.stack([REDUCED[reduce](tokens) for tokens in alone(spec, layer, TEXTS)])
     assert rows.shape == (37, 24)
     # The padding changes the rounding of float32 alone.
@@ -118,9 +112,7 @@ def test_a_row_is_that_of_the_text_alone(
 
 def test_batches_of_one_text_are_bit_identical(tmp_path: Path, gpt2: str, lines: Path) -> None:
     layer = "transformer.h.1"
-    options = {"layers": layer, "input": str(lines), "reduce": "last"}
-    hookscope.extract(gpt2, tmp_path / "one", batch=1, **options)
-    rows = the_rows(tmp_path / "one")
+    rows = rows_of(gpt2, layer, lines, tmp_path / "one", reduce="last", batch=1)
     expected = torch.stack([tokens[-1] for tokens in alone(gpt2, layer, TEXTS)])
     assert torch.equal(torch.from_numpy(rows), expected)
 
@@ -147,20 +139,15 @@ def test_a_model_that_ignores_the_mask_is_noticed(tmp_path: Path, lines: Path) -
     )
     (tmp_path / "net.py").write_text(code.split("def example_input")[0])
     spec = f"{tmp_path}/net.py:Net"
-    hookscope.extract(
-        spec, tmp_path / "out", layers="head", input=str(lines), reduce="last", batch=8
-    )
-    rows = the_rows(tmp_path / "out")
+    rows = rows_of(spec, "head", lines, tmp_path / "out", reduce="last")
     expected = torch.stack([tokens[-1] for tokens in alone(spec, "head", TEXTS)])
     np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-6)
 
 
 def test_an_encoder_and_decoder(tmp_path: Path, t5: str, lines: Path) -> None:
     layer = "encoder.final_layer_norm"
-    hookscope.extract(t5, tmp_path / "o", layers=layer, input=str(lines), reduce="mean", batch=8)
-    rows = the_rows(tmp_path / "o")
-    seen = alone(t5, layer, TEXTS)
-    expected = torch.stack([tokens.double().mean(0).float() for tokens in seen])
+    rows = rows_of(t5, layer, lines, tmp_path / "o", reduce="mean")
+    expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(t5, layer, TEXTS)])
     np.testing.assert_allclose(rows, expected, rtol=0, atol=5e-6)
 
 
@@ -194,16 +181,14 @@ def test_every_form_of_a_table_gives_the_same_rows(tmp_path: Path, gpt2: str, li
     (tmp_path / "data.other").write_bytes(lines.read_bytes())
     specs = ["a.jsonl:body", "plain.jsonl", "a.csv:body", "a.parquet:body", "folder"]
     specs = [str(tmp_path / spec) for spec in specs] + [f"lines:{tmp_path}/data.other"]
-    options = {"layers": "transformer.h.1", "reduce": "mean", "batch": 8}
-    hookscope.extract(gpt2, tmp_path / "lines", input=str(lines), **options)
-    expected = the_rows(tmp_path / "lines")
+    layer, options = "transformer.h.1", {"reduce": "mean", "batch": 8}
+    expected = rows_of(gpt2, layer, lines, tmp_path / "lines", **options)
     for number, spec in enumerate(specs):
         out = tmp_path / f"out{number}"
-        hookscope.extract(gpt2, out, input=spec, **options)
-        features = hookscope.load(out)
-        found = features[features.keys[0]][:]
+        found = rows_of(gpt2, layer, spec, out, **options)
         assert np.array_equal(found, expected), spec
-        assert features.inputs[2]["path"] == f"{spec.split(':')[-2 if ':body' in spec else -1]}:3"
+        path = hookscope.load(out).inputs[2]["path"]
+        assert path == f"{spec.split(':')[-2 if ':body' in spec else -1]}:3"
 
 
 def test_several_files_every_and_the_table_of_inputs(tmp_path: Path, gpt2: str) -> None:
@@ -224,8 +209,11 @@ def test_several_files_every_and_the_table_of_inputs(tmp_path: Path, gpt2: str) 
     assert done.rows == 3
 
 
-def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, gpt2: str, lines: Path) -> None:
-    options = {"layers": "transformer.h.1", "input": str(lines), "reduce": "mean", "batch": 4}
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_a_resumed_run_writes_the_same_bytes(
+    tmp_path: Path, gpt2: str, lines: Path, reduce: str
+) -> None:
+    options = {"layers": "transformer.h.1", "input": str(lines), "reduce": reduce, "batch": 4}
     for name in ("whole", "resumed"):
         hookscope.extract(gpt2, tmp_path / name, shard_size=1000, **options)
     files = sorted((tmp_path / "whole").glob("rows-*"))
@@ -234,8 +222,10 @@ def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, gpt2: str, lines: P
     hookscope.extract(gpt2, tmp_path / "resumed", shard_size=1000, resume=True, **options)
     for file in (tmp_path / "whole").glob("*.*"):
         assert (tmp_path / "resumed" / file.name).read_bytes() == file.read_bytes(), file.name
-    numbers = [entry["row"] for entry in hookscope.load(tmp_path / "whole").inputs]
-    assert numbers == list(range(37))
+    features = hookscope.load(tmp_path / "whole")
+    assert [entry["row"] for entry in features.inputs] == list(range(37))
+    positions = {entry.get("positions") for entry in features.manifest["keys"]}
+    assert positions == {"tokens" if reduce == "max" else None}
 
 
 def test_long_texts_are_cut_on_request(tmp_path: Path, bert: str, lines: Path) -> None:
@@ -278,13 +268,10 @@ def test_mistakes_in_a_file_are_named_by_number(
 
 def test_bad_lines_can_be_skipped(tmp_path: Path, gpt2: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "Paris is"}\n{\n{"text": "Berlin"}\n')
-    hookscope.extract(
-        gpt2, tmp_path / "o", layers="transformer.h.0", input=f"{tmp_path}/a.jsonl", reduce="last",
-        skip_bad=True,
-    )  # fmt: skip
-    rows = the_rows(tmp_path / "o")
+    layer, options = "transformer.h.0", {"reduce": "last", "skip_bad": True}
+    rows = rows_of(gpt2, layer, tmp_path / "a.jsonl", tmp_path / "o", **options)
     assert np.isnan(rows).any(1).tolist() == [False, True, False]
-    expected = alone(gpt2, "transformer.h.0", ["Paris is", "Berlin"])
+    expected = alone(gpt2, layer, ["Paris is", "Berlin"])
     np.testing.assert_allclose(rows[[0, 2]], torch.stack([t[-1] for t in expected]), atol=2e-6)
     assert "Line 2" in hookscope.load(tmp_path / "o").inputs[1]["skipped"]
 
@@ -299,18 +286,13 @@ def test_texts_of_different_length_need_a_reduction_over_tokens(
             )
 
 
-def test_the_command_reads_a_column(run: Run, tmp_path: Path, gpt2: str) -> None:
-    rows = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
-    (tmp_path / "reviews.jsonl").write_text(rows)
-    args = ("extract", gpt2, "--layer", "transformer.h.0", "--reduce", "mean", "--input")
-    result = run(*args, "reviews.jsonl:body", cwd=tmp_path)
-    assert result.rc == 0, result.stderr
-    assert "37" in result.stdout
-    wrong = run(*args, "reviews.jsonl", "--force", cwd=tmp_path)
-    assert wrong.rc == 2
-    assert "has a field 'text'" in wrong.stderr
-    missing = run(*args, "review.jsonl:body", "--force", cwd=tmp_path)
-    assert "reviews.jsonl" in missing.stderr and missing.rc == 2
+def test_a_mistyped_file_of_a_column_is_answered_with_a_near_one(
+    run: Run, tmp_path: Path, gpt2: str
+) -> None:
+    (tmp_path / "reviews.jsonl").touch()
+    words = ("extract", gpt2, "--layer", "transformer.h.0", "--input", "review.jsonl:body")
+    done = run(*words, cwd=tmp_path)
+    assert "reviews.jsonl" in done.stderr and done.rc == 2
 
 
 def test_a_mask_of_a_dataset_is_honoured(tmp_path: Path, bert: str) -> None:
@@ -327,10 +309,9 @@ def test_a_mask_of_a_dataset_is_honoured(tmp_path: Path, bert: str) -> None:
             return items[index]
 
     layer = "bert.encoder.layer.1"
-    hookscope.extract(bert, tmp_path / "o", layers=layer, input=Items(), reduce="mean", workers=0)
-    seen = alone(bert, layer, TEXTS[:6])
-    expected = torch.stack([tokens.double().mean(0).float() for tokens in seen])
-    np.testing.assert_allclose(the_rows(tmp_path / "o"), expected, rtol=0, atol=2e-6)
+    rows = rows_of(bert, layer, Items(), tmp_path / "o", reduce="mean", workers=0)
+    expected = torch.stack([REDUCED["mean"](tokens) for tokens in alone(bert, layer, TEXTS[:6])])
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-6)
 
 
 def test_capture_names_the_command_that_reads_tables(run: Run) -> None:

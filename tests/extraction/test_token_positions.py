@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,6 @@ from tests.extraction.text_oracle import TEXTS, TextRun, run_alone, write_texts
 
 LAYER = "transformer.h.1"
 TOKENS = Axes(2, (1,), "tokens")
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_language.gpt2(tmp_path_factory.mktemp("gpt2"), padding_side="left")
 
 
 @pytest.fixture(scope="module")
@@ -152,18 +146,3 @@ def test_a_cut_text_has_the_spans_of_its_first_tokens(tmp_path: Path, gpt2: str)
     hookscope.extract(gpt2, tmp_path / "f", layers=LAYER, input=lines, reduce="max", max_tokens=2)
     entries = list(hookscope.load(tmp_path / "f").inputs)
     assert [len(entry["spans"].split()) for entry in entries] == [e["tokens"] for e in entries]
-
-
-def test_a_resumed_run_writes_the_same_positions(tmp_path: Path, gpt2: str) -> None:
-    lines = write_texts(tmp_path / "t.jsonl", TEXTS * 4)
-    options = {"layers": LAYER, "input": lines, "reduce": "max", "batch": 4, "shard_size": 1000}
-    for name in ("whole", "resumed"):
-        hookscope.extract(gpt2, tmp_path / name, **options)
-    files = sorted((tmp_path / "whole").glob("rows-*"))
-    assert len(files) > 2
-    (tmp_path / "resumed" / files[1].name).unlink()
-    hookscope.extract(gpt2, tmp_path / "resumed", resume=True, **options)
-    for file in (tmp_path / "whole").glob("*.*"):
-        assert (tmp_path / "resumed" / file.name).read_bytes() == file.read_bytes(), file.name
-    manifest = json.loads((tmp_path / "whole/manifest.json").read_text())
-    assert {entry["positions"] for entry in manifest["keys"]} == {"tokens"}

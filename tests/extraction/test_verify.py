@@ -181,20 +181,6 @@ def test_the_status_tells_the_verdict(run, folder: Path, tmp_path: Path) -> None
     assert run("verify", tmp_path / "none").rc == 2
 
 
-def test_resume_mends_what_verify_finds(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    more = {"layers": "head", "input": str(photos), "batch": 4, "shard_size": 1, "workers": 0}
-    hookscope.extract(f"{tmp_path}/small.py:Small", out, **more)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert hookscope.verify(out).ok
-    cut(out / "rows-00000004.safetensors")
-    [damage] = hookscope.verify(out).damages
-    assert damage.file == "rows-00000004.safetensors"
-    hookscope.extract(f"{tmp_path}/small.py:Small", out, **more, resume=True)
-    assert hookscope.verify(out).ok
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
 def test_show_summarizes_a_folder(run, folder: Path) -> None:
     done = run("show", folder)
     assert (done.rc, done.stderr) == (0, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel, SoundRecipe, clip_layout, stack_waveforms
 from hookscope.sources.model_loader import wrap
 from tests.damage import endure
+from tests.memory import memory_below
 
 
 class Anything(nn.Module):
@@ -57,26 +57,20 @@ def read(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_sound_with_an_absurd_header_is_refused(tmp_path: Path, name: str) -> None:
-    tracemalloc.start()
     path = tmp_path / "a.wav"
-    assert endure(path, [ABSURD[name]], lambda: read(path), InputError) == 1
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50_000_000
+    with memory_below(50_000_000):
+        assert endure(path, [ABSURD[name]], lambda: read(path), InputError) == 1
 
 
 @pytest.mark.parametrize("length", [0, 2**31, 2**32 - 1])
 def test_of_sound_as_much_is_read_as_there_is(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(wav(1, 16000, length))
-    tracemalloc.start()
-    try:
-        read(path)
-    except InputError as error:
-        assert length == 0 and "contains no samples" in error.message
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50_000_000
+    with memory_below(50_000_000):
+        try:
+            read(path)
+        except InputError as error:
+            assert length == 0 and "contains no samples" in error.message
 
 
 def test_many_channels_are_read_in_small_pieces(tmp_path: Path) -> None:
@@ -124,11 +118,8 @@ def test_a_video_whose_header_claims_huge_frames_is_refused(tmp_path: Path) -> N
         struct.pack_into("<ii", data, at + 4, width, height)
         contents.append(bytes(data))
     path = tmp_path / "a.avi"
-    tracemalloc.start()
-    endure(path, contents, lambda: read(path), InputError)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50_000_000
+    with memory_below(50_000_000):
+        endure(path, contents, lambda: read(path), InputError)
 
 
 def test_a_video_of_large_frames_is_refused(tmp_path: Path, monkeypatch) -> None:

@@ -19,6 +19,7 @@ from hookscope.errors import EnvironmentFault, InputError, ModelError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_loader import load, wrap
+from tests.refusals import refused
 
 ANY = wrap(torch.nn.Identity())
 COLORS = [(n * 8, 255 - n * 8, 60) for n in range(32)]
@@ -126,9 +127,8 @@ def test_a_video_goes_to_a_model_whose_example_is_a_clip(clip: Path, tmp_path: P
 
 
 def test_a_model_of_images_takes_no_video(clip: Path) -> None:
-    with pytest.raises(InputError, match="resnet18 takes no video clips") as caught:
+    with refused(InputError, "resnet18 takes no video clips", hint="frame"):
         build_batch(load("resnet18", meta=True), str(clip))
-    assert "frame" in caught.value.hint
 
 
 def test_texts_go_through_the_tokenizer_of_the_models_file(tmp_path: Path) -> None:
@@ -157,9 +157,8 @@ def test_a_tokenizer_that_fails_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tokenizer_says_so() -> None:
-    with pytest.raises(InputError, match="has no tokenizer for a text") as caught:
+    with refused(InputError, "has no tokenizer for a text", hint="tokenize(texts)"):
         build_batch(load("resnet18", meta=True), "text:a cat")
-    assert "tokenize(texts)" in caught.value.hint
 
 
 def test_several_arguments_are_not_one(tmp_path: Path) -> None:
@@ -191,6 +190,5 @@ def test_a_missing_package_is_told_with_its_extra(
         tmp_path, "sample_rate = 16000\ndef example_input(): return torch.zeros(1, 3, 4, 8, 8)\n"
     )
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(EnvironmentFault, match="not installed") as caught:
+    with refused(EnvironmentFault, "not installed", hint=f'pip install "hookscope[{extra}]"'):
         build_batch(model, str(tmp_path / word))
-    assert f'pip install "hookscope[{extra}]"' in caught.value.hint

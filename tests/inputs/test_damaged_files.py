@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,9 +27,8 @@ from hookscope.sources.loaded import (
 )
 from hookscope.sources.model_loader import wrap
 from hookscope.specs.input_spec import check_file_type, parse_inputs
-from tests.damage import damaged, endure
-
-ROUNDS = 40
+from tests.damage import damaged, endure, few_or_many
+from tests.memory import memory_below
 
 
 class Anything(nn.Module):
@@ -127,32 +125,21 @@ def read(path: Path) -> None:
     build_batch(_model(), str(path))
 
 
-def endured(folder: Path, name: str, rounds: int, seed: int) -> None:
-    path, data = folder / name, FILES[name]()
+@pytest.mark.parametrize(("rounds", "seed"), few_or_many(40, 300))
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_refused_in_a_sentence(
+    tmp_path: Path, name: str, rounds: int, seed: int
+) -> None:
+    path, data = tmp_path / name, FILES[name]()
     path.write_bytes(data)
     read(path)
     refused = endure(path, damaged(data, rounds, seed), lambda: read(path), InputError)
     assert refused or name == "a.txt"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
-    endured(tmp_path, name, ROUNDS, seed=0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(1, 4))
-@pytest.mark.parametrize("name", FILES)
-def test_many_damaged_files_are_refused_in_a_sentence(tmp_path: Path, name: str, seed: int) -> None:
-    endured(tmp_path, name, 300, seed)
-
-
 @pytest.mark.parametrize("shape", ["(99999999999, 6)", "(-4, 6)", "(2**70,)"])
 def test_a_header_that_claims_too_much_costs_no_memory(tmp_path: Path, shape: str) -> None:
     header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(80)
-    tracemalloc.start()
-    assert endure(tmp_path / "a.npy", [data], lambda: read(tmp_path / "a.npy"), InputError) == 1
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 10_000_000
+    with memory_below(10_000_000):
+        assert endure(tmp_path / "a.npy", [data], lambda: read(tmp_path / "a.npy"), InputError) == 1

@@ -23,6 +23,7 @@ finally:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        pytest.param("tree resnet17", "There is no model called 'resnet17'.", marks=needs_list),
         ("capture --weights nope.pth", "There is no weights file 'nope.pth'."),
         pytest.param(
             "capture --weights IMAGENET1K_V9",

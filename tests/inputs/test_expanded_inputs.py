@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from hookscope.errors import InputError
-from tests.inputs.expansion import expand_inputs
+from hookscope.specs.input_spec import parse_inputs
+from tests.refusals import refused
+
+
+def expand_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return one spec for each file and each other input that ``specs`` stand for."""
+    return [spec.text for spec in parse_inputs(specs)]
 
 
 @pytest.fixture
@@ -60,11 +68,8 @@ def test_a_word_that_names_nothing_is_refused(folder: Path, word: str, message: 
     (folder / "empty.png").touch()
     (folder / "hollow").mkdir()
     (folder / "dangling.png").symlink_to(folder / "gone.png")
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message=message, status=2):
         expand_inputs([str(folder / word)])
-    assert message in caught.value.message
-    assert caught.value.exit_code == 2
-    assert caught.value.hint
 
 
 def test_a_mistyped_file_is_answered_with_near_ones(folder: Path) -> None:

@@ -8,8 +8,9 @@ import pickle
 import struct
 import subprocess
 import sys
-import tracemalloc
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import HookscopeError, InputError, LossError, RequestError, WeightsError
+from hookscope.errors import (
+    HookscopeError,
+    InputError,
+    LossError,
+    RequestError,
+    WeightsError,
+    WeightsFileError,
+)
 from hookscope.execution.target import read_target
 from hookscope.files import file_types as filekinds
 from hookscope.files import pickle_scan as pickles
 from hookscope.inputs.batch import build_batch
-from hookscope.sources.loaded import WeightsRequest
+from hookscope.sources.loaded import TextRecipe, WeightsRequest
 from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.weights import load_file_into
-from hookscope.specs.model_spec import parse_model
+from tests.archives import rezip
+from tests.memory import memory_below
+from tests.refusals import refused
 
 MEBIBYTE = 1 << 20
 
@@ -36,17 +46,6 @@ class Anything(nn.Module):
 
 def value_of(path: Path) -> object:
     return build_batch(wrap(Anything()), str(path)).value
-
-
-def deflated(path: Path) -> None:
-    """Pack an archive anew with compression."""
-    data = path.read_bytes()
-    with (
-        zipfile.ZipFile(io.BytesIO(data)) as old,
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new,
-    ):
-        for record in old.infolist():
-            new.writestr(record.filename, old.read(record))
 
 
 def swollen(path: Path) -> None:
@@ -119,21 +118,12 @@ def test_text_that_is_too_long_is_not_read(tmp_path: Path, name: str, size: int,
     with open(path, "wb") as file:
         file.write(b"1,2\n")
         file.truncate(4 << 30)  # takes no room on the disk
-    model = wrap(Anything())
-    if name == "t.txt":
-        from dataclasses import replace
-
-        from hookscope.sources.loaded import TextRecipe
-
-        model = replace(model, own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError, match=f"exceeds {size} MiB") as caught:
-            build_batch(model, str(path))
-        assert tracemalloc.get_traced_memory()[1] < 3 * size * MEBIBYTE
-    finally:
-        tracemalloc.stop()
-    assert hint in caught.value.hint
+    model = replace(wrap(Anything()), own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
+    with (
+        memory_below(3 * size * MEBIBYTE),
+        refused(InputError, f"exceeds {size} MiB", hint=hint),
+    ):
+        build_batch(model, str(path))
 
 
 def test_json_of_many_values_is_refused_and_of_many_numbers_in_a_tensor_is_not(
@@ -164,10 +154,8 @@ def test_an_archive_that_unpacks_to_gigabytes_is_no_input(tmp_path: Path, name: 
     of_zeros(path)
     assert value_of(path) is not None
     swollen(path)
-    with pytest.raises(InputError, match="unpacks to more than 1 GB") as caught:
+    with refused(InputError, "unpacks to more than 1 GB", hint="without compression", status=2):
         value_of(path)
-    assert "without compression" in caught.value.hint
-    assert caught.value.exit_code == 2
 
 
 def test_an_archive_that_json_names_is_held_to_the_same(tmp_path: Path) -> None:
@@ -178,26 +166,30 @@ def test_an_archive_that_json_names_is_held_to_the_same(tmp_path: Path) -> None:
         value_of(tmp_path / "a.json")
 
 
-def test_an_archive_that_unpacks_to_gigabytes_holds_no_weights(tmp_path: Path) -> None:
-    of_zeros(tmp_path / "a.pth")
-    swollen(tmp_path / "a.pth")
-    with pytest.raises(WeightsError, match="unpacks to more than 1 GB"):
-        load_file_into(nn.Linear(300, 300), WeightsRequest(str(tmp_path / "a.pth")))
+# What reads an archive, and the error with which it refuses one.
+READERS: dict[str, tuple[Callable[[Path], object], type[HookscopeError]]] = {
+    "input": (value_of, InputError),
+    "weights": (
+        lambda path: load_file_into(nn.Linear(300, 300), WeightsRequest(str(path))),
+        WeightsFileError,
+    ),
+    "target": (lambda path: read_target(str(path)), LossError),
+    "model": (lambda path: load(str(path)), RequestError),
+}
 
 
-def test_an_archive_that_unpacks_to_gigabytes_is_no_target(tmp_path: Path) -> None:
-    of_zeros(tmp_path / "a.pt")
-    swollen(tmp_path / "a.pt")
-    with pytest.raises(LossError, match="unpacks to more than 1 GB"):
-        read_target(str(tmp_path / "a.pt"))
-
-
-def test_an_archive_that_unpacks_to_gigabytes_is_no_model(tmp_path: Path) -> None:
-    of_zeros(tmp_path / "a.pt2")
-    assert parse_model(str(tmp_path / "a.pt2")).source == "exported"
-    swollen(tmp_path / "a.pt2")
-    with pytest.raises(RequestError, match="unpacks to more than 1 GB"):
-        load(str(tmp_path / "a.pt2"))
+@pytest.mark.parametrize("reader", READERS)
+def test_an_archive_that_unpacks_to_gigabytes_is_refused_wherever_one_is_read(
+    tmp_path: Path, reader: str
+) -> None:
+    read, error = READERS[reader]
+    path = tmp_path / ("a.pt2" if reader == "model" else "a.pt")
+    of_zeros(path)
+    if reader != "target":  # which is a single tensor
+        read(path)
+    swollen(path)
+    with pytest.raises(error, match="unpacks to more than 1 GB"):
+        read(path)
 
 
 @pytest.mark.slow
@@ -222,7 +214,7 @@ def test_a_compressed_checkpoint_gives_the_weights_that_were_saved(tmp_path: Pat
     torch.manual_seed(0)
     source, target = nn.Linear(50, 50), nn.Linear(50, 50)
     torch.save(source.state_dict(), tmp_path / "w.pth")
-    deflated(tmp_path / "w.pth")
+    rezip(tmp_path / "w.pth", tmp_path / "w.pth", packing=zipfile.ZIP_DEFLATED)
     load_file_into(target, WeightsRequest(str(tmp_path / "w.pth")))
     assert torch.equal(target.weight, source.weight)
     assert torch.equal(target.bias, source.bias)
@@ -266,17 +258,13 @@ def test_a_pickle_is_looked_at_as_far_as_it_may_be_long(monkeypatch: pytest.Monk
 def of_many_numbers(path: Path) -> None:
     """What torch.save made, with a pickle of many instructions in place of its own, compressed."""
     torch.save({"weight": torch.zeros(1)}, path)
-    data = path.read_bytes()
-    with (
-        zipfile.ZipFile(io.BytesIO(data)) as old,
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new,
-    ):
-        for record in old.infolist():
-            numbers = pickle.dumps([None] * 4000, 2)
-            new.writestr(
-                record.filename,
-                numbers if record.filename.endswith("data.pkl") else old.read(record),
-            )
+    numbers = pickle.dumps([None] * 4000, 2)
+    rezip(
+        path,
+        path,
+        lambda name, data: numbers if name.endswith("data.pkl") else data,
+        packing=zipfile.ZIP_DEFLATED,
+    )
 
 
 def test_a_pickle_of_too_many_instructions_is_refused_wherever_one_is_read(
@@ -286,17 +274,9 @@ def test_a_pickle_of_too_many_instructions_is_refused_wherever_one_is_read(
     of_many_numbers(path)
     monkeypatch.setattr(pickles, "MOST_INSTRUCTIONS", 1000)
     assert filekinds.describe_file(str(path))[0] == filekinds.LONG_PICKLE
-    tries = {
-        "input": lambda: value_of(path),
-        "weights": lambda: load_file_into(nn.Linear(1, 1), WeightsRequest(str(path))),
-        "target": lambda: read_target(str(path)),
-        "model": lambda: load(str(path)),
-    }
-    for name, attempt in tries.items():
-        with pytest.raises(HookscopeError, match="instructions") as caught:
-            attempt()
-        assert caught.value.exit_code == 2, name
-        assert caught.value.hint, name
+    for read, error in READERS.values():
+        with refused(error, "instructions", status=2):
+            read(path)
 
 
 def test_names_are_found_in_every_way_that_pickles_have(tmp_path: Path) -> None:
@@ -325,14 +305,10 @@ def test_the_header_of_safetensors_is_not_read_beyond_its_limit(tmp_path: Path) 
     with open(path, "wb") as file:
         file.write((3 << 30).to_bytes(8, "little") + b"{")
         file.truncate(4 << 30)
-    tracemalloc.start()
-    try:
+    with memory_below(50 * MEBIBYTE):
         assert filekinds.describe_file(str(path))[0] == filekinds.TRUNCATED_SAFETENSORS
         with pytest.raises(InputError):
             value_of(path)
-        assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_target_of_an_absurd_shape_takes_no_memory(tmp_path: Path) -> None:
@@ -341,12 +317,7 @@ def test_a_target_of_an_absurd_shape_takes_no_memory(tmp_path: Path) -> None:
         header = {"descr": "<f8", "fortran_order": False, "shape": (10**8, 3)}
         np.lib.format.write_array_header_1_0(file, header)
         file.write(bytes(80))
-    tracemalloc.start()
-    try:
-        with pytest.raises(LossError, match="cannot be read"):
-            read_target(str(path))
-        assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
-    finally:
-        tracemalloc.stop()
+    with memory_below(50 * MEBIBYTE), pytest.raises(LossError, match="cannot be read"):
+        read_target(str(path))
     np.save(path, np.arange(6.0).reshape(2, 3))
     assert torch.equal(read_target(str(path)), torch.arange(6.0, dtype=torch.float64).reshape(2, 3))

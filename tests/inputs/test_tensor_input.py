@@ -19,6 +19,7 @@ import hookscope
 from hookscope.errors import HookscopeError, InputError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.model_loader import wrap
+from tests.refusals import refused
 
 
 class Pair(nn.Module):
@@ -62,12 +63,10 @@ def test_one_array_of_an_archive_is_the_argument(tmp_path: Path) -> None:
     assert torch.equal(value_of(tmp_path / "one.npz"), torch.ones(3, dtype=torch.float64))
     np.savez_compressed(tmp_path / "two.npz", a=np.ones(3), b=np.zeros(2))
     assert value_of(f"{tmp_path}/two.npz:b").tolist() == [0, 0]
-    with pytest.raises(InputError, match="no argument 'a'") as caught:
+    with refused(InputError, "no argument 'a'", hint="It takes input"):
         value_of(tmp_path / "two.npz")
-    assert "It takes input" in caught.value.hint
-    with pytest.raises(InputError, match="no 'c'") as caught:
+    with refused(InputError, "no 'c'", hint="It contains a, b."):
         value_of(f"{tmp_path}/two.npz:c")
-    assert "It contains a, b." in caught.value.hint
 
 
 def test_several_arrays_are_arguments_by_their_names_or_their_order(tmp_path: Path) -> None:
@@ -93,9 +92,8 @@ def test_pickled_arrays_are_never_opened(tmp_path: Path) -> None:
     (tmp_path / "b.npy").write_bytes(pickle.dumps(Marked()))
     torch.save(Marked(), tmp_path / "a.pt")
     for name in ("a.npy", "a.npz", "b.npy", "a.pt"):
-        with pytest.raises(InputError) as caught:
+        with refused(InputError):
             value_of(tmp_path / name)
-        assert caught.value.hint
     assert not (tmp_path / "ran").exists()
 
 
@@ -197,10 +195,8 @@ def test_a_table_that_holds_no_numbers_is_refused_with_the_place(
     tmp_path: Path, text: str, message: str, hint: str
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(InputError) as caught:
+    with refused(InputError, message=message, hint=hint):
         value_of(tmp_path / "t.csv")
-    assert message in caught.value.message
-    assert hint in caught.value.hint
 
 
 def test_made_tensors_follow_shape_and_seed() -> None:

@@ -65,9 +65,17 @@ class Builder:
 FILLED, TRULY = [ParametersOnMeta], [ParametersOnMeta, nullcontext]
 
 
-def compare_with_plain_way(name: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(model.name, marks=() if model.name in SOME else pytest.mark.exhaustive)
+        for model in bundled_models()
+        if model.parameters < LARGE
+    ],
+)
+def test_a_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
     plain = hookscope.load_model(name, seed=1).module
-    path = folder / "w.safetensors"
+    path = tmp_path / "w.safetensors"
     save_file({n: t.contiguous() for n, t in plain.state_dict().items()}, path)
     state = plain.state_dict()
     plain = hookscope.load_model(name, seed=0).module
@@ -76,11 +84,6 @@ def compare_with_plain_way(name: str, folder: Path) -> None:
     assert not ours.weights.missing
     assert not ours.weights.unexpected
     demand_same(ours.module, plain)
-
-
-@pytest.mark.parametrize("name", SOME)
-def test_a_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
-    compare_with_plain_way(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", [*SOME, "swin_t", "fasterrcnn_resnet50_fpn"])
@@ -92,12 +95,6 @@ def test_a_torchvision_model_is_built_without_values(tmp_path: Path, name: str) 
     build.contexts.clear()
     build_from_file(build, WeightsRequest(str(path)))
     assert build.contexts == FILLED
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [m.name for m in bundled_models() if m.parameters < LARGE])
-def test_every_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
-    compare_with_plain_way(name, tmp_path)
 
 
 class Unsaved(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.sources.live import as_hookable, hookable
+from tests.sources.torchscript.examples import quietly
 
 
 def network() -> nn.Module:
@@ -21,14 +21,12 @@ def network() -> nn.Module:
 
 
 def scripted(module: nn.Module) -> torch.jit.ScriptModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         return torch.jit.script(module)
 
 
 def traced(module: nn.Module) -> torch.jit.ScriptModule:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         return torch.jit.trace(module, torch.ones(1, 4))
 
 
@@ -199,8 +197,7 @@ def test_recordings_inside_each_other_see_the_same_calls(make: Callable[..., Any
 
 
 def test_a_frozen_live_model_gives_its_operators() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         live = torch.jit.freeze(scripted(network()))
     with hookscope.record(live) as shot:
         live(torch.ones(1, 4))
@@ -240,8 +237,7 @@ def test_scripted_hooks_run_as_those_of_the_original(
     torch.manual_seed(0)
     eager, x = make(), torch.randn(2, 4)
     live = scripted(eager)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         torch.jit.save(live, tmp_path / "net.pt")
     opened_file = hookscope.load_model(tmp_path / "net.pt").module
     shots, printed = [], []

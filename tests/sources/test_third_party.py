@@ -18,6 +18,7 @@ from hookscope.errors import EnvironmentFault, ModelError, RequestError, Weights
 from hookscope.sources.model_loader import load
 from hookscope.tensors.nested import as_call
 from tests.conftest import Run
+from tests.refusals import refused
 from tests.sources.third_party_models import write_configuration
 
 PLUGIN = "from torch import nn\ndef load(name, *, weights, model_args, seed, meta):\n"
@@ -109,9 +110,8 @@ def test_timm_brings_its_preprocessing_and_its_classes() -> None:
 
 
 def test_timm_answers_a_wrong_name_or_argument() -> None:
-    with pytest.raises(ModelError, match="no model called 'resnt18'") as caught:
+    with refused(ModelError, "no model called 'resnt18'", hint="resnet18"):
         load("timm:resnt18")
-    assert "resnet18" in caught.value.hint
     with pytest.raises(ModelError) as caught:
         load("timm:no-such-model-of-timm")
     assert "hf:" not in caught.value.hint  # only a name without a source may be of another source
@@ -128,10 +128,10 @@ def test_cached_weights_of_timm_are_loaded_and_missing_ones_told(
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(WeightsError, match="HF_HUB_OFFLINE is set") as caught:
+    with refused(
+        WeightsError, "HF_HUB_OFFLINE is set", message=str(tmp_path), hint="Address: https://"
+    ):
         load("timm:resnet10t", weights="default")
-    assert "Address: https://" in caught.value.hint
-    assert str(tmp_path) in caught.value.message
     state = load("timm:resnet10t", seed=7).module.state_dict()
     folder = tmp_path / "models--timm--resnet10t.c3_in1k"
     (folder / "snapshots" / "abc").mkdir(parents=True)
@@ -207,10 +207,8 @@ def test_pictures_and_sound_go_through_the_processors_of_the_folder(tmp_path: Pa
 )
 def test_a_configuration_that_will_not_do_is_told(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ModelError) as caught:
+    with refused(ModelError, message=said):
         load(f"hf:{tmp_path}")
-    assert said in caught.value.message
-    assert caught.value.hint
 
 
 def test_values_of_a_configuration_and_the_kind_of_attention_can_be_set(tmp_path: Path) -> None:
@@ -223,8 +221,6 @@ def test_values_of_a_configuration_and_the_kind_of_attention_can_be_set(tmp_path
         load(word, model_args={"num_hidden_layer": 1})
     with pytest.raises(ModelError, match="no attention implementation called 'eagre'"):
         load(word, attn="eagre")
-    with pytest.raises(RequestError, match="--attn is only for models of transformers"):
-        load("resnet18", attn="eager")
 
 
 @pytest.mark.slow

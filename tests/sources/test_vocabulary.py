@@ -1,17 +1,20 @@
-"""Tokens are shown as they stand in a text, whatever the family of the tokenizer."""
+"""Tokens are shown as they stand in a text, and words that a tokenizer does not know are named."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import hookscope
 from hookscope.errors import InputError
 from hookscope.sources.loaded import Vocabulary
 from hookscope.sources.model_loader import load
 from hookscope.sources.transformers.text_inputs import vocabulary_of
+from tests.conftest import Run
 
 LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
 
@@ -89,3 +92,38 @@ def test_a_word_that_is_not_in_the_vocabulary_is_refused(repo: Path) -> None:
     assert vocabulary.text(vocabulary.token("<unk>")) == "<unk>"
     with pytest.raises(InputError, match="' Zebra' is not in the vocabulary"):
         vocabulary.token(" Zebra")
+
+
+CAPITALS = "hf:sample_models/capitals"
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [x.getMessage() for x in caplog.records if x.levelno == logging.WARNING]
+
+
+def test_the_command_names_the_words(run: Run, repo: Path) -> None:
+    spec = f"hf:{repo}/sample_models/capitals"
+    text = "text:the capital of Atlantis and Zog is"
+    done = run("capture", spec, "--input", text, "--no-output", "--layer", "model.norm")
+    assert done.rc == 0
+    message = "Warning: 'Atlantis', 'Zog' are not in the vocabulary; the model gets <unk> instead."
+    assert message in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["the capital of Italy is", "the capital of <unk> is"])
+def test_known_words_are_not_named(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    hookscope.capture(CAPITALS, input=f"text:{text}", layers="model.norm")
+    assert warnings_of(caplog) == []
+
+
+def test_words_of_many_texts_are_named_once_and_only_the_first_few(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    table = tmp_path / "texts.csv"
+    words = [f"x{n}" for n in range(12)] * 2
+    table.write_text("text\n" + "\n".join(f"the capital of {word} is" for word in words))
+    folder = tmp_path / "features"
+    hookscope.extract(CAPITALS, folder, input=table, layers="model.norm", batch=24)
+    messages = warnings_of(caplog)
+    assert [message[:5] for message in messages] == [f"'x{n}' " for n in range(5)]
+    assert ["Further words" in message for message in messages] == [False] * 4 + [True]

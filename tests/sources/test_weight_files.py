@@ -17,10 +17,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 import hookscope
-from hookscope.errors import HookscopeError, RequestError, WeightsError
+from hookscope.errors import RequestError, WeightsError
 from hookscope.files.weight_files import find_weight_files
 from hookscope.sources.loaded import WeightsRequest
 from hookscope.sources.weights import load_file_into
+from tests.refusals import refused
 
 SAFE, PICKLED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 
@@ -115,19 +116,17 @@ def test_links_to_a_cache_elsewhere_are_followed(shards: Path, tmp_path: Path) -
 def test_an_index_may_not_lead_out_of_its_folder(shards: Path, name: str) -> None:
     save_file(net(2).state_dict(), shards.parent / "out.safetensors")
     change_map(shards / SAFE, lambda names: names.update({"0.weight": name}))
-    with pytest.raises(WeightsError, match="outside its folder") as caught:
+    with refused(WeightsError, "outside its folder", status=2):
         load_file_into(net(), WeightsRequest(str(shards)))
-    assert caught.value.exit_code == 2
-    assert caught.value.hint
 
 
 def test_a_missing_file_of_a_set_is_named(shards: Path) -> None:
     gone = sorted(shards.glob("*.safetensors"))[1]
     gone.unlink()
-    with pytest.raises(WeightsError, match=r"1 of the 3 files .* are missing") as caught:
+    with refused(
+        WeightsError, r"1 of the 3 files .* are missing", message=gone.name, hint="Download"
+    ):
         load_file_into(net(), WeightsRequest(str(shards)))
-    assert gone.name in caught.value.message
-    assert "Download" in caught.value.hint
 
 
 @pytest.mark.parametrize("length", [0, 7, 60, -1])
@@ -181,30 +180,8 @@ def test_a_folder_without_weights_or_with_several_is_a_wrong_request(
 ) -> None:
     for name in files:
         (tmp_path / name).touch()
-    with pytest.raises(RequestError, match=message) as caught:
+    with refused(RequestError, message, hint=hint):
         find_weight_files(str(tmp_path))
-    assert hint in caught.value.hint
-
-
-def test_mutated_sets_end_in_a_sentence(shards: Path) -> None:
-    """Each file of the set in turn with bytes changed or cut; bounded, and the same every time."""
-    generator = torch.Generator().manual_seed(0)
-    refused = 0
-    for file in [shards / SAFE, *sorted(shards.glob("*.safetensors"))]:
-        sound = file.read_bytes()
-        for _ in range(25):
-            place, value = torch.randint(0, 400, (2,), generator=generator).tolist()
-            broken = bytearray(sound)
-            broken[place % len(sound)] = value % 256
-            file.write_bytes(bytes(broken) if value % 3 else sound[:place])
-            try:
-                load_file_into(net(), WeightsRequest(str(shards)))
-            except HookscopeError as error:
-                assert error.exit_code == 2
-                assert error.hint
-                refused += 1
-        file.write_bytes(sound)
-    assert refused > 30
 
 
 @pytest.mark.slow

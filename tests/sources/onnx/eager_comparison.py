@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 import hookscope
+from tests.oracle.by_hand import outputs
 from tests.sources.onnx.conftest import export
 
 
@@ -90,34 +90,9 @@ def hooked_tensors(
 ) -> dict[str, Tensor]:
     """A copy of the first tensor that each call of each module returns, by ``name:call``."""
     values: dict[str, Tensor] = {}
-    calls: dict[str, int] = {}
-
-    def keep(name: str, output: Any) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        tensor = first_tensor(output)
-        if tensor is not None:
-            values[name if calls[name] == 1 else f"{name}:{calls[name]}"] = tensor.clone()
-
-    handles = [
-        module.register_forward_hook(lambda m, i, output, name=name: keep(name, output))
-        for name, module in model.named_modules()
-        if name
-    ]
-    with torch.no_grad():
-        model(*args, **kwargs)
-    for handle in handles:
-        handle.remove()
-    return values
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """The first tensor in a nested output."""
-    if isinstance(value, Tensor):
-        return value
-    inner = value.values() if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping | tuple | list):
-        return None
-    return next((t for t in map(first_tensor, inner) if t is not None), None)
+    for key, tensor in outputs(model, *args, **kwargs).items():
+        values.setdefault(key.partition("/output")[0], tensor)
+    return {call: tensor for call, tensor in values.items() if call != "."}
 
 
 def relative_deviation(found: Tensor, expected: Tensor) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import LayerError
+from tests.oracle.by_hand import outputs
 from tests.sources.onnx.conftest import Exported
 
 CONVOLUTIONS = ["stem.0", "blocks.0.conv", "blocks.1.conv"]
@@ -23,25 +23,8 @@ UNCALLED = ["blocks", "attention.out_proj"]
 
 def hooked_values(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """What plain hooks of torch see, by the keys of a capture; of tuples the first tensor."""
-    values: dict[str, Tensor] = {}
-    calls: dict[str, int] = {}
-
-    def hook(name: str, output: Any) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        number = f":{calls[name]}" if calls[name] > 1 else ""
-        first = output[0] if isinstance(output, tuple) else output
-        values[f"{name}{number}/output"] = first.clone()
-
-    handles = [
-        module.register_forward_hook(lambda m, i, o, name=name: hook(name, o))
-        for name, module in model.named_modules()
-        if name
-    ]
-    with torch.no_grad():
-        model(*inputs)
-    for handle in handles:
-        handle.remove()
-    return values
+    found = outputs(model, *inputs)
+    return {key.removesuffix(".0"): found[key] for key in found if not key.startswith("./")}
 
 
 def difference(a: Tensor, b: Tensor) -> float:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 import hookscope
 from hookscope.errors import InputError
 from tests.conftest import Run
+from tests.refusals import refused
 from tests.sources.onnx.handmade import FLOAT, model, saved, session_values
 
 X = np.array([1, -2, 3, 4], np.float32)
@@ -135,9 +136,12 @@ def test_shapes_of_a_graph_that_no_made_up_input_fits_name_what_it_takes(
         [("y", FLOAT, ["a", "b"])],
     )
     path = saved(proto, tmp_path / "a.onnx")
-    with pytest.raises(InputError, match="does not run on the input that was made up") as caught:
+    with refused(
+        InputError,
+        "does not run on the input that was made up",
+        hint="It takes x: float32 4, shape: int64 2.",
+    ):
         hookscope.tree(path, shapes=True)
-    assert "It takes x: float32 4, shape: int64 2." in caught.value.hint
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "shape.npy", np.array([2, 2]))
     inputs = [f"--input={name}={tmp_path / name}.npy" for name in ("x", "shape")]

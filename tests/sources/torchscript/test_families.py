@@ -21,8 +21,23 @@ SAMPLE = (
 )
 
 
-def check(name: str, way: str, folder: Path) -> None:
-    found = compare(name, way, folder)
+@pytest.mark.filterwarnings("ignore")  # of torchvision and the compiler, about themselves
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *SAMPLE,
+        *(
+            pytest.param(model.name, marks=pytest.mark.exhaustive)
+            for model in hookscope.models()
+            if model.name not in SAMPLE
+        ),
+    ],
+)
+def test_a_file_gives_the_values_and_gradients_of_its_model(
+    name: str, way: str, tmp_path: Path
+) -> None:
+    found = compare(name, way, tmp_path)
     if found.refused:
         pytest.skip(f"PyTorch makes no such file: {found.refused}")
     assert found.same_output
@@ -30,22 +45,3 @@ def check(name: str, way: str, folder: Path) -> None:
     assert found.different == ()
     if way == "script":
         assert found.absent == ()
-
-
-@pytest.mark.filterwarnings("ignore")  # of torchvision and the compiler, about themselves
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_file_gives_the_values_and_gradients_of_its_model(
-    name: str, way: str, tmp_path: Path
-) -> None:
-    check(name, way, tmp_path)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", [i.name for i in hookscope.models() if i.name not in SAMPLE])
-def test_every_file_gives_the_values_and_gradients_of_its_model(
-    name: str, way: str, tmp_path: Path
-) -> None:
-    check(name, way, tmp_path)

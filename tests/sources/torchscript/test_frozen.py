@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 
 import hookscope
 from hookscope.sources.model_loader import load
+from tests.sources.torchscript.examples import quietly
 
 
 def model() -> nn.Module:
@@ -22,8 +22,7 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def frozen(tmp_path: Path) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         torch.jit.freeze(torch.jit.script(model())).save(str(tmp_path / "frozen.pt"))
     return tmp_path / "frozen.pt"
 
@@ -49,8 +48,7 @@ def test_values_and_gradients_are_those_of_the_model(frozen: Path) -> None:
     assert torch.allclose(ours["./input.0.grad"], eager["./input.0.grad"])
     assert torch.equal(ours["conv2d_2/output.grad"], eager["3/output.grad"])
     kept = hookscope.capture(frozen, layers=["conv2d_1"], input=x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         whole = torch.jit.load(frozen)(x)
     assert torch.equal(hookscope.capture(frozen, input=x)["./output"], whole)
     assert kept["conv2d_1/output"].min() < 0  # as it was before the ReLU worked in place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.ao import quantization
 
 import hookscope
+from tests.sources.torchscript.examples import quietly
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -95,8 +95,7 @@ def test_a_scripted_quantized_model_has_the_keys_and_values_of_the_original(
     """The methods that stand in for the ``forward`` of an LSTM are calls of it."""
     torch.manual_seed(0)
     model, x = make()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         torch.jit.script(model).save(str(tmp_path / "net.pt"))
     expected = hookscope.capture(model, input=x)
     found = hookscope.capture(tmp_path / "net.pt", input=x)

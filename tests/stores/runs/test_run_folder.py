@@ -10,6 +10,7 @@ import pytest
 
 from hookscope.errors import RequestError, StoreError
 from hookscope.stores.runs.run_folder import create_run_folder
+from tests.refusals import refused
 
 from .conftest import write_run
 
@@ -85,9 +86,8 @@ def test_a_rank_that_is_no_number_is_none_of_torchrun() -> None:
 @pytest.mark.parametrize("environ", [{}, RANK], ids=["alone", "rank"])
 def test_a_folder_with_a_run_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     write_run(tmp_path / "old")
-    with pytest.raises(RequestError, match="old is not empty") as caught:
+    with refused(RequestError, "old is not empty", hint="--output"):
         create_run_folder("train.py", "old", environ)
-    assert "--output" in caught.value.hint
 
 
 def test_a_named_folder_is_made_with_its_parents() -> None:
@@ -98,6 +98,5 @@ def test_a_named_folder_is_made_with_its_parents() -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_repair(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    with pytest.raises(StoreError, match="Cannot create the folder of the run") as caught:
+    with refused(StoreError, "Cannot create the folder of the run", hint="--output"):
         create_run_folder("train.py", None, {})
-    assert "--output" in caught.value.hint

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from hookscope.stores.weights.weight_set import WeightSet
+from tests.archives import rezip
 
 State = Mapping[str, torch.Tensor]
 EIGHTS = (
@@ -77,13 +78,7 @@ def save_torch(tensors: State, path: Path, old: bool = False) -> Path:
 
 def repack(path: Path, packed: Path) -> Path:
     """Write an archive again with compression."""
-    with (
-        zipfile.ZipFile(path) as archive,
-        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as written,
-    ):
-        for name in archive.namelist():
-            written.writestr(name, archive.read(name))
-    return packed
+    return rezip(path, packed, packing=zipfile.ZIP_DEFLATED)
 
 
 def save_npz(tensors: State, path: Path, compressed: bool = False) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hookscope.files.plain_pickle import GlobalName, OpaqueObject
 from hookscope.sources.pickled_model import open_trusted_weights
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.stores.weights.torch_pickle import ArrayBuilder
+from tests.memory import memory_below
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -224,13 +224,8 @@ def test_arrays_that_share_their_bytes_take_their_memory_once(
 ) -> None:
     content = {f"a{n}": kind((SIZE,)) for n in range(200)}
     torch.save(content, tmp_path / "a.pth", pickle_protocol=5 if kind is OfBuffer else 2)
-    tracemalloc.start()
-    try:
+    with memory_below(20 * SIZE):
         weights = open_weights(tmp_path / "a.pth")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 20 * SIZE
     assert weights.parameters == SIZE
     assert np.array_equal(weights["a199"], np.ones(SIZE, np.uint8))
 
