@@ -122,7 +122,7 @@ def list_globals(file: IO[bytes]) -> list[str]:
         raise DamagedPickle(str(exc)) from exc
 
 
-def foreign_globals(names: list[str]) -> list[str]:
+def foreign_globals(names: Iterable[str]) -> list[str]:
     """Return the names that do not build tensors, arrays or plain containers.
 
     >>> foreign_globals(["torch._utils._rebuild_tensor_v2", "mynet.Net"])

@@ -65,7 +65,7 @@ _Tensor = TensorRecord | PickledArray
 
 @dataclass(frozen=True)
 class _TorchFile:
-    """The content of a file, its globals and those it would call, and its storages by key.
+    """The content of a file, what read it and knows its globals, and its storages by key.
 
     ``pickle_size`` is the number of bytes that the content was read from.
     """
@@ -73,8 +73,7 @@ class _TorchFile:
     kind: str
     root: Any
     pickle_size: int
-    names: tuple[str, ...]
-    called: tuple[str, ...]
+    unpickler: TorchUnpickler
     storages: Callable[[str], ByteRange]
 
 
@@ -135,8 +134,7 @@ def _archive(path: str) -> _TorchFile:
         check_record_size(f"{prefix}data/{key}", range_.size, unpickler.needed[key])
         return range_
 
-    names, called = tuple(unpickler.names), tuple(unpickler.called)
-    return _TorchFile("torch.save", root, len(data), names, called, storage)
+    return _TorchFile("torch.save", root, len(data), unpickler, storage)
 
 
 def _legacy_file(path: str, file: IO[bytes]) -> _TorchFile:
@@ -159,8 +157,7 @@ def _legacy_file(path: str, file: IO[bytes]) -> _TorchFile:
             raise DamagedPickle(f"its storage {key!r} is missing")
         return ranges[key]
 
-    names, called = tuple(unpickler.names), tuple(unpickler.called)
-    return _TorchFile("torch.save, old format", root, size, names, called, storage)
+    return _TorchFile("torch.save, old format", root, size, unpickler, storage)
 
 
 def _legacy_ranges(
@@ -282,9 +279,9 @@ def _foreign(content: _TorchFile) -> tuple[list[str], list[str]]:
     """The globals beyond tensors and containers: the functions that would be called, the worst
     first, and the other names, which are those of classes.
     """
-    called = foreign_globals(list(content.called))
+    called = foreign_globals(content.unpickler.called)
     worst = dangerous_globals(called)
-    classes = [name for name in foreign_globals(list(content.names)) if name not in called]
+    classes = [name for name in foreign_globals(content.unpickler.names) if name not in called]
     return [*worst, *(name for name in called if name not in worst)], classes
 
 
@@ -295,7 +292,7 @@ def _no_tensors(path: str, content: _TorchFile) -> WeightsFileError:
     objects = f"has Python objects ({join_first(classes)}) and " if classes else "has "
     would = f" Opening it in PyTorch would call {join_first(called)}." if called else ""
     hint = f"If you trust the file: hookscope tree {quote_word(path)} --trust"
-    if dangerous_globals(content.names):
+    if dangerous_globals(content.unpickler.names):
         hint = "Do not open it: a file of weights does not need such functions."
     return WeightsFileError(
         f"{path!r} {objects}no tensors that can be read without running code of the file.{would}",
