@@ -41,13 +41,10 @@ def read_csv(context: ReadContext, spec: InputSpec) -> tuple[Tensor, str]:
     data = read_bytes(spec.path, _MAX_BYTES, "Save the numbers with numpy.save.")
     try:
         numbers = _numbers(data.decode("utf-8-sig"), spec)
-    except UnicodeDecodeError as exc:
+    except (UnicodeDecodeError, csv.Error) as exc:
+        reason = exc if isinstance(exc, csv.Error) else "it is not UTF-8"
         raise InputError(
-            f"{describe_path(spec.path)} is not a valid table: it is not UTF-8.", WRITE_AGAIN
-        ) from exc
-    except csv.Error as exc:
-        raise InputError(
-            f"{describe_path(spec.path)} is not a valid table: {exc}.", WRITE_AGAIN
+            f"{describe_path(spec.path)} is not a valid table: {reason}.", WRITE_AGAIN
         ) from exc
     with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return torch.from_numpy(numbers.astype(np.float32)), sha256(data)

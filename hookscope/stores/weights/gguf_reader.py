@@ -21,6 +21,7 @@ from hookscope.stores.weights.tensor_location import (
     TensorLocation,
     is_shape,
 )
+from hookscope.stores.weights.weight_dtypes import bits_of
 from hookscope.stores.weights.weight_set import (
     LONGEST_NAME,
     StoredWeights,
@@ -39,7 +40,6 @@ _PLAIN_TYPES = {
     28: "float64",
     30: "bfloat16",
 }
-_PLAIN_SIZES = {0: 4, 1: 2, 24: 1, 25: 2, 26: 4, 27: 8, 28: 8, 30: 2}
 _BLOCK_TYPES = {
     2: ("q4_0", 32, 18),
     3: ("q4_1", 32, 20),
@@ -236,7 +236,8 @@ def _entry(header: _Header) -> _Entry:
     if not is_shape(shape):
         raise ValueError(f"{name!r} has more elements than any file")
     if kind in _PLAIN_TYPES:
-        return _Entry(name, shape, kind, offset, _PLAIN_TYPES[kind], (1, _PLAIN_SIZES[kind]))
+        dtype = _PLAIN_TYPES[kind]
+        return _Entry(name, shape, kind, offset, dtype, (1, bits_of(dtype) // 8))
     if kind not in _BLOCK_TYPES:
         if kind >= _MOST_TYPES:
             raise ValueError(f"{name!r} has the unknown type {kind}")
