@@ -24,6 +24,7 @@ from hookscope.errors import StoreError
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_bytes
 from hookscope.files.cache_folder import cache_folder
+from hookscope.files.hashes import sha256_of
 from hookscope.results.module_tree import AbsentModule, LayerRun, ModuleNode, ModuleTree
 from hookscope.specs.model_spec import EXPORTED, TIMM, TORCHSCRIPT, TORCHVISION, ModelSpec
 
@@ -133,10 +134,9 @@ def _file(key: str) -> Path:
 
 def _sha256(path: str) -> str:
     """The hash of the bytes of a file."""
-    with open(path, "rb") as file:
-        if not os.path.isfile(path) or os.fstat(file.fileno()).st_size > _LARGEST_MODEL:
-            raise ValueError("the file is not hashed")
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    if not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_MODEL:
+        raise ValueError("the file is not hashed")
+    return sha256_of(path)
 
 
 def _fingerprint(package: str) -> Sequence[str] | None:
