@@ -109,8 +109,7 @@ def diff(
     from hookscope.file_analysis.capture_comparator import Comparator, compare_captures
     from hookscope.file_analysis.features_diff import compare_features
     from hookscope.file_analysis.record_matches import LayerFilter
-    from hookscope.file_analysis.run_comparator import compare_runs
-    from hookscope.file_analysis.run_diff import RunDiffs
+    from hookscope.file_analysis.run_diff import RunDiffs, compare_runs
     from hookscope.stores.weights.open_weights import weight_sides
 
     chosen = options.chosen
@@ -137,7 +136,7 @@ def diff(
         pairs = zip(sides, are_weights, strict=True)
         sides = [as_weights(one, options["trust"]) if own else one for one, own in pairs]
         if side is None:
-            from hookscope.file_analysis.weight_comparison import compare_weights
+            from hookscope.file_analysis.weight_diff import compare_weights
 
             return compare_weights(sides[0], sides[1], weight_options, progress)
         from hookscope.model_analysis.diff.model_comparison import compare_with_model

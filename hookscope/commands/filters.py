@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
@@ -23,7 +24,7 @@ from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.weight_options import check_model_options
 from hookscope.views.images import require_matplotlib
-from hookscope.views.images.figures.drawing import FigureOptions, recording_caption
+from hookscope.views.images.figures.drawing import recording_caption
 
 if TYPE_CHECKING:
     import torch
@@ -80,28 +81,20 @@ def filters(
     from hookscope.views.images.plot_choice import choose_filters
 
     require_matplotlib()
-    figure_options = FigureOptions(
-        channels=options.channels,
-        by=options.by,
-        count=options.count,
-        seed=run["seed"],
-        dim=None,
-        each=options.scale == "each",
-        dark=options.dark,
-    )
+    options = replace(options, seed=run["seed"])
     if label := label_of_weights(model):
         check_model_options(loading.chosen, ("trust",), label)
         from hookscope.views.images.weight_values import draw_filters
 
         reader = WeightReader(cast("WeightSet", as_weights(model, loading["trust"])))
-        return draw_filters(reader, choose_filters(reader, layer), figure_options)
+        return draw_filters(reader, choose_filters(reader, layer), options)
     request = Request("filters", loading.make(model=model), run=run.make())
     from hookscope.model_analysis.layer_weight import read_layer_weight
     from hookscope.views.images.figures.filters_figure import draw_weight
 
     found = read_layer_weight(request, layer)
     return draw_weight(
-        found.name, found.type, found.values, recording_caption(found.origin), figure_options
+        found.name, found.type, found.values, recording_caption(found.origin), options
     )
 
 

@@ -22,7 +22,7 @@ from hookscope.files.progress import NamedProgress
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.weight_options import WeightTrust
 from hookscope.views.images import require_matplotlib
-from hookscope.views.images.figures.drawing import Drawing, FigureOptions
+from hookscope.views.images.figures.drawing import Drawing
 
 if TYPE_CHECKING:
     from hookscope.stores.capture_file import CaptureFile, InMemory
@@ -87,8 +87,8 @@ def plot(
         return _plot_runs(folders, patterns, options.kind, options.dark)
     weights = as_weights(file, pickled.trust)
     if weights is not None:
-        figure_options = _figure_options(options)
-        return _plot_weights(weights, patterns, options.kind, figure_options, progress)
+        require_matplotlib()
+        return _plot_weights(weights, patterns, options, progress)
     capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
     if "cam" in capture.metadata and not patterns and options.kind is None:
         return _plot_cam(capture)
@@ -98,20 +98,7 @@ def plot(
     if choice.left_out:
         log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
     require_matplotlib()
-    return draw_capture(capture, choice, _figure_options(options))
-
-
-def _figure_options(options: PlotOptions) -> FigureOptions:
-    require_matplotlib()
-    return FigureOptions(
-        channels=options.channels,
-        by=options.by,
-        count=options.count,
-        seed=options.seed,
-        dim=options.dim,
-        each=options.scale == "each",
-        dark=options.dark,
-    )
+    return draw_capture(capture, choice, options)
 
 
 def _run_folders(file: object) -> list[Path]:
@@ -145,8 +132,7 @@ def _plot_runs(
 def _plot_weights(
     weights: WeightSet,
     patterns: Sequence[str],
-    kind: str | None,
-    options: FigureOptions,
+    options: PlotOptions,
     progress: NamedProgress | None,
 ) -> Drawing:
     from hookscope.file_analysis.weight_reader import WeightReader
@@ -154,7 +140,7 @@ def _plot_weights(
     from hookscope.views.images.weight_values import draw_weights
 
     reader = WeightReader(weights)
-    choice = choose_weight_plot(reader, patterns, kind)
+    choice = choose_weight_plot(reader, patterns, options.kind)
     if progress is not None:
         size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
         passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram

@@ -15,7 +15,7 @@ from hookscope.cli.param_types import CommaList, FileName
 from hookscope.errors import RequestError
 from hookscope.specs.watch_options import INTERVAL, STOPS, WATCHED, WatchOptions
 from hookscope.stores.runs.run_folder import check_run_folder
-from hookscope.training.run_session import RunSession
+from hookscope.training.run_session import RunSession, check_program
 from hookscope.training.script_runner import Program
 
 EXAMPLES = (
@@ -131,8 +131,6 @@ def run_command(
         )
     program = Program(script, args, is_module=module)
     session = RunSession(options, program, quiet=console.quiet)
-    from hookscope.training.program_check import check_program
-
     check_program(session.program)
     check_run_folder(options.output, os.environ)
     session.watch_from_import()

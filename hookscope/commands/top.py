@@ -57,7 +57,7 @@ def top(
         >>> found.units[0].most[0].name
         'sample_models/digits/3.png'
     """
-    from hookscope.file_analysis.top_run import rank_inputs
+    from hookscope.file_analysis.top_inputs import rank_inputs
     from hookscope.inputs.text_formats import StoredTexts
     from hookscope.stores.features.features import Features
 

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from hookscope.errors import EnvironmentFault, ModelError, StoreError, cause
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.sources.wrappers import unwrapped
+from hookscope.specs.module_names import ancestors
 
 with optional_package("accelerate", "accelerate", "--device-map"):
     import accelerate
@@ -156,8 +157,9 @@ def _weight_sizes(
     """The bytes of weights on each device."""
     sizes: dict[Device, int] = dict.fromkeys(placement.values(), 0)
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        above = accumulate(name.split("."), lambda path, part: f"{path}.{part}")
-        device = next((placement[path] for path in ("", *above) if path in placement), main)
+        device = next(
+            (placement[path] for path in ("", *ancestors(name), name) if path in placement), main
+        )
         sizes[device] = sizes.get(device, 0) + tensor.nbytes
     return sizes
 
@@ -186,7 +188,7 @@ def _align_split_modules(model: nn.Module, placement: dict[str, Device], main: D
     if not hasattr(model, "_hf_hook"):  # all is on one device
         return
     for path, device in placement.items():
-        for name in accumulate(path.split(".")[:-1], lambda path, part: f"{path}.{part}"):
+        for name in ancestors(path):
             owner = model.get_submodule(name)
             parts: list[Tensor] = [*owner.parameters(recurse=False), *owner.buffers(recurse=False)]
             if parts and not hasattr(owner, "_hf_hook"):

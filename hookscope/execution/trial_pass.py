@@ -27,13 +27,14 @@ from hookscope.execution.isolation import seeded
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.hook_set import depth_readers, hook_depth
-from hookscope.hooks.layers import Layer, ancestors, layers_of
+from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.hooks.torch_state import FunctionMode
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import LIVE, TIMM, TORCHVISION
+from hookscope.specs.module_names import ancestors
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode

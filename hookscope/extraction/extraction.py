@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hookscope.extraction.batch_runner import RunProgress, run_batches
 from hookscope.extraction.extraction_plan import ExtractionPlan, check_devices, plan_extraction
-from hookscope.extraction.principal_components import fit_layers, fit_row_count
 from hookscope.extraction.process_group import ProcessGroup, join_process_group
+from hookscope.extraction.reducer import fit_layers, fit_row_count
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shard_writer import Shard, assign_shards
 from hookscope.extraction.sinks import RowSink

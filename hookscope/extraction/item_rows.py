@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from hookscope.errors import HookscopeError, InputError, cause
-from hookscope.extraction.row_batches import DatasetRow, TableEntry
+from hookscope.extraction.row_batches import DatasetRow, TableEntry, first_usable
 from hookscope.files.input_files import LABEL
 from hookscope.inputs.call_arguments import takes_one_argument
 from hookscope.inputs.python_input import (
@@ -185,12 +185,7 @@ class ItemRows(Dataset[DatasetRow]):
 
     def first(self, skip_bad: bool) -> Any:
         """Return the first item that can be used."""
-        for row in (self[i] for i in range(len(self))):
-            if row.value is not None:
-                return row.value
-            if not skip_bad:
-                raise InputError(row.entry["skipped"], "Skip such items with --skip-bad.")
-        raise InputError(f"None of the {len(self)} items can be used.", row.entry["skipped"])
+        return first_usable(self, len(self), "items", skip_bad)
 
     def arrange(self, values: Sequence[Any]) -> Any:
         """Collate items to a call value."""

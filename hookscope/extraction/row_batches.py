@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hookscope.errors import HookscopeError, cause
+from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.files.input_list import InputEntry
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.input_reader import sha256
@@ -124,6 +124,16 @@ class DatasetRow:
 
     value: Any
     entry: TableEntry
+
+
+def first_usable(rows: Dataset[DatasetRow], count: int, what: str, skip_bad: bool) -> Any:
+    """Return the value of the first of ``count`` rows that can be used; ``what`` names the rows."""
+    for row in (rows[i] for i in range(count)):
+        if row.value is not None:
+            return row.value
+        if not skip_bad:
+            raise InputError(row.entry["skipped"], f"Skip such {what} with --skip-bad.")
+    raise InputError(f"None of the {count} {what} can be used.", row.entry["skipped"])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Writing shards: safetensors files of a known size, filled batch by batch in the background.
 
 The layout of a file is known before its first row, and each batch is written to its place in the
-file, so that at most one batch is in memory. A file gets its name when it is complete.
+file, so that at most one batch is in memory. A file gets its name when it is complete. Values may
+be stored in fewer bytes: half precision, or int8 with one scale per row.
 
 One thread fills shards while the model computes the next batches. Other threads finish the shards
 that are full: the checksum, or sending the file to its destination, takes longest.
@@ -25,19 +26,72 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import StoreError
+from hookscope.extraction.axes import row_size
 from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
 from hookscope.files.safetensors_header import METADATA, header_bytes
+from hookscope.specs.extract_options import INT8
 from hookscope.stores.features.folder import crc32_in, shard_name, slice_key, write_json
 from hookscope.stores.features.location import Location, write_error
 from hookscope.stores.features.manifest import FinishedShard, RowFile, part_name
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import SAFETENSORS_DTYPES
 
+SCALE = ".scale"
+_LARGEST = 127
+
+
 # Defaults: the largest size of a shard in bytes, and the smallest number of shards.
 _LARGEST_SHARD, _FEWEST_SHARDS = 512 * 10**6, 16
-
 _FINISHING = 2  # shards that are finished at once; filling another one then waits
+
+
+class StorageCast:
+    """Converts values to the dtype in which they are stored."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.lost: Tensor | int = 0  # stays on the device, so that nothing waits for it
+
+    def __call__(self, name: str, rows: Tensor) -> dict[str, Tensor]:
+        """Return the stored tensors of ``rows`` by key: ``name``, and the scale for int8."""
+        if self.dtype == INT8:
+            values, scale = to_int8(rows)
+            self.lost = self.lost + (~rows.float().isfinite()).sum()
+            return {name: values, f"{name}{SCALE}": scale}
+        half = rows.to(getattr(torch, self.dtype))
+        self.lost = self.lost + (half.isinf() & ~rows.isinf()).sum()
+        return {name: half}
+
+    def warning(self, key: str) -> str:
+        """The message about the values that were lost."""
+        if self.dtype == INT8:
+            lost = f"{int(self.lost)} values are not finite or outside the range of float32"
+            return f"{key}: {lost}, and int8 cannot represent them"
+        return f"{key}: {int(self.lost)} values are too large for {self.dtype} and became infinite"
+
+
+def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 values and the float32 scale of each row; a value is about ``int8 * scale``.
+
+    The scale is the row's largest finite magnitude over 127, so the error of a finite value is at
+    most half the scale. Infinite values become the largest magnitude and NaN becomes 0. Values
+    beyond the range of float32 are clamped to it.
+
+    Example:
+        >>> values, scale = to_int8(torch.tensor([[1.0, -0.5, 0.0]]))
+        >>> values.tolist(), round(scale.item(), 6)
+        ([[127, -64, 0]], 0.007874)
+    """
+    flat = rows.reshape(len(rows), row_size(rows))
+    single, largest = flat.float(), torch.finfo(torch.float32).max
+    flat = torch.where(flat.isinf(), single, single.clamp(-largest, largest))
+    finite = torch.where(flat.isfinite(), flat, 0)
+    peak = finite.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
+    scale = peak / _LARGEST
+    steps = finite / torch.where(scale == 0, 1, scale).unsqueeze(1)
+    steps = torch.where(flat.isinf(), flat.sign() * _LARGEST, steps.round())
+    return steps.clamp(-_LARGEST, _LARGEST).to(torch.int8).reshape(rows.shape), scale
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,17 @@ from torch import Tensor
 
 from hookscope.errors import LayerError
 from hookscope.extraction.channel_statistics import HISTOGRAM_EDGES, QUANTILES, DatasetStatistics
-from hookscope.extraction.principal_components import read_components
-from hookscope.extraction.reducer import Reducer, make_reducer, token_mask
+from hookscope.extraction.reducer import Reducer, make_reducer, read_components, token_mask
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import (
     Shard,
     ShardFile,
     ShardWriter,
+    StorageCast,
     StoredColumn,
     publish_file,
 )
-from hookscope.extraction.storage_cast import StorageCast
 from hookscope.extraction.text_rows import (
     axes_of,
     check_reduces_tokens,

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from hookscope.errors import HookscopeError, InputError, LayerError
 from hookscope.extraction.axes import Axes, infer_axes
-from hookscope.extraction.row_batches import DatasetRow, TableEntry
+from hookscope.extraction.row_batches import DatasetRow, TableEntry, first_usable
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import Shard
 from hookscope.inputs.input_reader import sha256
@@ -113,12 +113,7 @@ class TextRows(Dataset[DatasetRow]):
 
     def first(self, skip_bad: bool) -> Any:
         """Return the value of the first text that can be used."""
-        for row in (self[i] for i in range(len(self))):
-            if row.value is not None:
-                return row.value
-            if not skip_bad:
-                raise InputError(row.entry["skipped"], "Skip such texts with --skip-bad.")
-        raise InputError(f"None of the {len(self)} texts can be used.", row.entry["skipped"])
+        return first_usable(self, len(self), "texts", skip_bad)
 
     def other_length(self, value: Any) -> Any:
         """Return the value of one of the first texts that differs in length; None without one."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hookscope.file_analysis.error_sums import Blocks, double_precision, measure_errors
 from hookscope.file_analysis.record_matches import (
     LayerFilter,
     build_diff,
     match_records,
     select_matches,
 )
-from hookscope.file_analysis.value_matches import ErrorSums, double_precision
 from hookscope.results.diff_result import (
     CLOSE,
     DIFFERS,
@@ -34,7 +32,6 @@ from hookscope.stores.capture_file import CaptureFile, open_capture
 
 RESHAPED = "the same values in another shape: the exporter joined two reshapes"
 FilePath = str | os.PathLike[str]
-Blocks = Iterable[NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -160,25 +157,3 @@ def compare_captures(
 
 def _origin(file: CaptureFile) -> dict[str, object]:
     return {"file": os.fspath(file.path), **file.metadata}
-
-
-def measure_errors(
-    a: Blocks, b: Blocks, atol: float, rtol: float, equal_nan: bool = False
-) -> ErrorMetrics:
-    """Return how two tensors differ, given in blocks of the same lengths.
-
-    An entry is within tolerance as in ``torch.isclose(b, a)``: equal, or finite and
-    |a - b| <= atol + rtol * |a|. The signal-to-noise ratio is that of quantization,
-    10 log10(power of the signal / power of the error), as in Oppenheim and Schafer, "Discrete-Time
-    Signal Processing" (3rd ed., section 4.8), with a as signal and a - b as error.
-
-    Example:
-        >>> metrics = measure_errors([np.array([3.0, 4.0])], [np.array([3.0, 4.5])], 0.1, 0)
-        >>> metrics.max_abs, metrics.max_rel, round(metrics.snr, 6), metrics.beyond
-        (0.5, 0.125, 20.0, 1)
-    """
-    sums = ErrorSums()
-    with np.errstate(all="ignore"):
-        for block_a, block_b in zip(a, b, strict=True):
-            sums.add(block_a, block_b, atol, rtol, equal_nan)
-    return sums.metrics()

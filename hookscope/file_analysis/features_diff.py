@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums, is_close
 from hookscope.file_analysis.layer_rows import check_same_inputs
-from hookscope.file_analysis.weight_diff import ChangeMeasures, ChangeSums
 from hookscope.files.progress import Progress
-from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
+from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.dtypes import widen
 from hookscope.results.result import Result
 from hookscope.specs.diff_request import RunDiffOptions
@@ -78,8 +77,7 @@ class FeaturesDiff(Result):
     @property
     def counts(self) -> dict[str, int]:
         """The number of keys with each verdict."""
-        counts = Counter(change.verdict for change in self.changes)
-        return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
+        return count_verdicts(change.verdict for change in self.changes)
 
     @property
     def same(self) -> bool:
@@ -177,7 +175,6 @@ def _rows_beyond(a: NDArray[Any], b: NDArray[Any], atol: float, rtol: float) -> 
     wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
         x, y = a[rows].astype(wide), b[rows].astype(wide)
-        gap = np.abs(x - y)
-        close = same[rows] | (np.isfinite(gap) & (gap <= atol + rtol * np.abs(x)))
+        close = same[rows] | is_close(np.abs(x - y), np.abs(x), atol, rtol)
     rows[rows] = ~close.all(axis=1)
     return rows

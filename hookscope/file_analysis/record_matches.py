@@ -24,6 +24,7 @@ from hookscope.results.diff_result import (
 )
 from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
+from hookscope.specs.module_names import begins_with
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import OUTPUT
 
@@ -128,20 +129,16 @@ def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
     """Raise RequestError for a prefix with which no name in A begins."""
     names = list(dict.fromkeys(record.module for record in a))
     for old in prefixes:
-        if not any(_has_prefix(name, old) for name in names):
+        if not any(begins_with(name, old) for name in names):
             raise RequestError(
                 f"No layer name in A begins with {old!r}.",
                 did_you_mean(old, names) or "Write --map OLD=NEW, with OLD from A and NEW from B.",
             )
 
 
-def _has_prefix(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}.")
-
-
 def _replace_prefix(module: str, prefixes: Mapping[str, str]) -> str:
     """The name with its longest prefix replaced; the model itself is an empty name."""
-    matching = [old for old in prefixes if _has_prefix(module, old)]
+    matching = [old for old in prefixes if begins_with(module, old)]
     if not matching:
         return module
     old = max(matching, key=len)

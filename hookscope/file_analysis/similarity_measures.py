@@ -182,11 +182,7 @@ def rbf_kernel(gram: Matrix) -> Matrix:
     d is the Euclidean distance of two rows, and s^2 the median of d^2 over all pairs, a row with
     itself included, as in the code of Kornblith et al. (their threshold 1.0). NaN if that is 0.
     """
-    squares = np.diagonal(gram).copy()
-    gram *= -2
-    gram += squares
-    gram += squares[:, None]
-    np.maximum(gram, 0, out=gram)
+    _square_distances(gram)
     np.fill_diagonal(gram, 0)
     median = float(np.median(gram))
     if not median > 0:
@@ -196,14 +192,19 @@ def rbf_kernel(gram: Matrix) -> Matrix:
     return np.exp(gram, out=gram)
 
 
+def _square_distances(gram: Matrix) -> None:
+    """Turn products of rows into the squared distances between them, in place."""
+    squares = np.diagonal(gram).copy()
+    gram *= -2
+    gram += squares
+    gram += squares[:, None]
+    np.maximum(gram, 0, out=gram)  # rounding
+
+
 def pair_distances(gram: Matrix, distance: str) -> Matrix:
     """Return the distances of all pairs of different rows, float64 (N (N - 1) / 2,)."""
     if distance == EUCLIDEAN:
-        squares = np.diagonal(gram).copy()
-        gram *= -2
-        gram += squares
-        gram += squares[:, None]
-        np.maximum(gram, 0, out=gram)  # rounding
+        _square_distances(gram)
         np.sqrt(gram, out=gram)
     else:
         np.subtract(1, gram, out=gram)

@@ -1,50 +1,32 @@
-"""The differences of two sets of weights: the sums that are kept, and the result, as data."""
+"""The differences of two sets of weights, read once, window by window, by several threads.
+
+Pairs of tensors are shared out among the threads, so memory holds a few windows for each of them,
+whatever the size of the tensors. Sums are put together in the order of the tensors, so a repeated
+comparison gives the same digits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.value_matches import ErrorSums
-from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
+from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums
+from hookscope.file_analysis.tensor_pairs import Pair, match_tensors, select_pairs
+from hookscope.files.progress import Progress
+from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.result import Result
-from hookscope.results.stats import ScaledSum, square_in_range
-from hookscope.stores.weights.weight_set import WeightTensor
+from hookscope.specs.weight_options import WeightDiffOptions
+from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
-WINDOW = 1 << 15  # entries widened at a time: both windows and their difference fill 768 KiB
-_ROW = 1 << 13  # entries of one product of vectors; BLAS starts threads for more than 10,000
-_ALIKE = 1e4  # ratio of squared norms up to which their sum has the digits of their product
-_WORDS = (8, 4, 2, 1)
-
-
-@dataclass(frozen=True)
-class ChangeMeasures:
-    """How the weights of B differ from those of A, over all their entries.
-
-    Sums are computed in float64, over the entries that are finite in both. A measure that is not
-    defined is None.
-    """
-
-    distance: float | None
-    norm_change: float | None
-    cosine: float | None
-    largest: float | None
-    norms: tuple[float, float]
-    changed: int
-    beyond: int
-    nan_a: int
-    nan_b: int
-    nan_both: int
-
-    @property
-    def from_zero(self) -> bool:
-        """Whether A is zero and B is not, so that no relative change is defined."""
-        return self.norms[0] == 0 < self.norms[1]
+THREADS = min(os.cpu_count() or 1, 4)  # more of them rarely read faster, and need memory
+_TASK_BYTES = 1 << 24  # bytes of small tensors that one task compares
+_MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -129,8 +111,7 @@ class WeightDiff(Result):
     @property
     def counts(self) -> dict[str, int]:
         """The number of pairs with each verdict: ``equal``, ``close`` and ``differs``."""
-        counts = Counter(row.verdict for row in self.rows)
-        return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
+        return count_verdicts(row.verdict for row in self.rows)
 
     @property
     def numel(self) -> int:
@@ -156,117 +137,122 @@ class WeightDiff(Result):
         }
 
 
-class ChangeSums:
-    """Running sums over blocks of A and B; entries match if |a - b| <= atol + rtol * |a|.
-
-    Example:
-        >>> sums = ChangeSums(0.0, 0.0)
-        >>> sums.add(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
-        >>> measures = sums.measures()
-        >>> measures.largest, measures.changed, measures.distance
-        (0.5, 1, 0.1)
-    """
-
-    def __init__(self, atol: float, rtol: float) -> None:
-        self._atol, self._rtol = atol, rtol
-        self._sums = ErrorSums()
-        self._scratch: list[NDArray[np.float64]] = []
-
-    def add(self, a: NDArray[Any], b: NDArray[Any]) -> None:
-        """Add a block of each tensor, of the same length and of one dimension."""
-        with np.errstate(all="ignore"):
-            for start in range(0, len(a), WINDOW):
-                self._add_window(a[start : start + WINDOW], b[start : start + WINDOW])
-
-    def merge(self, other: ChangeSums) -> None:
-        """Add the sums of other tensors."""
-        self._sums.merge(other._sums)
-
-    def measures(self) -> ChangeMeasures:
-        """Return the measures of all blocks so far."""
-        sums = self._sums
-        return ChangeMeasures(
-            _root_of_share(sums.noise, sums.aa),
-            None if not sums.aa.value else sums.bb.root_of_share(sums.aa) - 1,
-            sums.cosine(),
-            sums.largest if sums.comparable else None,
-            (sums.aa.sqrt(), sums.bb.sqrt()),
-            sums.unequal,
-            sums.beyond,
-            sums.nan_a,
-            sums.nan_b,
-            sums.nan_both,
-        )
-
-    def _add_window(self, a: NDArray[Any], b: NDArray[Any]) -> None:
-        if not (_is_narrow(a.dtype) and _is_narrow(b.dtype)) or not self._add_plain(a, b):
-            self._sums.add(a, b, self._atol, self._rtol, equal_nan=True)
-
-    def _add_plain(self, a: NDArray[Any], b: NDArray[Any]) -> bool:
-        """Add a window of finite numbers whose squares are in range; False for any other."""
-        sums = self._sums
-        wide_a, wide_b, gap = self._scratch_of(len(a))
-        np.copyto(wide_a, a)
-        aa = _product(wide_a, wide_a)
-        if _have_same_bits(a, b):
-            if not _is_usable(aa, wide_a):
-                return False
-            sums.add_products(aa, aa, aa, 0.0)
-            return True
-        np.copyto(wide_b, b)
-        np.subtract(wide_a, wide_b, out=gap)
-        bb, noise = _product(wide_b, wide_b), _product(gap, gap)
-        if not (_is_usable(aa, wide_a) and _is_usable(bb, wide_b) and _is_usable(noise, gap)):
-            return False
-        # |a - b|^2 = |a|^2 - 2 ab + |b|^2, unless digits of ab are lost in the larger square.
-        alike = bb / _ALIKE < aa < bb * _ALIKE
-        ab = (aa - noise + bb) / 2 if alike else _product(wide_a, wide_b)
-        sums.add_products(aa, bb, ab, noise)
-        changed = int(np.count_nonzero(a != b))
-        sums.largest = max(sums.largest, float(gap.max()), -float(gap.min()))
-        sums.unequal += changed
-        if changed and (self._atol or self._rtol):
-            limit = self._atol + self._rtol * np.abs(wide_a)
-            changed = int(np.count_nonzero(np.abs(gap) > limit))
-        sums.beyond += changed
-        return True
-
-    def _scratch_of(self, count: int) -> list[NDArray[np.float64]]:
-        """Three arrays of so many entries, in memory that is used again."""
-        if not self._scratch or len(self._scratch[0]) < count:
-            self._scratch = [np.empty(count) for _ in range(3)]
-        return [array[:count] for array in self._scratch]
+def compare_weights(
+    a: WeightSet, b: WeightSet, options: WeightDiffOptions, progress: Progress | None = None
+) -> WeightDiff:
+    """Compare two sets of weights by name."""
+    pairs = select_pairs(match_tensors(a, b, options.rename), options.layers)
+    total = ChangeSums(options.atol or 0.0, options.rtol or 0.0)
+    rows = []
+    for pair, sums in zip(pairs.pairs, _sums_of(a, b, pairs.pairs, options, progress), strict=True):
+        rows.append(_row(pair, sums, options.strict))
+        if sums is not None:
+            total.merge(sums)
+    rows.sort(key=_order_of_change)
+    return WeightDiff(
+        tuple(rows),
+        pairs.only_a,
+        pairs.only_b,
+        pairs.tied,
+        total.measures(),
+        options.atol or 0.0,
+        options.rtol or 0.0,
+        options.strict,
+        _side(a),
+        _side(b),
+        (
+            *(f"{side}: {note}" for side, one in (("A", a), ("B", b)) for note in one.notes),
+            *pairs.notes,
+        ),
+    )
 
 
-def _is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether float64 holds every number of a dtype, so only equal numbers differ by 0."""
-    return dtype.kind in "fb" or (dtype.kind in "iu" and dtype.itemsize <= 4)
+def _side(weights: WeightSet) -> WeightSide:
+    return WeightSide(weights.label, weights.kind, len(weights), weights.entries, weights.nbytes)
 
 
-def _is_usable(squares: float, values: NDArray[np.float64]) -> bool:
-    """Whether a sum of squares is finite and has lost none of them."""
-    return square_in_range(squares) or (squares == 0 and not values.any())
+def _row(pair: Pair, sums: ChangeSums | None, strict: bool) -> WeightChange:
+    a, b = pair
+    measures = None if sums is None else sums.measures()
+    if measures is None or measures.beyond or (strict and a.dtype != b.dtype):
+        verdict = DIFFERS
+    else:
+        verdict = CLOSE if measures.changed else EQUAL
+    return WeightChange(
+        a.name, b.name, (a.shape, b.shape), (a.dtype, b.dtype), a.numel, measures, verdict
+    )
 
 
-def _have_same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    if a.dtype != b.dtype:
-        return False
-    word = next(size for size in _WORDS if a.nbytes % size == 0)
-    words_a, words_b = a.view(f"u{word}"), b.view(f"u{word}")
-    return bool(words_a[0] == words_b[0]) and np.array_equal(words_a, words_b)
+def _order_of_change(row: WeightChange) -> tuple[int, float]:
+    """The key that sorts the most changed tensors first."""
+    measures = row.measures
+    if measures is None:
+        return 0, 0.0
+    if measures.nan_a or measures.nan_b or measures.largest == math.inf:
+        return 1, 0.0
+    if row.verdict == EQUAL:
+        return 4, 0.0
+    if measures.from_zero:  # an infinite distance, however small the change
+        return 3, -measures.norms[1]
+    return 2, -(measures.distance or 0.0)
 
 
-def _product(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """The sum of the products of two vectors, without threads of BLAS."""
-    whole = len(a) - len(a) % _ROW
-    rest = float(np.dot(a[whole:], b[whole:])) if whole < len(a) else 0.0
-    if not whole:
-        return rest
-    rows = np.matmul(a[:whole].reshape(-1, 1, _ROW), b[:whole].reshape(-1, _ROW, 1))
-    return rest + float(rows.sum())
+def _sums_of(
+    a: WeightSet,
+    b: WeightSet,
+    pairs: Sequence[Pair],
+    options: WeightDiffOptions,
+    progress: Progress | None,
+) -> Iterator[ChangeSums | None]:
+    """The sums of each pair in their order; None for a pair with two shapes."""
+    atol, rtol = options.atol or 0.0, options.rtol or 0.0
+
+    def compare(task: Sequence[Pair]) -> list[ChangeSums | None]:
+        return [
+            _compare(a.blocks(one.name), b.blocks(other.name), ChangeSums(atol, rtol))
+            if one.shape == other.shape
+            else None
+            for one, other in task
+        ]
+
+    whole = sum(map(_nbytes, pairs))
+    done = 0
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        tasks = list(_tasks(pairs))
+        for task, sums in zip(tasks, pool.map(compare, tasks), strict=True):
+            yield from sums
+            done += sum(map(_nbytes, task))
+            if progress is not None:
+                progress(done // _MEGABYTE, whole // _MEGABYTE)
+    finally:  # Ctrl-C, or a file that cannot be read: do not read the rest
+        pool.shutdown(cancel_futures=True)
 
 
-def _root_of_share(part: ScaledSum, whole: ScaledSum) -> float | None:
-    if not part.value:
-        return 0.0
-    return part.root_of_share(whole) if whole.value else math.inf
+def _nbytes(pair: Pair) -> int:
+    return pair[0].nbytes + pair[1].nbytes
+
+
+def _tasks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Large tensors one by one, small ones together."""
+    task: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        task.append(pair)
+        size += _nbytes(pair)
+        if size >= _TASK_BYTES:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def _compare(a: Iterator[NDArray[Any]], b: Iterator[NDArray[Any]], sums: ChangeSums) -> ChangeSums:
+    """Add the blocks of two tensors of one shape, which may have different lengths."""
+    rest_a, rest_b = next(a, None), next(b, None)
+    while rest_a is not None and rest_b is not None:
+        count = min(len(rest_a), len(rest_b))
+        sums.add(rest_a[:count], rest_b[:count])
+        rest_a = rest_a[count:] if count < len(rest_a) else next(a, None)
+        rest_b = rest_b[count:] if count < len(rest_b) else next(b, None)
+    return sums

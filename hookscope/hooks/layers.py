@@ -25,6 +25,7 @@ from hookscope.results.module_tree import AbsentModule, ModuleNode, ModuleTree
 from hookscope.results.records import Coverage, ExecutedModule, UnexecutedModule
 from hookscope.sources.wrappers import class_name, inner_name, type_names, unwrapped
 from hookscope.specs import patterns
+from hookscope.specs.module_names import ancestors
 from hookscope.specs.patterns import MODEL, ROOT
 
 # By name: a module from a scripted file is of another class of the same name.
@@ -347,14 +348,3 @@ def _likely_cause(
 
 def _is_a(module: nn.Module | None, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(module).__mro__)
-
-
-def ancestors(name: str) -> list[str]:
-    """Return the names above ``name``, nearest last; the model itself is left out.
-
-    Example:
-        >>> ancestors("layer3.0.conv1")
-        ['layer3', 'layer3.0']
-    """
-    parts = name.split(".")
-    return [".".join(parts[:i]) for i in range(1, len(parts))]

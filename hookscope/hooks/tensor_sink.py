@@ -95,25 +95,42 @@ class ArgumentSink(Protocol):
         """Receive the tensors that a function is about to read; its results are stored next."""
 
 
-class CaptureSink:
+class SinkBase:
+    """What the sinks share: the capture, and the tensors that do not exist or cannot be read."""
+
+    adds_gradients = False
+
+    def __init__(self, file: RecordingFile | None = None) -> None:
+        self.capture = Capture(file)
+        self.absent: list[Absent] = []
+        self.open = False
+
+    def mark_absent(self, key: RecordKey, reason: str) -> None:
+        """Note why a tensor does not exist."""
+        self.absent.append(absent(key, reason))
+
+    def is_readable(self, key: RecordKey, tensor: Tensor) -> bool:
+        """Whether a tensor can be read; if not, the reason is noted."""
+        if reason := unreadable_reason(tensor):
+            self.mark_absent(key, reason)
+        return not reason
+
+
+class CaptureSink(SinkBase):
     """Stores clones in a capture: the sink of every recording that stores its tensors."""
 
     adds_gradients = True
 
     def __init__(self, max_bytes: int | None = None, file: RecordingFile | None = None) -> None:
+        super().__init__(file)
         self.max_bytes = max_bytes
         self.file = file
-        self.capture = Capture(file)
-        self.absent: list[Absent] = []
-        self.open = False
         self._bytes = 0
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Store a clone of a tensor."""
-        if reason := unreadable_reason(tensor):
-            self.mark_absent(key, reason)
-            return
-        self._store_clone(key, tensor.detach())
+        if self.is_readable(key, tensor):
+            self._store_clone(key, tensor.detach())
 
     def store_gradient(
         self,
@@ -123,14 +140,9 @@ class CaptureSink:
         weight_norm: float | None = None,
     ) -> Tensor | None:
         """Store a clone of a gradient and return it."""
-        if reason := unreadable_reason(gradient):
-            self.mark_absent(key, reason)
-            return None
-        return self._store_clone(key, gradient, aliases, weight_norm)
-
-    def mark_absent(self, key: RecordKey, reason: str) -> None:
-        """Note why a tensor does not exist."""
-        self.absent.append(absent(key, reason))
+        if self.is_readable(key, gradient):
+            return self._store_clone(key, gradient, aliases, weight_norm)
+        return None
 
     def _store_clone(
         self,

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import RequestError
+from hookscope.execution.language_output import OutputNames
 from hookscope.execution.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.files.progress import Progress
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.input_attribution import integrate_gradient, occlusion_drops
-from hookscope.model_analysis.output_names import OutputNames
+from hookscope.model_analysis.cams.input_methods import integrate_gradient, occlusion_drops
 from hookscope.model_analysis.rolled_attention import read_tokens, record_attention, roll_out
 from hookscope.model_analysis.token_embeddings import TokenEmbeddings
 from hookscope.results.attribution import (

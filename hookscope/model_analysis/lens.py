@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError, LayerError, RequestError, cause
 from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.language_output import OutputNames
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.output_names import OutputNames
 from hookscope.model_analysis.residual_stream import ResidualStream, record_stream
 from hookscope.results.lens import Candidate, Lens, LensCell, LensRow, Token
 from hookscope.results.tokens import PromptTokens

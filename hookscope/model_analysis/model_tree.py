@@ -33,6 +33,7 @@ from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.model_weights import model_weights
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.tensor_key import OUTPUT
@@ -64,7 +65,7 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
             error.tree = _select_nodes(error.tree, names)
             raise
     for node in whole.modules:  # modules that ``forward`` added are selected with their parent
-        if node.name not in known and (node.name.rpartition(".")[0] or ROOT) in names:
+        if node.name not in known and parent_of(node.name) in names:
             names.add(node.name)
     return _select_nodes(whole, names)
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK, check_ending
 from hookscope.results.lens import Token
-from hookscope.results.result import Result
-from hookscope.version import __version__
+from hookscope.results.result import FiledResult
 
-SCHEMA = 1
 TOLERANCE = 0.05  # of the gap of integrated gradients, as a share of the difference of the scores
 
 
@@ -72,7 +65,7 @@ class AttributionRow:
 
 
 @dataclass(frozen=True)
-class Attribution(Result):
+class Attribution(FiledResult):
     """What each token of the input contributes to the score of a target.
 
     Attributes:
@@ -94,6 +87,7 @@ class Attribution(Result):
     """
 
     view = "attribution"
+    checks_ending = True
 
     method: str
     formula: str
@@ -134,14 +128,3 @@ class Attribution(Result):
             ],
             "notes": list(self.notes),
         }
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        check_ending(Path(path), ".json")
-        document = {MARK: __version__, "schema": SCHEMA, **self.to_json()}
-        return write_text(path, strict_json.dumps(document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,16 @@ from hookscope.results.result import Result
 BY_NAME, BY_MAP, BY_ORDER, BY_FOLD, BY_VALUE = "name", "map", "order", "fold", "value"
 # The verdict on a pair: the same numbers, within tolerance, beyond tolerance.
 EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
+
+
+def count_verdicts(verdicts: Iterable[str]) -> dict[str, int]:
+    """Return how often each verdict was passed.
+
+    >>> count_verdicts([EQUAL, DIFFERS, EQUAL])
+    {'equal': 2, 'close': 0, 'differs': 1}
+    """
+    counts = Counter(verdicts)
+    return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
 
 
 @dataclass(frozen=True)
@@ -182,8 +193,7 @@ class Diff(Result):
     @property
     def counts(self) -> dict[str, int]:
         """The number of pairs with each verdict: ``equal``, ``close`` and ``differs``."""
-        counts = Counter(row.verdict for row in self.rows)
-        return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
+        return count_verdicts(row.verdict for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK
-from hookscope.results.result import Result
+from hookscope.results.result import FiledResult
 from hookscope.specs.features_options import LOGISTIC
-from hookscope.version import __version__
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ def _mean(values: tuple[float, ...]) -> float:
 
 
 @dataclass(frozen=True)
-class LayerProbes(Result):
+class LayerProbes(FiledResult):
     """How well labels can be read from layers.
 
     Attributes:
@@ -137,12 +130,3 @@ class LayerProbes(Result):
             {**asdict(layer), "mean": layer.mean, "std": layer.spread} for layer in self.layers
         ]
         return {**asdict(self), "score": self.score, "baseline": self.baseline, "layers": layers}
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        document = {MARK: __version__, "schema": SCHEMA, **self.to_json()}
-        return write_text(path, strict_json.dumps(document))

@@ -9,14 +9,9 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK
-from hookscope.results.result import Result
+from hookscope.results.result import FiledResult
 from hookscope.specs.features_options import MEASURES
-from hookscope.version import __version__
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class ComparedFolder:
 
 
 @dataclass(frozen=True)
-class LayerSimilarity(Result):
+class LayerSimilarity(FiledResult):
     """How similar layers are, from the features of the same inputs.
 
     Attributes:
@@ -133,8 +128,7 @@ class LayerSimilarity(Result):
         """
         if os.fspath(path).lower().endswith(".csv"):
             return write_text(path, self.to_csv())
-        document = {MARK: __version__, "schema": SCHEMA, **self.to_json()}
-        return write_text(path, strict_json.dumps(document))
+        return super().save(path)
 
 
 def _index_of(folder: ComparedFolder, name: str) -> int:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK, check_ending
-from hookscope.results.result import Result
-from hookscope.version import __version__
-
-SCHEMA = 1
+from hookscope.results.result import FiledResult
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class LensRow:
 
 
 @dataclass(frozen=True)
-class Lens(Result):
+class Lens(FiledResult):
     """What each layer predicts, after the final norm and the unembedding.
 
     Attributes:
@@ -98,6 +90,7 @@ class Lens(Result):
     """
 
     view = "lens"
+    checks_ending = True
 
     layers: tuple[str, ...]
     rows: tuple[LensRow, ...]
@@ -156,14 +149,3 @@ class Lens(Result):
             "cells": [asdict(cell) for cell in self.cells],
             "notes": list(self.notes),
         }
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        check_ending(Path(path), ".json")
-        document = {MARK: __version__, "schema": SCHEMA, **self.to_json()}
-        return write_text(path, strict_json.dumps(document))

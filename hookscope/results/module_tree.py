@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
@@ -113,24 +112,3 @@ class ModuleTree(Result):
         whole = any(node.name == ROOT for node in self.modules)
         modules = f"{len(self.modules)} modules" if whole else f"{len(self.modules)} of its modules"
         return f"<ModuleTree of {self.model}: {modules}, {self.total.parameters:,} parameters>"
-
-
-def nearest_ancestors(names: Sequence[str]) -> list[int | None]:
-    """Return the index of each module's nearest ancestor among the names before it, or None.
-
-    Example:
-        >>> nearest_ancestors([".", "a", "a.0.conv", "b"])
-        [None, 0, 1, 0]
-    """
-    ancestors: list[int | None] = []
-    above: list[int] = []
-    for n, name in enumerate(names):
-        while above and not _is_inside(name, names[above[-1]]):
-            above.pop()
-        ancestors.append(above[-1] if above else None)
-        above.append(n)
-    return ancestors
-
-
-def _is_inside(name: str, ancestor: str) -> bool:
-    return ancestor == ROOT or name.startswith(f"{ancestor}.")

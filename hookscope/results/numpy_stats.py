@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,13 @@ def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
             continue
         bounds = block if exact else finite
         low, high = bounds.min().item(), bounds.max().item()
-        sums, exponent = _sums(finite), 0
-        if not square_in_range(sums[-1]) and (low or high):
-            exponent = exponent_of(max(abs(low), abs(high)))
-            sums = _sums(scale(finite, -exponent))
-        moments.merge(finite.size, *sums, low, high, exponent)
+        moments.add(finite.size, low, high, partial(_sums, finite))
     return moments.stats(numel, exact)
 
 
-def _sums(finite: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The mean, the sum of squared distances from it, and the sum of squares."""
+def _sums(finite: NDArray[np.float64], exponent: int) -> tuple[float, float, float]:
+    """The sums that ``Moments.add`` asks for."""
+    finite = scale(finite, -exponent)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # see ``square_in_range``
         mean = float(finite.mean())
         return mean, float(np.sum((finite - mean) ** 2)), float(np.dot(finite, finite))

@@ -5,8 +5,17 @@ A view is imported when a result is shown, so that a program that shows nothing 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hookscope.files import strict_json
+from hookscope.files.atomic_files import write_text
+from hookscope.files.output_path import MARK, check_ending
+from hookscope.version import __version__
+
+SCHEMA = 1  # of the files of results
 
 
 class Result:
@@ -30,3 +39,32 @@ class Result:
         """Return the result as HTML; Jupyter calls this."""
         shown: str = import_module("hookscope.views.display").html(self)
         return shown
+
+
+class FiledResult(Result):
+    """A result that can be written to a file of JSON.
+
+    Attributes:
+        checks_ending: whether the name of the file must end in ``.json``, or have no ending.
+    """
+
+    checks_ending: ClassVar[bool] = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a plain dict."""
+        raise NotImplementedError
+
+    def to_document(self) -> dict[str, Any]:
+        """Return what the file has: ``to_json()`` with a mark by which hookscope knows it."""
+        return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write ``to_json()`` to a file atomically; return its size in bytes.
+
+        Raises:
+            RequestError: the name has another ending than ``.json``, if that is checked.
+            StoreError: the file cannot be written. An earlier file is not changed.
+        """
+        if self.checks_ending:
+            check_ending(Path(path), ".json")
+        return write_text(path, strict_json.dumps(self.to_document()))

@@ -14,6 +14,7 @@ that power.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,22 +77,21 @@ class Moments:
         self._low: float | int = math.inf
         self._high: float | int = -math.inf
 
-    def merge(
-        self,
-        n: int,
-        mean: float,
-        spread: float,
-        square: float,
-        low: float,
-        high: float,
-        exponent: int = 0,
+    def add(
+        self, n: int, low: float, high: float, sums_of: Callable[[int], tuple[float, float, float]]
     ) -> None:
         """Add a block's finite entries.
 
-        The update follows Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
-        computing sample variances" (1979).
+        ``sums_of(exponent)`` returns the mean, the sum of squared distances from it and the sum of
+        squares of the entries divided by 2**exponent. The update follows Chan, Golub and LeVeque,
+        "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
         """
         self._low, self._high = min(self._low, low), max(self._high, high)
+        exponent = 0
+        mean, spread, square = sums_of(0)
+        if not square_in_range(square) and (low or high):
+            exponent = exponent_of(max(abs(low), abs(high)))
+            mean, spread, square = sums_of(exponent)
         mean, total = self._bounded(ldexp(mean, exponent)), self._count + n
         delta = mean - self._mean
         self._spread.add(spread, 2 * exponent)

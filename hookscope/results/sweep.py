@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
-from hookscope.files.output_path import MARK, check_ending, is_hookscope_file
+from hookscope.files.output_path import is_hookscope_file
 from hookscope.results.records import Coverage
-from hookscope.results.result import Result
+from hookscope.results.result import FiledResult
 from hookscope.specs.choices import SWEEP_METRICS
-from hookscope.version import __version__
 
-SCHEMA = 1
 SweepPlace = tuple[str, int]
 
 
@@ -50,7 +47,7 @@ class SkippedLayer:
     reason: str
 
 
-class ChangedRuns(Result, Generic[Effect]):
+class ChangedRuns(FiledResult, Generic[Effect]):
     """The effects of runs with one change each, and their file, which can be resumed.
 
     Attributes:
@@ -59,6 +56,8 @@ class ChangedRuns(Result, Generic[Effect]):
         entry: their class.
         numbers: those of its fields that are floats.
     """
+
+    checks_ending = True
 
     settings: ClassVar[tuple[str, ...]]
     entries: ClassVar[str]
@@ -97,23 +96,13 @@ class ChangedRuns(Result, Generic[Effect]):
     def _axes(self) -> dict[str, Any]:
         return {}
 
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file atomically; return its size in bytes.
-
-        Raises:
-            RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier file is not changed.
-        """
-        check_ending(Path(path), ".json")
-        return write_text(path, strict_json.dumps(self._document()))
-
     def unfinished(self, path: str | os.PathLike[str]) -> list[Effect]:
         """Return the effects in a file of the same runs, if it was interrupted; else none."""
         if not is_hookscope_file(Path(path), ".json"):
             return []
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
-            expected = json.loads(strict_json.dumps(self._document()))
+            expected = json.loads(strict_json.dumps(self.to_document()))
             made = [self.entry(**self._parse_numbers(entry)) for entry in document[self.entries]]
             invalid = any(strict_json.fields_type_error(vars(entry), self.entry) for entry in made)
             same = self._without_entries(document) == self._without_entries(expected)
@@ -122,9 +111,6 @@ class ChangedRuns(Result, Generic[Effect]):
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return []
         return made if known and same and not invalid and unfinished else []
-
-    def _document(self) -> dict[str, Any]:
-        return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
 
     def _without_entries(self, document: Mapping[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in document.items() if k not in (self.entries, "finished")}

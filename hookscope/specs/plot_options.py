@@ -74,3 +74,8 @@ class PlotOptions:
     def __post_init__(self) -> None:
         check_choice("by", self.by, CHANNEL_ORDERS)
         check_choice("scale", self.scale, COLOR_SCALES)
+
+    @property
+    def each(self) -> bool:
+        """Whether each panel has a colour scale of its own."""
+        return self.scale == "each"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 
 _MASKED = 1 << 22  # elements of a block of real_blocks
+# By the name of a function, or of a module's class in lower case: the output is 0 where the input
+# is not positive. A unit is dead if its output is always 0.
+ZEROING = {"relu", "relu6", "hardswish"}
 _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
@@ -56,19 +60,29 @@ def summarize(tensor: Tensor) -> Stats:
                 continue
             bounds = _bounds(values)
         low, high = bounds
-        sums, exponent = _sums(values), 0
-        if not square_in_range(sums[-1]) and (low or high):
-            exponent = exponent_of(max(abs(low), abs(high)))
-            sums = _sums(scale_by_power_of_two(values, -exponent))
-        moments.merge(values.numel(), *sums, low, high, exponent)
+        moments.add(values.numel(), low, high, partial(_sums, values))
     return moments.stats(flat.numel(), exact)
 
 
-def _sums(values: Tensor) -> tuple[float, float, float]:
-    """The mean, the sum of squared distances from it, and the sum of squares."""
+def _sums(values: Tensor, exponent: int) -> tuple[float, float, float]:
+    """The sums that ``Moments.add`` asks for."""
+    if exponent:
+        values = scale_by_power_of_two(values, -exponent)
     mean = float(values.mean())
     distances = values - mean
     return mean, float(torch.dot(distances, distances)), float(torch.dot(values, values))
+
+
+def unit_dims(ndim: int) -> tuple[int, ...]:
+    """Return the dimensions along which the units of an activation may lie.
+
+    Three dimensions are batch, channel, length or batch, token, feature. Of several, the one counts
+    in which fewer units are dead.
+
+    >>> unit_dims(4), unit_dims(3)
+    ((1,), (1, 2))
+    """
+    return {0: (), 1: (0,), 3: (1, 2)}.get(ndim, (1,))
 
 
 @without_grad

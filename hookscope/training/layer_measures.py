@@ -14,22 +14,24 @@ from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
-from hookscope.model_analysis.health.tensor_observation import ZEROING
 from hookscope.results.records import key_of
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.stores.runs.series import Series
 from hookscope.tensors.nested import walk
+from hookscope.tensors.tensor_stats import ZEROING, unit_dims
 from hookscope.tensors.threads import EveryThread
 from hookscope.tensors.torch_internals import is_tracing
-from hookscope.training.pending_values import PendingValues
 from hookscope.training.tensor_measures import (
+    CallMeasure,
+    GradientMeasure,
+    OutputTotals,
+    PendingValues,
     count_nonzero,
     is_measurable,
     measure,
     unnoticed,
     version_of,
 )
-from hookscope.training.tensor_totals import CallMeasure, GradientMeasure, OutputTotals
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -165,7 +167,7 @@ class LayerMeasures:
     """What the layers of a model returned in one step, and the gradients there.
 
     Several calls of a layer in one step, as with gradient accumulation, count as one; see
-    ``tensor_totals``.
+    ``TensorTotals``.
     """
 
     def __init__(
@@ -231,8 +233,8 @@ class LayerMeasures:
             call = CallMeasure(values.numel())
             call.add_to(totals)
             measure(self._pending, values, call)
-            unit_dims = _dimensions_of_units(values) if finds_units else ()
-            self._pending.add(count_nonzero(values, unit_dims), call.take_nonzero)
+            dims = unit_dims(values.ndim) if finds_units and values.ndim > 1 else ()
+            self._pending.add(count_nonzero(values, dims), call.take_nonzero)
             self._last = tensor, version_of(tensor), call
             if tensor.requires_grad:
                 self._watch_gradient(tensor, call)
@@ -314,8 +316,3 @@ def batch_size(arguments: object) -> dict[Series, float]:
 def _may_be_dead(layer: Layer) -> bool:
     """Whether units of a layer can be dead: of a ReLU, and of a module that may end in one."""
     return layer.type.lower() in ZEROING or not layer.leaf
-
-
-def _dimensions_of_units(values: Tensor) -> tuple[int, ...]:
-    """Three dimensions are batch, channel, length or batch, token, feature."""
-    return {0: (), 1: (), 3: (1, 2)}.get(values.ndim, (1,))

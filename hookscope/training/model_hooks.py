@@ -19,8 +19,8 @@ from hookscope.specs.watch_options import (
 from hookscope.training.bad_value_stop import FAULTS, BadValueStop
 from hookscope.training.layer_measures import Guard, LayerHooks, LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
-from hookscope.training.pending_values import PendingValues
 from hookscope.training.step_record import StepRecord
+from hookscope.training.tensor_measures import PendingValues
 from hookscope.training.watched_models import EVALUATED, WatchedModels
 
 

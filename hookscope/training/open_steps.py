@@ -12,8 +12,7 @@ from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.run_recorder import RunRecorder
-from hookscope.training.step_losses import LossOfSteps
-from hookscope.training.step_record import StepRecord
+from hookscope.training.step_record import LossOfSteps, StepRecord
 from hookscope.training.watched_models import WatchedModels
 
 

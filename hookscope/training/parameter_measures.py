@@ -19,8 +19,7 @@ from hookscope.results.records import key_of
 from hookscope.stores.runs.series import Series
 from hookscope.tensors.torch_internals import foreach_div, foreach_norm, foreach_sub_
 from hookscope.training.found_models import dense_values, local_part
-from hookscope.training.pending_values import PendingValues
-from hookscope.training.tensor_measures import is_measurable, norm_of, unnoticed
+from hookscope.training.tensor_measures import PendingValues, is_measurable, norm_of, unnoticed
 
 KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
 

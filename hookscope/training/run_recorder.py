@@ -1,4 +1,4 @@
-"""Writes steps that have ended, once their numbers have arrived from the device."""
+"""Writes steps that have ended, once their numbers have arrived from the device, and shows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,13 +29,13 @@ from hookscope.stores.runs.series import (
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.step_record import StepRecord
 from hookscope.training.watched_models import WatchedModel, WatchedModels
+from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
 
-if TYPE_CHECKING:
-    from hookscope.training.live_rows import LiveRows
+REFRESH_SECONDS = 0.25
+
 
 THRESHOLDS = RunThresholds()
 GRADIENT_NORM = ("gradients", "norm")  # key and measure
-
 NOT_CALLED = (
     "its forward was called directly, a function took its weights, or torch.func transformed it"
 )
@@ -44,6 +43,32 @@ NO_LOSS = "no backward() began at a single number"
 NO_OPTIMIZER = "no optimizer of torch.optim was made"
 NO_MODEL = "its parameters are in no module, as copies of weights are"
 PROGRESS_SECONDS = 10  # between two writes of run.json
+
+
+class LiveRows:
+    """The last rows of both tables."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._rows: dict[str, deque[MeasuredRow]] = {
+            STEPS: deque(maxlen=100),
+            LAYERS: deque(maxlen=20),
+        }
+        self._last_update = -REFRESH_SECONDS
+
+    def add_row(
+        self, table: str, step: int, seconds: float, values: Mapping[Series, float]
+    ) -> None:
+        """Add a row, and show it unless the last one was shown a moment ago."""
+        self._rows[table].append(MeasuredRow(step, seconds, values))
+        now = time.monotonic()
+        if now - self._last_update >= REFRESH_SECONDS:
+            self._last_update = now
+            self._view.update(make_snapshot(list(self._rows[STEPS]), list(self._rows[LAYERS])))
+
+    def close(self) -> None:
+        """Remove the view."""
+        self._view.close()
 
 
 class StopRules:

@@ -1,30 +1,264 @@
-"""One run of a program that is watched, from its first import of torch to its end. Torch-free."""
+"""One run of a program that is watched, from its first import of torch to its end. Torch-free.
+
+That the program exists is checked before, without importing anything of it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import datetime
+import importlib
 import os
+import re
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from hookscope.errors import HookscopeError, RequestError
 from hookscope.files.shell_words import join_words
+from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.stores.runs.run_folder import create_run_folder, launch_in
 from hookscope.stores.runs.series import LAYERS, STEPS
-from hookscope.training.import_watch import call_after_import, report_fault, say
-from hookscope.training.script_runner import Program
+from hookscope.training.script_runner import Program, has_safe_path, path_importer
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
     from hookscope.stores.runs.run_info import RunInfo, Status
     from hookscope.stores.runs.run_writer import RunWriter
-    from hookscope.training.live_rows import LiveRows
+    from hookscope.training.run_recorder import LiveRows
     from hookscope.training.watcher import Watcher
 
+
+_reported: set[str] = set()
 NO_STEP = "The script called neither backward() nor an optimizer's step() in this process."
+
+
+def check_program(program: Program) -> None:
+    """Raise RequestError if there is no such program.
+
+    A module inside a package is not looked up, because that would import the package.
+    """
+    if program.is_module:
+        _check_module(program.name)
+    elif not program.is_file and (importer := path_importer(program.name)) is not None:
+        if importer.find_spec("__main__") is None:
+            kind = "folder" if os.path.isdir(program.name) else "archive"
+            raise RequestError(
+                f"The {kind} {program.name} has no __main__.py, so there is nothing to run.",
+                "Name a script in it, or a package with -m.",
+            )
+    elif not program.is_stdin:
+        _check_file(program.name)
+
+
+def _check_file(name: str) -> None:
+    folder = os.path.dirname(name)
+    if not os.path.exists(name):
+        try:
+            beside = sorted(os.listdir(folder or os.curdir))
+        except OSError:
+            raise RequestError(
+                f"There is no script {name}: the folder {folder} cannot be read.",
+                f"The working folder is {os.getcwd()}.",
+            ) from None
+        scripts = [entry for entry in beside if entry.endswith((".py", ".pyz"))]
+        near = did_you_mean(os.path.basename(name), scripts)
+        if re.fullmatch(r"python[\d.]*", name):
+            hint = "Begin with the script, without python: hookscope run SCRIPT."
+            raise RequestError(f"There is no script {name}.", hint)
+        is_module = not folder and _find(name.partition(".")[0]) is not None
+        hint = f"For the module {name} write: hookscope run -m {name}" * is_module
+        raise RequestError(
+            f"There is no script {name}.",
+            near or hint or f"The working folder is {os.getcwd()}.",
+        )
+    try:
+        if os.path.isfile(name):  # to open a pipe and close it would end the one who writes to it
+            with open(name, "rb"):
+                pass
+    except OSError as error:
+        raise RequestError(
+            f"The script {name} cannot be read: {error.strerror}.",
+            "Check its permissions.",
+        ) from error
+
+
+def _check_module(name: str) -> None:
+    top = name.partition(".")[0]
+    if name.endswith(".py") and os.path.exists(name):
+        raise RequestError(f"{name} is a file, and -m takes the name of a module.", "Leave out -m.")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise RequestError(
+            f"{name!r} is not the name of a module.",
+            "Write a dotted name after -m, such as mypackage.train.",
+        )
+    if _find(top) is None:
+        entries = [] if has_safe_path() else sorted(os.listdir())
+        near = did_you_mean(top, [os.path.splitext(entry)[0] for entry in entries])
+        raise RequestError(
+            f"There is no module {top}.",
+            near or "It must be installed, or be in the working folder or in PYTHONPATH.",
+        )
+
+
+def _find(top: str) -> ModuleSpec | None:
+    """Find a module as the program would, with the working folder in front of ``sys.path``."""
+    if not has_safe_path() and (importer := path_importer(os.getcwd())) is not None:
+        spec: ModuleSpec | None = importer.find_spec(top)
+        if spec is not None:
+            return spec
+    for finder in sys.meta_path:
+        spec = finder.find_spec(top, None)
+        if spec is not None:
+            return spec
+    return None
+
+
+def report_fault(failed: str, error: BaseException) -> None:
+    """Print one line on standard error about a fault; a second one of the same kind is silent.
+
+    With ``HOOKSCOPE_DEBUG=1`` the traceback follows.
+    """
+    if failed in _reported:
+        return
+    _reported.add(failed)
+    is_ours = isinstance(error, HookscopeError)  # a sentence, which names the cause itself
+    cause = " ".join((str(error) if is_ours else f"{type(error).__name__}: {error}").split())
+    text = f"hookscope: {failed}. {cause.rstrip('.')}. The script continues.\n"
+    if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        text += "".join(traceback.format_exception(error))
+    _write(text)
+
+
+def say(sentence: str) -> None:
+    """Print a line on standard error; not through ``logging``, which belongs to the script."""
+    _write(f"hookscope: {sentence}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        pass
+
+
+def call_after_import(module_name: str, function: Callable[[], object]) -> None:
+    """Call ``function`` once, when ``module_name`` has been imported completely.
+
+    That is at once if it has been imported already, and otherwise in the thread that imports it,
+    before its ``import`` statement ends. An import that fails does not count. A process forked
+    before the import does not call it. An exception of ``function`` is reported on standard error
+    and goes no further.
+
+    Example:
+        >>> import colorsys
+        >>> call_after_import("colorsys", lambda: print("imported"))
+        imported
+    """
+    if module_name in sys.modules:
+        # Another thread may be amid the import; this waits for its end.
+        importlib.import_module(module_name)
+        _call(module_name, function)
+        return
+    finder = _Finder(module_name, function)
+    sys.meta_path.insert(0, finder)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=finder.withdraw)
+
+
+def _call(module_name: str, function: Callable[[], object]) -> None:
+    try:
+        function()
+    except Exception as error:
+        report_fault(f"nothing is watched after the import of {module_name}", error)
+
+
+class _Finder:
+    """A meta path finder for one module, which it lets the others find.
+
+    The loader that they find stays in the module's spec, with its type. Only its method
+    ``exec_module`` is replaced, in the instance and until the module has been executed.
+    """
+
+    def __init__(self, module_name: str, function: Callable[[], object]) -> None:
+        self._name = module_name
+        self._function = function
+        self._searching = threading.local()
+        self._lock = threading.Lock()
+        self._done = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec that the finders behind this one return, with its loader watched."""
+        if name != self._name or self._done or getattr(self._searching, "now", False):
+            return None
+        self._searching.now = True
+        try:
+            spec = _find_spec(self, name, path, target)
+        finally:
+            self._searching.now = False
+        if spec is not None and spec.loader is not None:
+            try:
+                self._watch(spec.loader)
+            except Exception as error:
+                report_fault(f"the import of {name} cannot be watched", error)
+        return spec
+
+    def withdraw(self) -> None:
+        """Call nothing from now on, and find nothing."""
+        self._done = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def _watch(self, loader: Any) -> None:
+        if isinstance(loader, type):
+            raise TypeError(f"{loader.__name__} loads all modules of its kind")
+        # Another finder of ours may have replaced it, or this one, if it was asked twice.
+        before = vars(loader).get("exec_module")
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ != self._name:  # one loader may serve a whole archive
+                execute(module)
+                return
+            if before is None:
+                del loader.exec_module
+            else:
+                loader.exec_module = before
+            execute(module)
+            self._fire()
+
+        loader.exec_module = exec_module
+
+    def _fire(self) -> None:
+        with self._lock:
+            if self._done:
+                return
+            self.withdraw()
+        _call(self._name, self._function)
+
+
+def _find_spec(
+    own: _Finder, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """Ask the finders behind ``own``, as the import system would."""
+    finders = list(sys.meta_path)
+    behind = finders[finders.index(own) + 1 :] if own in finders else finders
+    for finder in behind:
+        spec = finder.find_spec(name, path, target)
+        if spec is not None:
+            return spec
+    return None
 
 
 class RunSession:
@@ -65,7 +299,7 @@ class RunSession:
     def _live_rows(self) -> LiveRows | None:
         if not self._options.live:
             return None
-        from hookscope.training.live_rows import LiveRows
+        from hookscope.training.run_recorder import LiveRows
         from hookscope.views.text.live_run import LiveView
 
         return LiveRows(LiveView(sys.stderr, self.program.title))

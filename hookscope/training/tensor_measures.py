@@ -1,18 +1,29 @@
-"""What is measured of one tensor: numbers that stay on its device.
+"""What is measured of the tensors of one step: numbers that stay on the device, and their totals.
 
 Nothing here changes a tensor, draws a random number, or is seen by the modes of PyTorch that the
 script may have enabled. Tensors are detached before they are measured, so autograd records nothing.
+
+A call of ``item()`` waits until the device has computed all that it was given. So the numbers of a
+step are copied with a few calls, and passed on when the copies are done, which is usually a step
+later. Those of the CPU are there already and are passed on at once.
+
+The calls of a step are combined as their numbers arrive: their squares and counts are added, and
+the largest magnitude of all is taken. So a step with many calls takes no more memory than one.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from itertools import accumulate
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hookscope.files.signal_safety import signal_safe
@@ -22,11 +33,110 @@ from hookscope.tensors.torch_internals import (
     disable_current_modes,
     len_dispatch_stack,
 )
-from hookscope.training.pending_values import PendingValues
+
+MAX_QUEUED = 4096  # tensors on a device, until they are copied in the middle of a step
+Taker = Callable[[list[Any]], None]
+
 
 _NARROW = {torch.float16, torch.bfloat16}
 PART = 2**18  # entries of a tensor on the CPU that are looked at together: a part of its cache
 SMALL = 2**14  # entries of a mask for which memory is at hand
+
+
+class _Queue:
+    """Tensors of one device, dtype and number of dimensions that wait to be copied."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.takers: list[tuple[Taker, int]] = []  # each with the number of its tensors
+
+
+class _Copy:
+    """The numbers of a queue on their way to the host."""
+
+    def __init__(self, queue: _Queue) -> None:
+        self._takers = queue.takers
+        self._lengths = [tensor.shape[0] for tensor in queue.tensors if tensor.ndim]
+        joined = torch.cat(queue.tensors) if self._lengths else torch.stack(queue.tensors)
+        self._event: torch.cuda.Event | None = None
+        if joined.device.type != "cuda":
+            self._numbers = joined.cpu()
+            return
+        self._numbers = torch.empty_like(joined, device="cpu", pin_memory=True)
+        self._numbers.copy_(joined, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(joined.device))
+
+    @property
+    def is_done(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def deliver(self) -> None:
+        """Wait for the copy, and pass the numbers on."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[Any]
+        if self._lengths:
+            ends = list(accumulate(self._lengths))
+            array = self._numbers.numpy()
+            values = [array[end - n : end] for end, n in zip(ends, self._lengths, strict=True)]
+        else:
+            values = self._numbers.tolist()
+        start = 0
+        for take, count in self._takers:
+            take(values[start : start + count])
+            start += count
+
+
+class PendingValues:
+    """The numbers of one step, on all devices. Several threads may add some."""
+
+    def __init__(self, *, queue_all: bool = False) -> None:
+        self._queue_all = queue_all
+        self._queues: dict[tuple[torch.device, torch.dtype, int], _Queue] = {}
+        self._copies: deque[_Copy] = deque()
+
+    def add(self, tensors: Sequence[Tensor], take: Taker) -> None:
+        """Pass the numbers of some tensors to ``take`` once they are on the host.
+
+        A tensor without dimensions becomes a number, one of one dimension a NumPy array. What is
+        added while many others wait may have to wait for the device.
+        """
+        first = tensors[0]
+        if first.is_cpu and not self._queue_all:
+            take([tensor.numpy() if first.ndim else tensor.item() for tensor in tensors])
+            return
+        key = first.device, first.dtype, first.ndim
+        queue = self._queues.get(key)
+        if queue is not None and len(queue.tensors) >= MAX_QUEUED:
+            # Before these are added: another key may come to share them, see CallMeasure.
+            if len(self._copies) > 1:
+                self._copies.popleft().deliver()
+            self._copies.append(_Copy(queue))
+            queue = None
+        if queue is None:
+            queue = self._queues[key] = _Queue()
+        queue.tensors += tensors
+        queue.takers.append((take, len(tensors)))
+
+    def send(self) -> None:
+        """Begin to copy all numbers to the host."""
+        self._copies += [_Copy(queue) for queue in self._queues.values()]
+        self._queues.clear()
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the copies are done; then what was added before ``send`` has been passed on."""
+        while self._copies:
+            if not self._copies[0].is_done:
+                return False
+            self._copies.popleft().deliver()
+        return True
+
+    def wait(self) -> None:
+        """Wait until they are."""
+        while self._copies:
+            self._copies.popleft().deliver()
 
 
 def unnoticed() -> AbstractContextManager[object]:
@@ -134,3 +244,157 @@ def count_nonzero(tensor: Tensor, unit_dims: tuple[int, ...]) -> list[Tensor]:
     if len(sums) == 1:
         return sums[0]
     return [torch.stack(counts).sum(0, dtype=torch.float64) for counts in zip(*sums, strict=True)]
+
+
+class TensorTotals:
+    """Several tensors as one."""
+
+    __slots__ = ("_norm", "_squares", "largest", "nonfinite", "tensors")
+
+    def __init__(self) -> None:
+        self.tensors = 0
+        self.largest = 0.0
+        self.nonfinite = 0.0
+        self._norm = 0.0  # of the last one, which is exact if it is the only one
+        self._squares = 0.0
+
+    def take_size(self, numbers: list[float]) -> None:
+        """Add the norm, the least and the largest entry of a tensor."""
+        norm, low, high = numbers
+        self.tensors += 1
+        self._norm = norm
+        self._squares += norm * norm
+        largest = max(abs(low), abs(high))  # both are NaN if an entry is
+        if largest > self.largest or largest != largest:
+            self.largest = largest
+
+    def take_nonfinite(self, numbers: list[float]) -> None:
+        """Add the number of entries of a tensor that are NaN or infinite."""
+        self.nonfinite += numbers[0]
+
+    def join(self, later: TensorTotals) -> None:
+        """Add those of another total."""
+        self.tensors += later.tensors
+        if later.tensors == 1:
+            self._norm = later._norm
+        self._squares += later._squares
+        if later.largest > self.largest or later.largest != later.largest:
+            self.largest = later.largest
+        self.nonfinite += later.nonfinite
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm of all entries."""
+        return self._norm if self.tensors == 1 else math.sqrt(self._squares)
+
+
+class OutputTotals(TensorTotals):
+    """What a layer returned in the calls of a step."""
+
+    __slots__ = ("_alive", "gradients", "nonzero", "numel")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+        self.nonzero = 0.0
+        self.gradients = TensorTotals()
+        # Along each dimension that may be that of units, which of them are not zero in some call;
+        # None if the calls have different numbers of units.
+        self._alive: list[NDArray[np.bool_] | None] | None = None
+
+    def take_nonzero(self, counts: list[Any]) -> None:
+        """Add the number of entries of a tensor that are not zero, or such numbers by unit."""
+        if not isinstance(counts[0], np.ndarray):
+            self.nonzero += counts[0]
+            return
+        self.nonzero += float(counts[0].sum(dtype=np.float64))
+        self._add_alive([count != 0 for count in counts])
+
+    def _add_alive(self, alive: Sequence[NDArray[np.bool_] | None]) -> None:
+        if self._alive is None:
+            self._alive = list(alive)
+            return
+        for n, (before, now) in enumerate(zip(self._alive, alive, strict=False)):
+            is_known = before is not None and now is not None and len(before) == len(now)
+            self._alive[n] = before | now if is_known else None  # type: ignore[operator]
+        del self._alive[len(alive) :]
+
+    def join_outputs(self, later: OutputTotals) -> None:
+        """Add what the layer returned in later calls."""
+        self.join(later)
+        self.numel += later.numel
+        self.nonzero += later.nonzero
+        self.gradients.join(later.gradients)
+        if later._alive is not None:
+            self._add_alive(later._alive)
+
+    @property
+    def dead(self) -> float | None:
+        """Share of units that are zero in all calls; None if there are no units.
+
+        Of several dimensions the one counts in which fewer are.
+        """
+        if self._alive is None:
+            return None
+        return min(
+            0.0 if alive is None else 1 - np.count_nonzero(alive) / len(alive)
+            for alive in self._alive
+        )
+
+
+class CallMeasure:
+    """The numbers of one tensor that was returned, for each layer that returned it.
+
+    A module may return what its last child has returned: it is measured once, for both.
+    """
+
+    __slots__ = ("_arrived", "_numel", "totals")
+
+    def __init__(self, numel: int) -> None:
+        self.totals: list[OutputTotals] = []
+        self._numel = numel
+        self._arrived: list[tuple[str, list[Any]]] = []
+
+    def add_to(self, totals: OutputTotals) -> None:
+        """Add the numbers, also those that arrive later, to those of a layer."""
+        self.totals.append(totals)
+        totals.numel += self._numel
+        for name, numbers in self._arrived:
+            getattr(totals, name)(numbers)
+
+    def take_size(self, numbers: list[float]) -> None:
+        """Take the norm, the least and the largest entry."""
+        self._arrived.append(("take_size", numbers))
+        for totals in self.totals:
+            totals.take_size(numbers)
+
+    def take_nonfinite(self, numbers: list[float]) -> None:
+        """Take how many entries are NaN or infinite."""
+        self._arrived.append(("take_nonfinite", numbers))
+        for totals in self.totals:
+            totals.take_nonfinite(numbers)
+
+    def take_nonzero(self, counts: list[Any]) -> None:
+        """Take how many entries are not zero: of all, or by unit along some dimensions."""
+        self._arrived.append(("take_nonzero", counts))
+        for totals in self.totals:
+            totals.take_nonzero(counts)
+
+
+class GradientMeasure:
+    """Passes the numbers of a gradient on to the layers that returned the tensor."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: CallMeasure) -> None:
+        self._call = call
+
+    def take_size(self, numbers: list[float]) -> None:
+        """Take the norm, the least and the largest entry."""
+        for totals in self._call.totals:
+            totals.gradients.take_size(numbers)
+
+    def take_nonfinite(self, numbers: list[float]) -> None:
+        """Take how many entries are NaN or infinite."""
+        for totals in self._call.totals:
+            totals.gradients.take_nonfinite(numbers)

@@ -1,22 +1,28 @@
-"""The watched models of a script, their chosen layers, and those that can have no hooks."""
+"""The watched models of a script, their chosen layers, and those that can have no hooks.
+
+Models may be made after the optimizers, such as a network for the loss or a teacher.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakSet
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.hooks.layers import Layer, layers_of, select
+from hookscope.hooks.process_hooks import Undo, before_any_call, on_new_parameters
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.patterns import near_patterns, split_exclusions
 from hookscope.stores.runs.run_info import RunModel, Unwatched
+from hookscope.tensors.torch_internals import is_tracing
 from hookscope.training.found_models import FoundModel, compiled_parts, find_models
 from hookscope.training.layer_measures import inside_encoder_layers
 from hookscope.training.parameter_measures import NamedParameters
@@ -201,3 +207,65 @@ def _ids_of_parts(model: nn.Module) -> list[int]:
 
 def _parameters_of(optimizer: Optimizer) -> dict[int, Tensor]:
     return {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}
+
+
+class LateModels:
+    """Notices modules that get parameters, and has the models searched for."""
+
+    def __init__(
+        self,
+        models: WatchedModels,
+        is_fresh: Callable[[], bool],
+        search: Callable[[], None],
+        guard: Callable[[Callable[..., None]], Callable[..., None]],
+    ) -> None:
+        self._models = models
+        self._is_fresh = is_fresh
+        self._search = search
+        self._guard = guard
+        self._new: WeakSet[nn.Module] = WeakSet()
+        self._stop_waiting: Undo | None = None
+
+    def install(self) -> list[Undo]:
+        """Begin to notice new modules; return how to end it."""
+        return [*on_new_parameters(self._guard(self._on_module)), self.wait_no_more]
+
+    def _on_module(self, module: nn.Module) -> None:
+        if not self._models.can_search:
+            return
+        self._new.add(module)
+        # A hook on all modules would be compiled.
+        if self._stop_waiting is None and not self._models.has_compiled:
+            self._stop_waiting = before_any_call(self._guard(self._on_call))
+
+    def _on_call(self, module: nn.Module) -> None:
+        if not (torch.compiler.is_compiling() or is_tracing()):
+            self.find()
+
+    def find(self) -> None:
+        """Search for new models, unless something of the current step would be lost."""
+        if not self._new or not self._is_fresh():
+            return
+        self.wait_no_more()
+        known = {id(weight) for model in self._models for weight in model.module.parameters()}
+        # An exported or traced copy has the parameters of its model.
+        is_new = any(
+            id(weight) not in known
+            for module in self._new
+            for weight in module._parameters.values()
+            if weight is not None
+        )
+        self._new.clear()
+        if is_new:
+            self._search()
+
+    def forget(self) -> None:
+        """Forget the new modules: all models were searched for."""
+        self.wait_no_more()
+        self._new.clear()
+
+    def wait_no_more(self) -> None:
+        """Remove the hook on all modules; a step of an optimizer has them searched for, too."""
+        if self._stop_waiting is not None:
+            self._stop_waiting()
+            self._stop_waiting = None

@@ -31,14 +31,13 @@ from hookscope.stores.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
 from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
-from hookscope.training.late_models import LateModels
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.open_steps import OpenSteps
 from hookscope.training.run_recorder import RunRecorder
-from hookscope.training.watched_models import WatchedModels
+from hookscope.training.watched_models import LateModels, WatchedModels
 
 if TYPE_CHECKING:
-    from hookscope.training.live_rows import LiveRows
+    from hookscope.training.run_recorder import LiveRows
 
 log = logging.getLogger("hookscope")
 
@@ -69,7 +68,9 @@ class Watcher:
         self._hooks = ModelHooks(options, writer.folder, self.guarded)
         self.recorder = RunRecorder(options, writer, self._models, live)
         self._steps = OpenSteps(options, self._models, self._hooks, self.recorder)
-        self._late = LateModels(self._models, self._steps, self._search_models, self.guarded)
+        self._late = LateModels(
+            self._models, lambda: self._steps.is_fresh, self._search_models, self.guarded
+        )
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
         self._undo: list[Undo] = []

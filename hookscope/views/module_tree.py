@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hookscope.files.words import bytes_text, count_text, plural, short_count_text
-from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.results.module_tree import ModuleNode, ModuleTree
+from hookscope.specs.module_names import nearest_ancestors
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table

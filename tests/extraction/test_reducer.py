@@ -12,9 +12,8 @@ from sklearn.decomposition import PCA
 from hookscope.errors import LayerError, RequestError
 from hookscope.extraction.axes import infer_axes
 from hookscope.extraction.channel_statistics import HISTOGRAM_EDGES
-from hookscope.extraction.principal_components import fit_components
-from hookscope.extraction.reducer import largest_values, make_reducer
-from hookscope.extraction.storage_cast import StorageCast, to_int8
+from hookscope.extraction.reducer import fit_components, largest_values, make_reducer
+from hookscope.extraction.shard_writer import StorageCast, to_int8
 from hookscope.specs.extract_options import parse_reduction, parse_storage
 from tests.refusals import refused
 

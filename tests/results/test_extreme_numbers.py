@@ -21,7 +21,7 @@ from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.execution.loss import compute_loss
 from hookscope.execution.objective import gradient_penalty
 from hookscope.extraction.channel_statistics import DatasetStatistics
-from hookscope.file_analysis.capture_comparator import measure_errors
+from hookscope.file_analysis.error_sums import measure_errors
 from hookscope.model_analysis.cams.layer_methods import GradCamPlusPlus
 from hookscope.results import numpy_stats as arrays
 from hookscope.results import stats

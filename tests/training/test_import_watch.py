@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.training import import_watch
-from hookscope.training.import_watch import call_after_import
+from hookscope.training import run_session
+from hookscope.training.run_session import call_after_import
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in front of ``sys.path``; what is imported from it is forgotten."""
     before, finders = set(sys.modules), list(sys.meta_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(import_watch, "_reported", set())
+    monkeypatch.setattr(run_session, "_reported", set())
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -189,7 +189,7 @@ def test_a_loader_that_cannot_be_watched_still_loads(folder: Path, capsys) -> No
 def test_a_fork_calls_nothing(folder: Path, clean_environment) -> None:
     script = """
 import os
-from hookscope.training.import_watch import call_after_import
+from hookscope.training.run_session import call_after_import
 call_after_import("colorsys", lambda: print("called", flush=True))
 child = os.fork()
 if not child:

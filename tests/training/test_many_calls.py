@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.training import pending_values, step_record
-from hookscope.training.pending_values import PendingValues
+from hookscope.training import step_record, tensor_measures
+from hookscope.training.tensor_measures import PendingValues
 from tests.training.measured_by_hand import ByHand, assert_same_rows, recorded, watched
 
 
@@ -34,7 +34,7 @@ def test_numbers_that_wait_on_a_device_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the CPU are queued as if they had to be copied, in the middle of a step too."""
-    monkeypatch.setattr(pending_values, "MAX_QUEUED", 20)
+    monkeypatch.setattr(tensor_measures, "MAX_QUEUED", 20)
     monkeypatch.setattr(step_record, "PendingValues", partial(PendingValues, queue_all=True))
     model = net()
     hand = ByHand(model)

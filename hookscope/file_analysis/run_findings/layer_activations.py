@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hookscope.file_analysis.run_findings.measured_run import Measured, MeasuredRun
 from hookscope.results.health import Finding
 from hookscope.specs.checks import DEAD, GROWTH, OVERFLOW, WARNING
+from hookscope.specs.module_names import ancestors
 from hookscope.specs.patterns import ROOT
 from hookscope.stores.runs.series import OUTPUT
 
@@ -104,11 +105,10 @@ def _chains(measured: MeasuredRun, outputs: Measured) -> Iterator[tuple[str, lis
         for layer in model["layers"]
     }
     containers = {
-        (model, ".".join(parts[:n]) or ROOT)
+        (model, above)
         for model, name in types
         if name != ROOT
-        for parts in [name.split(".")]
-        for n in range(len(parts))
+        for above in (ROOT, *ancestors(name))
     }
     chains: dict[tuple[str, str, int], list[int]] = {}
     norms: Counter[str] = Counter()

@@ -11,7 +11,6 @@ from torch import Tensor
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.module_call import what_of
-from hookscope.model_analysis.cams.attention_rollout import AttentionRollout
 from hookscope.model_analysis.cams.cam_input import (
     CamAlgorithm,
     CamInput,
@@ -26,6 +25,7 @@ from hookscope.model_analysis.cams.input_methods import (
     Saliency,
 )
 from hookscope.model_analysis.cams.layer_methods import (
+    AttentionRollout,
     EigenCam,
     GradCam,
     GradCamPlusPlus,

@@ -1,24 +1,28 @@
-"""Methods of ``cam`` that map the input itself: saliency, guided backprop, occlusion and others."""
+"""Methods of ``cam`` that map the input itself: saliency, guided backprop, occlusion and others.
+
+``attribute`` shares the path integral and the occlusion.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.errors import RequestError
+from hookscope.files.progress import Progress
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name
 from hookscope.hooks.torch_state import FunctionMode
 from hookscope.inputs.image_recipes import black_and_white
 from hookscope.model_analysis.cams.cam_input import CamAlgorithm, CamInput, CamResult, widen
-from hookscope.model_analysis.input_attribution import integrate_gradient, occlusion_drops
 from hookscope.specs.cam_methods import PATCHES, STEPS
 
 _RELU = "relu"
@@ -26,6 +30,67 @@ _OTHERS = (
     *("celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish"),
     *("prelu", "relu6", "rrelu", "selu", "sigmoid", "silu", "softplus", "tanh"),
 )
+
+
+def integrate_gradient(
+    gradient_at: Callable[[Tensor], Tensor],
+    start: Tensor,
+    end: Tensor,
+    steps: int,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Return (x - b) times the mean gradient from the baseline b to the input x, in float64.
+
+    This is the attribution of integrated gradients (M. Sundararajan, A. Taly, Q. Yan: Axiomatic
+    Attribution for Deep Networks, 2017, arXiv:1703.01365), by Gauss-Legendre quadrature.
+
+    Example:
+        >>> end = torch.tensor([3.0])
+        >>> integrate_gradient(lambda x: 2 * x, torch.zeros(1), end, 1)  # of x squared
+        tensor([9.], dtype=torch.float64)
+    """
+    difference = end - start
+    total = torch.zeros(end.shape, dtype=torch.float64)
+    for number, (position, weight) in enumerate(quadrature_points(steps)):
+        gradient = gradient_at(start + position * difference)
+        total += weight * gradient.detach().cpu().double()
+        if progress is not None:
+            progress(number + 1, steps)
+    return total * difference.cpu().double()
+
+
+def quadrature_points(steps: int) -> list[tuple[float, float]]:
+    """Return the positions in 0..1 at which an integral is sampled, each with its weight.
+
+    Gauss-Legendre quadrature: exact for polynomials of degree 2 steps - 1.
+
+    Example:
+        >>> quadrature_points(1)
+        [(0.5, 1.0)]
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    return [(float(x + 1) / 2, float(w) / 2) for x, w in zip(nodes, weights, strict=True)]
+
+
+def occlusion_drops(
+    score_of: Callable[[Tensor], Tensor],
+    values: Tensor,
+    baseline: Tensor,
+    regions: Sequence[tuple[slice | int, ...]],
+    progress: Progress | None = None,
+) -> Iterator[Tensor]:
+    """Yield the score of the input less that with one region of it from the baseline.
+
+    M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
+    (arXiv:1311.2901), section 4.2.
+    """
+    whole = score_of(values).detach().cpu().double()
+    for number, region in enumerate(regions):
+        occluded = values.detach().clone()
+        occluded[region] = baseline[region]
+        yield whole - score_of(occluded).detach().cpu().double()
+        if progress is not None:
+            progress(number + 1, len(regions))
 
 
 def baseline_name(baseline: Any) -> str:

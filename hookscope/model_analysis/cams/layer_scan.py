@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hookscope.errors import RequestError
+from hookscope.extraction.axes import ImageGrid, find_image_grid
 from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
@@ -20,7 +21,6 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.results.records import key_of
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.grad_mode import carries_gradient
-from hookscope.tensors.image_grid import ImageGrid, find_image_grid
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
 
 _ATTENTION_CLASS = re.compile("attention|attn", re.IGNORECASE)

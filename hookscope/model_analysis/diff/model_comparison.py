@@ -28,19 +28,18 @@ from hookscope.file_analysis.record_matches import (
     select_matches,
 )
 from hookscope.file_analysis.value_matches import Fingerprint
-from hookscope.file_analysis.weight_comparison import compare_weights
-from hookscope.file_analysis.weight_diff import WeightDiff
+from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress import Progress
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import check_not_lazy, layers_of
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import absent, put
+from hookscope.hooks.tensor_sink import SinkBase, put
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.results.diff_result import Diff, TensorComparison
-from hookscope.results.records import Absent, Record
+from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_weights import model_weights
@@ -53,7 +52,7 @@ from hookscope.specs.tensor_key import OUTPUT
 from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import as_call, unreadable_reason
+from hookscope.tensors.nested import as_call
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread
 
@@ -65,24 +64,18 @@ _ORIGINS = {
 }
 
 
-class StreamingSink:
+class StreamingSink(SinkBase):
     """Passes each tensor on as it comes; its capture holds records without tensors."""
 
-    adds_gradients = False
-
     def __init__(self, receive: Callable[[Record, Tensor], None]) -> None:
-        self.capture = Capture()
-        self.absent: list[Absent] = []
-        self.open = False
+        super().__init__()
         self._receive = receive
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Pass a clone of a tensor on."""
-        if reason := unreadable_reason(tensor):
-            self.mark_absent(key, reason)
-            return
-        clone = tensor.detach().clone()
-        self._receive(put(self.capture, key, clone, held=False, summary=partial(Stats)), clone)
+        if self.is_readable(key, tensor):
+            clone = tensor.detach().clone()
+            self._receive(put(self.capture, key, clone, held=False, summary=partial(Stats)), clone)
 
     def store_gradient(
         self,
@@ -93,10 +86,6 @@ class StreamingSink:
     ) -> None:
         """Pass a clone of a gradient on."""
         self.store(key, gradient)
-
-    def mark_absent(self, key: RecordKey, reason: str) -> None:
-        """Note why a tensor is not there."""
-        self.absent.append(absent(key, reason))
 
 
 def list_records(

@@ -12,7 +12,6 @@ from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.model_analysis.health.parameter_report import (
     inspect_parameters,
-    owner_of,
     parameter_findings,
 )
 from hookscope.model_analysis.health.run_findings import (
@@ -59,6 +58,7 @@ from hookscope.specs.checks import (
 )
 from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import Request
 from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
@@ -107,7 +107,7 @@ def _harmless_reason(
             )
         nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
         zeros = (tensor.name for tensor in report.tensors if tensor.all_zero)
-        name = next((name for name in zeros if owner_of(name) in nearer), "")
+        name = next((name for name in zeros if parent_of(name) in nearer), "")
         if nearest.stats.norm == 0 and name:
             return f"{name} is all zeros, a common initialisation, and passes no gradient back."
     return UNNORMALISED if context.unnormalised else ""
@@ -167,7 +167,7 @@ def _gradient_origin(first: Record, kinds: frozenset[str]) -> Finding:
     kind = "NaN" if nan else "infinite"
     layer, what = first.module, "this module"
     if first.kind == OUTPUT_GRAD:  # made between this module and the next one
-        layer = ROOT if first.module == ROOT else owner_of(first.module)
+        layer = ROOT if first.module == ROOT else parent_of(first.module)
         used = f"the code that uses the output of {first.module}"
         what = "the loss" if first.module == ROOT else used
     message = f"the backward pass of {what} produces a gradient that is not finite"

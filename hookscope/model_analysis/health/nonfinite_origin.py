@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hookscope.model_analysis.health.tensor_observation import MINUS_INF, TensorObservation
+from hookscope.model_analysis.health.run_observation import MINUS_INF, TensorObservation
 from hookscope.specs.tensor_key import INPUT, OP
 
 # Functions that write -inf where attention must not look.

@@ -25,75 +25,10 @@ from hookscope.specs.checks import (
     UNREAD,
     WARNING,
 )
-from hookscope.specs.patterns import ROOT
+from hookscope.specs.module_names import group_by_modules, outermost, parent_of
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 from hookscope.tensors.tensor_stats import dense_real, real_blocks
-
-
-def owner_of(name: str) -> str:
-    """Return the module that a parameter, or a module, belongs to.
-
-    >>> owner_of("layer1.conv.weight"), owner_of("scale")
-    ('layer1.conv', '.')
-    """
-    return name.rpartition(".")[0] or ROOT
-
-
-def lies_in(name: str, module: str) -> bool:
-    """Whether ``name`` is ``module`` or something in it."""
-    return module == ROOT or name == module or name.startswith(f"{module}.")
-
-
-def topmost(marked: Iterable[str], everything: Iterable[str]) -> dict[str, list[str]]:
-    """Group marked names by the largest module of which all names are marked.
-
-    Other names are grouped by their own module.
-
-    >>> topmost(["a.b.w", "a.b.v", "c.w"], ["a.b.w", "a.b.v", "a.z", "c.w", "c.v"])
-    {'a.b': ['a.b.w', 'a.b.v'], 'c': ['c.w']}
-    """
-    marked, free = list(marked), set(everything) - set(marked)
-    groups: dict[str, list[str]] = {}
-    for name in marked:
-        owner = owner_of(name)
-        complete = (m for m in _ancestors(owner) if not any(lies_in(n, m) for n in free))
-        groups.setdefault(next(complete, owner), []).append(name)
-    return groups
-
-
-def _ancestors(module: str) -> Iterator[str]:
-    """A module and its ancestors, the model first."""
-    yield ROOT
-    parts = [] if module == ROOT else module.split(".")
-    for i in range(1, len(parts) + 1):
-        yield ".".join(parts[:i])
-
-
-def outermost(names: Iterable[str]) -> list[str]:
-    """Return the names that lie in none of the others.
-
-    >>> outermost(["a", "a.b", "c"])
-    ['a', 'c']
-    """
-    names = list(names)
-    return [n for n in names if not any(n != other and lies_in(n, other) for other in names)]
-
-
-def group_by_modules(sets: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
-    """Count sets of names by the modules in which they have the same relative name.
-
-    >>> group_by_modules([("a.x.weight", "b.x.weight"), ("a.x.bias", "b.x.bias")])
-    {('a', 'b'): 2}
-    """
-    counts: dict[tuple[str, ...], int] = {}
-    for names in sets:
-        parts = [name.split(".") for name in names]
-        while all(len(p) > 1 for p in parts) and len({p[-1] for p in parts}) == 1:
-            parts = [p[:-1] for p in parts]
-        key = tuple(".".join(p) for p in parts)
-        counts[key] = counts.get(key, 0) + 1
-    return counts
 
 
 @dataclass(frozen=True)
@@ -245,7 +180,7 @@ def _nonfinite_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
                 name = tensor.name.rpartition(".")[2]
                 message = f"{what} {name} has {count:,} {kind} {entries}"
                 hint = "Load weights that are finite; training that diverged produces such values."
-                yield Finding(check, ERROR, owner_of(tensor.name), message, count, 0, hint)
+                yield Finding(check, ERROR, parent_of(tensor.name), message, count, 0, hint)
 
 
 def _unread_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
@@ -256,7 +191,7 @@ def _unread_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
             what = "parameter" if tensor.parameter else "buffer"
             name = tensor.name.rpartition(".")[2]
             message = f"{what} {name} was not checked: it is {tensor.unread}"
-            owners.setdefault(message, []).append(owner_of(tensor.name))
+            owners.setdefault(message, []).append(parent_of(tensor.name))
     for message, (first, *others) in owners.items():
         yield Finding(UNREAD, NOTE, first, message, 1 + len(others), others=tuple(others))
 
@@ -303,7 +238,7 @@ def _mixed_findings(
     common = counts.most_common(1)[0][0] if counts else ""
     for kind in counts:
         if kind != common:
-            layers = tuple(dict.fromkeys(owner_of(name) for name, k in tensors if k == kind))
+            layers = tuple(dict.fromkeys(parent_of(name) for name, k in tensors if k == kind))
             what = "parameters" if check == DTYPES else "parameters or buffers"
             place = "" if check == DTYPES else "on "
             message = (

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from hookscope.files.words import ranges_text
 from hookscope.hooks.layers import UNEXPLAINED
 from hookscope.model_analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
-from hookscope.model_analysis.health.parameter_report import (
-    ParameterReport,
-    lies_in,
-    outermost,
-    topmost,
+from hookscope.model_analysis.health.parameter_report import ParameterReport
+from hookscope.model_analysis.health.run_observation import (
+    MINUS_INF,
+    Ratio,
+    RunObservation,
+    TensorObservation,
 )
-from hookscope.model_analysis.health.run_observation import RunObservation
-from hookscope.model_analysis.health.tensor_observation import MINUS_INF, Ratio, TensorObservation
 from hookscope.results.health import Finding
 from hookscope.results.records import Record
 from hookscope.specs.checks import (
@@ -34,6 +33,7 @@ from hookscope.specs.checks import (
     WARNING,
     Thresholds,
 )
+from hookscope.specs.module_names import lies_in, outermost, topmost
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import INPUT, OP, OUTPUT, PARAM_GRAD
 

@@ -24,8 +24,10 @@ from hookscope.model_analysis.sweep.edit_scan import (
     warn_of_noise,
 )
 from hookscope.model_analysis.sweep.effect_measure import EffectMeasure
+from hookscope.model_analysis.sweep.sweep_columns import EditPlace
+from hookscope.model_analysis.sweep.sweep_run import SweepEdit
 from hookscope.results.ablation import AblatedPart, Ablation, BaselineMetrics, LayerAblation
-from hookscope.results.sweep import SkippedLayer
+from hookscope.results.sweep import SkippedLayer, SweepColumn
 from hookscope.specs.choices import ABLATION_EDITS
 from hookscope.specs.sweep_edit import parse_sweep_edit
 
@@ -50,11 +52,8 @@ class AblationJob:
 
 def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdit:
     """Return the edit that ablates a layer, or one of its channels."""
-    edit = parse_sweep_edit(ABLATION_EDITS[by])
-    target = layer.name if channel is None else f"{layer.name}[{channel}]"
-    channels = None if channel is None else (channel,)
-    text = f"{target}={ABLATION_EDITS[by]}"
-    return BoundEdit(edit._replace(text=text, pattern=layer.name, channels=channels), 0, layer, {})
+    edit = SweepEdit(parse_sweep_edit(ABLATION_EDITS[by]), {}, {}, {})
+    return edit.at(layer, EditPlace(SweepColumn(), channel=channel))
 
 
 def _parts(scan: EditScan, channels: bool) -> Iterator[tuple[Layer, int | None]]:

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from hookscope.errors import EditError, ForwardError, LossError
 from hookscope.execution.edit_effect import relative_change
-from hookscope.execution.language_output import last_logits
+from hookscope.execution.language_output import OutputNames, last_logits
 from hookscope.execution.loss import class_scores, has_classes
 from hookscope.execution.objective import Objective, resolve_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.target import Target, resolve_target
-from hookscope.model_analysis.output_names import OutputNames
 from hookscope.results.sweep import SweepBaseline
 from hookscope.specs.losses import FORMULAS, is_target_file
 from hookscope.specs.request import LossRequest, chosen_options

@@ -33,14 +33,12 @@ from hookscope.model_analysis.sweep.edit_scan import (
     warn_of_noise,
 )
 from hookscope.model_analysis.sweep.effect_measure import EffectMeasure
-from hookscope.model_analysis.sweep.routed_experts import (
-    ExpertEdit,
-    common_expert_count,
-    expert_layers,
-)
 from hookscope.model_analysis.sweep.sweep_columns import (
     EditPlace,
+    ExpertEdit,
     LayerShapes,
+    common_expert_count,
+    expert_layers,
     expert_places,
     head_channels,
     head_places,
@@ -77,9 +75,12 @@ class SweepEdit:
 
     def at(self, layer: Layer, place: EditPlace) -> BoundEdit:
         """Return the edit at one place of a layer."""
-        side, channels, target = self.edit.kind, None, layer.name
+        side, target = self.edit.kind, layer.name
+        channels: tuple[int, ...] | None = None
         if place.positions is not None:
             target += f"@{place.column.name}"
+        if place.channel is not None:
+            channels, target = (place.channel,), f"{target}[{place.channel}]"
         if place.head is not None:
             side = INPUT
             channels = head_channels(place.head, self.heads, self.widths[layer])

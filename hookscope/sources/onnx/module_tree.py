@@ -14,6 +14,7 @@ from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer
 from hookscope.sources.onnx.graph_modules import GraphModel, GraphPart, part_class
 from hookscope.sources.onnx.model_file import OnnxFile
 from hookscope.sources.onnx.scopes import NodeScope, is_tensor_name
+from hookscope.specs.module_names import ancestors, begins_with
 
 _ZERO_POINTS = ("input_zero_point", "weight_zero_point")
 _QLINEAR = (
@@ -209,9 +210,7 @@ def holders(name: str, other: str) -> list[str]:
     >>> holders("a.b.conv", "a.norm"), holders("a.conv", "a.norm")
     (['a.b'], [])
     """
-    parts = name.split(".")
-    above = [".".join(parts[:n]) for n in range(1, len(parts))]
-    return [holder for holder in above if other and not f"{other}.".startswith(f"{holder}.")]
+    return [holder for holder in ancestors(name) if other and not begins_with(other, holder)]
 
 
 def has_absorbed_norm(module: nn.Module) -> bool:

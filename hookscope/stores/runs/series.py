@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hookscope.errors import LayerError
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
+from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import compile_pattern, near_patterns, root_named, split_exclusions
 
 # The two tables of a run. Rows of STEPS are made for every step, those of LAYERS for sampled ones.
@@ -114,7 +115,7 @@ class ExecutionOrder:
         while (series.model, module) not in self._places:
             if module in ("", "."):
                 return len(self._places)
-            module = module.rpartition(".")[0] or "."
+            module = parent_of(module)
         return self._places[series.model, module]
 
 

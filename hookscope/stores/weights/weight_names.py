@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from hookscope.errors import WeightsFileError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.words import join_first
+from hookscope.specs.module_names import begins_with
 
 _WRAPPERS = re.compile(
     r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
@@ -40,10 +41,10 @@ def resolve_names(
     names: Names = {}
     owners: Names = {}
     for name, short in plain.items():
-        old = next((old for old in pairs if old and _begins(name, old)), None)
+        old = next((old for old in pairs if old and begins_with(name, old)), None)
         start = short if old is None else name
         if old is None:
-            old = next((old for old in pairs if _begins(short, old)), None)
+            old = next((old for old in pairs if begins_with(short, old)), None)
         names[name] = short
         if old is not None:
             rest = _WRAPPERS.sub("", start.removeprefix(old).removeprefix("."))
@@ -55,7 +56,7 @@ def resolve_names(
                 "Rename each prefix to a different one: --rename OLD=NEW.",
             )
     for old in pairs:
-        if not any(_begins(name, old) for pair in plain.items() for name in pair):
+        if not any(begins_with(name, old) for pair in plain.items() for name in pair):
             raise WeightsFileError(
                 f"No key in {path!r} begins with {old!r}: it contains {join_first(plain)}.",
                 did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
@@ -84,13 +85,10 @@ def has_prefix(names: Iterable[str], prefix: str) -> bool:
     (True, False)
     """
     return any(
-        _begins(name, prefix) or _begins(_WRAPPERS.sub("", name).removeprefix("module."), prefix)
+        begins_with(name, prefix)
+        or begins_with(_WRAPPERS.sub("", name).removeprefix("module."), prefix)
         for name in names
     )
-
-
-def _begins(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}.")
 
 
 def _strip_wrappers(names: list[str], known: Collection[str]) -> tuple[Names, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hookscope.escapes import visible
 from hookscope.files.words import shape_text
 from hookscope.results.records import Recording
+from hookscope.specs.module_names import ancestors_of, parent_of
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.specs.tensor_key import OUTPUT, OUTPUT_GRAD
 from hookscope.views.html.page import PageNode, PanelEntry
@@ -212,30 +213,6 @@ def _output_shapes(captures: Iterable[Recording]) -> dict[str, str]:
             if record.kind in (OUTPUT, OUTPUT_GRAD) and record.call == 1:
                 shapes.setdefault(record.module, shape_text(record.shape))
     return shapes
-
-
-def ancestors_of(modules: Iterable[str]) -> set[str]:
-    """Return every module that contains one of ``modules``; the model itself is always among them.
-
-    Example:
-        >>> sorted(ancestors_of(["layer1.0.conv1", "fc"]))
-        ['.', 'layer1', 'layer1.0']
-    """
-    ancestors = {ROOT}
-    for name in modules:
-        while (name := parent_of(name)) not in ancestors:
-            ancestors.add(name)
-    return ancestors
-
-
-def parent_of(name: str) -> str:
-    """Return the name of a module's parent.
-
-    Example:
-        >>> parent_of("layer1.0.conv1"), parent_of("fc")
-        ('layer1.0', '.')
-    """
-    return name.rpartition(".")[0] or ROOT
 
 
 def _add_with_parents(types: dict[str, str], name: str, type: str) -> None:

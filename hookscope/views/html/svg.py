@@ -15,11 +15,11 @@ from markupsafe import Markup
 from hookscope.escapes import visible
 from hookscope.files.words import count_text, number_text
 from hookscope.results.records import Record
+from hookscope.specs.module_names import ancestors_of
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
-from hookscope.views.html.page_tree import ancestors_of
 from hookscope.views.images.tensor_view import Bin
 
 BINS = 40

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weight_reader import WeightReader
+from hookscope.file_analysis.weight_reader import WeightReader, full_index
 from hookscope.files.progress import NamedProgress
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
@@ -184,14 +184,9 @@ def to_full_index(
         >>> to_full_index((1, 2), (3, slice(4, None)), (8, 8, 8))
         (3, 5, 2)
     """
-    at = index.index(...) if ... in index else len(index)
-    rest = [slice(None)] * (len(shape) - len(index) + (... in index))
-    entries: list[Any] = [*index[:at], *rest, *index[at + 1 :]]
     left = iter(part_index)
-    return tuple(
-        range(n)[entry][next(left)] if isinstance(entry, slice) else range(n)[entry]
-        for entry, n in zip(entries, shape, strict=True)
-    )
+    entries = full_index(index, shape)
+    return tuple(entry[next(left)] if isinstance(entry, range) else entry for entry in entries)
 
 
 @dataclass(frozen=True)

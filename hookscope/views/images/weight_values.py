@@ -15,10 +15,11 @@ from hookscope.file_analysis.tensor_measures import has_channels
 from hookscope.file_analysis.weight_reader import WeightReader, as_slice, full_index
 from hookscope.files.words import shape_label
 from hookscope.results.numpy_stats import magnitude
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.views.images.figures.canvas import SERIES, draw_gridlines, finish_figure, new_figure
 from hookscope.views.images.figures.capture_figure import draw_capture
-from hookscope.views.images.figures.drawing import Drawing, FigureOptions, paper_style
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.images.figures.filters_figure import draw_matrix, draw_weight
 from hookscope.views.images.plot_choice import CURVE, FILTERS, PlotChoice, TensorPart
 
@@ -139,7 +140,7 @@ def draw_curve(curve: ReducedCurve, title: str, about: str) -> Figure:
     return finish_figure(figure)
 
 
-def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOptions) -> Drawing:
+def draw_weights(reader: WeightReader, choice: PlotChoice, options: PlotOptions) -> Drawing:
     """Return the plot of some tensors that was chosen."""
     if options.dim is not None:
         raise RequestError(
@@ -153,7 +154,7 @@ def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOption
     return draw_capture(reader, choice, options)
 
 
-def draw_filters(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
+def draw_filters(reader: WeightReader, part: TensorPart, options: PlotOptions) -> Drawing:
     """Return the picture of a weight: its kernels, or the matrix that it is."""
     about = os.path.basename(str(reader.path).rstrip("/"))
     shape = reader.shape(part.record.key, part.index)
@@ -171,7 +172,7 @@ def draw_filters(reader: WeightReader, part: TensorPart, options: FigureOptions)
     return Drawing(figure, FILTERS, (summary,), options.dark)
 
 
-def _draw_vector(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
+def _draw_vector(reader: WeightReader, part: TensorPart, options: PlotOptions) -> Drawing:
     shape = reader.shape(part.record.key, part.index)
     curve = read_curve(reader, part)
     about = os.path.basename(str(reader.path).rstrip("/"))

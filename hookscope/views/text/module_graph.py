@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hookscope.escapes import visible
-from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.results.module_tree import ModuleNode, ModuleTree
+from hookscope.specs.module_names import nearest_ancestors
 from hookscope.specs.patterns import ROOT
 from hookscope.views.module_tree import MAX_ARGUMENTS_LENGTH, short_signature
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookscope.tensors.image_grid import ImageGrid, find_image_grid
+from hookscope.extraction.axes import ImageGrid, find_image_grid
 
 SQUARE, WIDE = (224, 224), (224, 320)
 

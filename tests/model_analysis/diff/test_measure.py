@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.capture_comparator import Comparator, measure_errors
+from hookscope.file_analysis.capture_comparator import Comparator
+from hookscope.file_analysis.error_sums import measure_errors
 from hookscope.results.diff_result import ErrorMetrics, TensorComparison
 from hookscope.results.records import Record
 from hookscope.results.stats import BLOCK

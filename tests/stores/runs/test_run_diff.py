@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError, RequestError
-from hookscope.file_analysis.run_comparator import compare_runs
 from hookscope.file_analysis.run_diff import (
     KINDS,
     LEARNING_RATE,
@@ -22,6 +21,7 @@ from hookscope.file_analysis.run_diff import (
     PARAMETER_GRAD,
     UPDATE,
     RunDiff,
+    compare_runs,
 )
 from hookscope.specs.diff_request import RunDiffOptions
 from hookscope.stores.runs.series import LAYERS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from hookscope.file_analysis.weight_diff import WINDOW, ChangeMeasures, ChangeSums
+from hookscope.file_analysis.error_sums import WINDOW, ChangeMeasures, ChangeSums
 
 KINDS = ("f2", "f4", "f8", "i1", "u1", "i4", "i8", "?", "c8")
 

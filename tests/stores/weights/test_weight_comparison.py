@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hookscope.errors import WeightsFileError
-from hookscope.file_analysis.weight_comparison import compare_weights
-from hookscope.file_analysis.weight_diff import WeightChange, WeightDiff
+from hookscope.file_analysis.weight_diff import WeightChange, WeightDiff, compare_weights
 from hookscope.specs.weight_options import WeightDiffOptions
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions

@@ -16,6 +16,7 @@ from hookscope.files.words import ranges_text, shape_label
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.stats import Stats
 from hookscope.specs.patterns import ROOT
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE, is_gradient
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import (
@@ -42,7 +43,6 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import (
     Drawing,
-    FigureOptions,
     paper_style,
     quantity_name,
     recording_caption,
@@ -65,14 +65,14 @@ _NARROWEST, _WIDEST = 0.5, 4.0  # of a map, in heights
 _BETWEEN, _LETTER = 0.3, 0.07  # inches between the grids, and of a letter above them
 
 
-def draw_capture(capture: CaptureFile, choice: PlotChoice, options: FigureOptions) -> Drawing:
+def draw_capture(capture: CaptureFile, choice: PlotChoice, options: PlotOptions) -> Drawing:
     """Return the plot that was chosen."""
     with paper_style(options.dark):
         figure, shows = _KINDS[choice.kind](capture, choice.parts, options)
     return Drawing(figure, choice.kind, tuple(shows), options.dark)
 
 
-def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
+def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
     # Channels are those of the last tensor, the output; an input may have fewer.
     blocks = []
     for part in parts:
@@ -111,7 +111,7 @@ def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
     return draw_maps(blocks, title, recording_caption(capture.metadata), options.each), shows
 
 
-def _hist(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
+def _hist(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
     check_panel_count(len(parts))
     histograms = []
     for part in parts:
@@ -125,7 +125,7 @@ def _hist(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
     return figure, _lines(capture, parts)
 
 
-def _flow(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
+def _flow(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
     flows = layer_flows([part.record for part in parts], len(parts) < len(capture.records))
     shows = [f"{x.quantity}, {len(x.rows)} layer{'s' * (len(x.rows) != 1)}" for x in flows]
     quantities = [flow.quantity.partition(":")[0].capitalize() for flow in flows]
@@ -133,7 +133,7 @@ def _flow(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
     return draw_flow(flows, title, recording_caption(capture.metadata)), shows
 
 
-def _heat(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
+def _heat(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
     check_panel_count(len(parts))
     tensors = [read_tokens(capture, part, options.dim, options.channels) for part in parts]
     title = "Channels by position"
@@ -144,7 +144,7 @@ def _heat(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
     return draw_heat(tensors, title, recording_caption(capture.metadata)), shows
 
 
-def _attention(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOptions) -> Drawn:
+def _attention(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
     layers = [
         read_heads(capture, part, options.channels, options.by, options.count, options.seed)
         for part in parts
@@ -287,7 +287,7 @@ def _percentile_text(block: FeatureMaps, each: bool) -> str:
     return f"{end}, {bound:.3g} (largest {largest:.3g})"
 
 
-_KINDS: dict[str, Callable[[CaptureFile, Sequence[TensorPart], FigureOptions], Drawn]] = {
+_KINDS: dict[str, Callable[[CaptureFile, Sequence[TensorPart], PlotOptions], Drawn]] = {
     "maps": _maps,
     "hist": _hist,
     "flow": _flow,

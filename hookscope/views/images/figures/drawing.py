@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -30,19 +30,6 @@ NOTEBOOK_DPI = 100  # of a drawing in a notebook
 PAPERS = ("white", "#16191d")  # light and dark
 FONT_FAMILY = "DejaVu Sans"  # part of matplotlib: the same on every machine
 TEXT, SMALL = 8.0, 7.0  # points
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """Which channels are drawn, and how: see ``hookscope.plot``."""
-
-    channels: Sequence[int] | None
-    by: str
-    count: int
-    seed: int
-    dim: int | None
-    each: bool
-    dark: bool
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.files.words import ranges_text, shape_label
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.views.images.colors import color_scale, nonfinite_text
 from hookscope.views.images.feature_maps import pick_channels
 from hookscope.views.images.figures.canvas import (
@@ -20,7 +21,7 @@ from hookscope.views.images.figures.canvas import (
     finish_figure,
     new_figure,
 )
-from hookscope.views.images.figures.drawing import Drawing, FigureOptions, paper_style
+from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.images.figures.grid import Grid, columns_for, draw_grid
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def draw_weight(
     type: str,
     weight: NDArray[Any],
     about: str,
-    options: FigureOptions,
+    options: PlotOptions,
 ) -> Drawing:
     """Return the picture of a weight."""
     title = f"{name} ({type})" if type else name
