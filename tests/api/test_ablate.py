@@ -485,14 +485,6 @@ def test_other_weights_are_another_request(tmp_path: Path) -> None:
     assert hookscope.ablate(model, input=torch.ones(2, 4), file=file).resumed == 0
 
 
-@pytest.mark.parametrize("text", ["", '{"hookscope": "', '{"hookscope": "0", "ablations": 3}'])
-def test_a_damaged_file_is_made_anew(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "a.json"
-    file.write_text(text)
-    assert ablate_to(file).resumed == 0
-    assert json.loads(file.read_text())["finished"]
-
-
 def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
     file, x = tmp_path / "a.json", torch.ones(2, 4)
     expected = hookscope.ablate(Two(), input=x).ablations
