@@ -13,10 +13,10 @@ from hookscope.cli import completion_values
 from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.param_types import (
     Choice,
-    ChoiceOrFunction,
     CommaList,
     FileName,
     InputName,
+    OpenChoice,
     ParsedValue,
 )
 from hookscope.specs.settings import Setting, settings_of
@@ -117,8 +117,9 @@ def _type(annotation: str, about: Setting) -> Any:
     if about.commas:
         return CommaList(*about.choices, aliases=about.aliases)
     if about.choices:
-        kind = ChoiceOrFunction if about.or_function else Choice
-        return kind(about.choices, about.aliases)
+        if about.also is not None:
+            return OpenChoice(about, about.also)
+        return Choice(about.choices, about.aliases)
     if about.parse is not None:
         return ParsedValue(about.kind, about.parse)
     if about.file:

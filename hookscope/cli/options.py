@@ -161,7 +161,7 @@ def interventions_of(command: str) -> Callable[[Any], Any]:
     return options_of(
         Interventions,
         *(*edits, "compare", "hooks", "hook_kind", "hook_args"),
-        hook_kind={"choices": kinds, "help": text},
+        hook_kind={"help": text},
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.errors import HookscopeError
+from hookscope.specs.settings import Setting, not_one_of
 from hookscope.specs.value_readers import read_items
 
 if TYPE_CHECKING:
@@ -77,13 +78,7 @@ class CommaList(ParsedValue):
         words = [str(word).strip() for word in read_items(value)]
         for word in words:
             if word not in self.choices:
-                from hookscope.files.suggestions import did_you_mean
-
-                known = ", ".join(self.choices)
-                near = did_you_mean(word, self.choices, self.aliases)
-                raise ValueError(
-                    f"{word!r} is not one of {known}. Separate several with commas. {near}".strip()
-                )
+                raise ValueError(not_one_of(word, self.choices, self.aliases, commas=True))
         return tuple(dict.fromkeys(words))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -109,20 +104,16 @@ class Choice(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the error with its suggestion."""
-        from hookscope.files.suggestions import did_you_mean
-
-        known = ", ".join(self.choices)
-        near = did_you_mean(str(value), self.choices, self.aliases)
-        return f"{str(value)!r} is not one of {known}. {near}".strip()
+        return not_one_of(str(value), self.choices, self.aliases)
 
 
-class ChoiceOrFunction(Choice):
-    """One of several choices, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
+class OpenChoice(Choice):
+    """One of several choices, or another value that is allowed, such as ``FILE.py:FUNCTION``."""
+
+    def __init__(self, about: Setting, also: Callable[[Any], bool]) -> None:
+        super().__init__(about.choices, about.aliases)
+        self._also = also
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value, or fail with a usage error. A function is checked by the request."""
-        from hookscope.specs.model_spec import may_name_function
-
-        if may_name_function(str(value)):
-            return str(value)
-        return super().convert(value, param, ctx)
+        """Return the value, or fail with a usage error."""
+        return str(value) if self._also(value) else super().convert(value, param, ctx)

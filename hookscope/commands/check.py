@@ -119,14 +119,25 @@ def check(
         checks = WeightCheckOptions(**options.part("only", "skip"))
         weights = cast("WeightSet", as_weights(model, loading["trust"]))
         return check_weights(weights, checks, progress)
-    checks_of_model = options.make()
-    model_request = loading.make(model=model)
-    if model_request.source == ONNX and loss.is_default:  # it has no gradients
-        loss = replace(loss, forward_only=True)
-    request = Request("check", model_request, input=input, run=run, loss=loss)
+    checks_of_model, request = _model_request(options, loss, input, loading, run, model)
     from hookscope.model_analysis.health.model_health import check_model
 
     return check_model(request, checks_of_model)
+
+
+def _model_request(
+    options: Given[CheckOptions],
+    loss: LossRequest,
+    input: InputRequest,
+    loading: Given[ModelRequest],
+    run: RunOptions,
+    model: Any,
+) -> tuple[CheckOptions, Request]:
+    """Return what is asked of a model, checked."""
+    checks, model_request = options.make(), loading.make(model=model)
+    if model_request.source == ONNX and loss.is_default:  # it has no gradients
+        loss = replace(loss, forward_only=True)
+    return checks, Request("check", model_request, input=input, run=run, loss=loss)
 
 
 MODEL, RUN, WEIGHTS = "model", "run", "weights"  # what is checked
@@ -191,7 +202,6 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
     console: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.cli.request_builder import build_part, build_request
     from hookscope.files import output_path as outputs
     from hookscope.stores.weights.open_weights import is_weights
 
@@ -201,8 +211,7 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
     elif is_weights(model):
         values, kind = _weight_values(ctx, values), WEIGHTS
     else:
-        build_part(CheckOptions, values)
-        build_request("check", values)
+        _model_request(**check.checked(**values).values)
         kind = MODEL
     replaces = outputs.check_report_output(Path(output), force) if output else False
     options.note_model_source(ctx)

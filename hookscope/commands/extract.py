@@ -16,7 +16,6 @@ from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.commands.public import Only, public
-from hookscope.errors import RequestError
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
 from hookscope.files.text_sources import text_sources
@@ -169,15 +168,13 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
     """
     console: Console = ctx.obj
     folder: str = values["folder"]
-    if not values["input"]:
-        raise RequestError("No input is given.", "Give a folder of images: --input photos/")
+    job = extract.checked(**values)
     if text_sources(values["input"]) is None:
         objects = [spec for spec in values["input"] if names_object(spec)]
         for spec in objects:
             parse_function(spec)
         files = [spec for spec in values["input"] if spec not in objects]
         check_entries(files, skip_bad=values["skip_bad"])
-    job = extract.checked(**values)
     from hookscope.stores.features.folder import check_folder
     from hookscope.stores.features.location import parse_location
 

@@ -11,6 +11,7 @@ from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options, row_options
 from hookscope.cli.param_types import Choice
+from hookscope.specs import catalog
 
 EXAMPLES = (
     Example("hookscope models", "All models."),
@@ -21,7 +22,6 @@ EXAMPLES = (
     ),
     Example("hookscope models --task segmentation --json", "Models for one task, as JSON."),
 )
-TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
 
 
 @command(
@@ -33,7 +33,9 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
         shell_complete=completion_values.models,
         help="Pattern of names, such as 'resnet*', or a part of a name. Default: all.",
     ),
-    option("--task", section="Options", type=Choice(TASKS), help="Models for this task only."),
+    option(
+        "--task", section="Options", type=Choice(catalog.TASKS), help="Models for this task only."
+    ),
     row_options,
     global_options,
     click.pass_obj,
@@ -46,8 +48,6 @@ def models_command(console: Console, **values: Any) -> None:
 
     Shows their task, number of parameters, input shape and pretrained weights.
     """
-    from hookscope.specs import catalog
-
     matches = catalog.models(**values)
     if console.json:
         from hookscope.views.models import models_document

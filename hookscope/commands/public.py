@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
+from hookscope.errors import RequestError
 from hookscope.specs.request import Request
 from hookscope.specs.settings import settings_of
 
@@ -128,6 +129,16 @@ class _Group:
             annotation = described[name].annotation or by_name[name].type
             yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raise RequestError if a keyword has a value that its description does not allow."""
+        error = getattr(self.type, "error", RequestError)
+        types = {field.name: str(field.type) for field in fields(self.type)}
+        for name, about in settings_of(self.type):
+            if name not in self.names or name not in given:
+                continue
+            if fault := about.fault(types[name], given[name]):
+                raise error(f"Invalid value for {name}: {fault}")
+
     def lines(self) -> Iterator[tuple[str, str]]:
         """Return each keyword with its line of the docstring."""
         described = dict(settings_of(self.type))
@@ -193,7 +204,8 @@ def public(function: F) -> Any:
     position. The groups are made in the order of the parameters, which checks them. A parameter
     ``request`` is the ``Request`` that they make; a group may check it by ``check_request``. The
     docstring gets a line under ``Args`` for each keyword that has none there.
-    ``function.checked(...)`` makes the groups and does not run.
+    ``function.checked(...)`` makes the groups and does not run; ``function.settings`` has the
+    description of each keyword.
 
     Example:
         >>> from hookscope.specs.run_options import RunOptions
@@ -221,6 +233,9 @@ def public(function: F) -> Any:
             given = signature.bind(*args, **keywords).arguments
         except TypeError as error:
             raise TypeError(f"{function.__name__}() {error}") from None
+        for group in groups.values():
+            if group is not None:  # each value by itself, before what they ask for together
+                group.check(given)
         values = {
             name: given[name] if group is None else group.of_values(given)
             for name, group in groups.items()
@@ -248,6 +263,13 @@ def public(function: F) -> Any:
     del made.__wrapped__  # type: ignore[attr-defined]
     made.__signature__ = signature  # type: ignore[attr-defined]
     made.checked = checked  # type: ignore[attr-defined]
+    made.settings = {  # type: ignore[attr-defined]
+        name: about
+        for group in groups.values()
+        if group is not None
+        for name, about in settings_of(group.type)
+        if name in group.names
+    }
     lines = dict(line for group in groups.values() if group is not None for line in group.lines())
     made.__doc__ = _documented(function.__doc__ or "", [each.name for each in flat], lines)
     return made

@@ -29,6 +29,7 @@ from hookscope.specs.model_spec import (
     reject_path,
 )
 from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.settings import not_one_of
 
 FILE = Path(__file__).with_name("catalog.json")
 ALL_NAMES = "hookscope models lists all names."
@@ -74,6 +75,9 @@ def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
     return cast("tuple[ModelInfo, ...]", live())
 
 
+TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
+
+
 def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     """Return the models of torchvision or timm whose name matches ``pattern``.
 
@@ -82,6 +86,8 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
         >>> [m.name for m in hookscope.models("resnet{18,34}")]
         ['resnet18', 'resnet34']
     """
+    if task is not None and task not in TASKS:
+        raise ModelError(f"Invalid value for task: {not_one_of(task, TASKS)}")
     prefix = f"{TIMM}:" if pattern.startswith(f"{TIMM}:") else ""
     every = known_models(TIMM if prefix else TORCHVISION)
     is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}

@@ -9,6 +9,7 @@ from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES, check_choice
 from hookscope.specs.command_options import hold_iterable
+from hookscope.specs.request import Request
 from hookscope.specs.settings import setting
 from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_byte_count
@@ -237,6 +238,11 @@ class ExtractOptions:
                 raise RequestError(f"{name} must be at least {least}, not {value}.")
         hold_iterable(self, "what")
         self.kinds, self.storing  # noqa: B018 - computed for their checks
+
+    def check_request(self, request: Request) -> None:
+        """Raise RequestError if there is no input."""
+        if request.input.input is None or request.input.input == []:
+            raise RequestError("No input is given.", "Give a folder of images: --input photos/")
 
     @property
     def kinds(self) -> set[str]:

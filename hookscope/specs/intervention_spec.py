@@ -16,7 +16,6 @@ from hookscope.specs.choices import (
     HOOK_KINDS,
     HOOK_KINDS_OF,
     STEP_HOOKS,
-    VALUE_HOOKS,
 )
 from hookscope.specs.edit import Edit, check_comparison, parse_edits
 from hookscope.specs.model_spec import FunctionSpec, parse_function
@@ -153,7 +152,7 @@ class Interventions:
         section="Hooks",
         metavar="KIND",
         many=True,
-        choices=VALUE_HOOKS,
+        choices=HOOK_KINDS,
         aliases=HOOK_KIND_ALIASES,
         python="``forward`` or ``forward_pre``; one for all hooks or one for each. The default is"
         " ``forward``: ``hook(module, input, output)``, whose result replaces the output unless it"

@@ -374,18 +374,23 @@ class InputRequest:
         return len(specs) < len(values) or any(map(may_name_image, specs))
 
 
+def _may_be_loss(value: Any) -> bool:
+    return callable(value) or (isinstance(value, str) and may_name_function(value))
+
+
 @dataclass(frozen=True)
 class LossRequest:
     """The loss, or penalty, that is differentiated."""
 
     section = "Loss"
+    error = LossError  # of a wrong value
 
     loss: str | Callable[..., Any] | None = setting(
         None,
         "Loss, such as ce, kl or mse, or FILE.py:FUNCTION.",
         choices=tuple(FORMULAS),
         aliases=LOSS_ALIASES,
-        or_function=True,
+        also=_may_be_loss,
         metavar="NAME",
         shown_default="ce",
         python="``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``,"

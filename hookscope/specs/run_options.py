@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import (
@@ -21,6 +22,11 @@ from hookscope.specs.value_readers import read_memory
 
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps)(:\d{1,2})?")
 _DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
+
+
+def _names_device(value: Any) -> bool:
+    """Whether it is a device, such as ``cuda:1``; in Python it may be a torch.device."""
+    return _DEVICE.fullmatch(str(value)) is not None
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class RunOptions:
         None,
         "Device to run on; auto uses a GPU if there is one. Default: cpu.",
         choices=DEVICES,
+        also=_names_device,
         aliases=DEVICE_ALIASES,
         shared="HOOKSCOPE_DEVICE",
         python="``cpu``, ``cuda``, ``mps`` or ``auto``.",
@@ -87,8 +94,7 @@ class RunOptions:
             )
         if self.dtype is not None and self.dtype not in DTYPES:
             raise RequestError(f"{self.dtype!r} is not a valid dtype.", f"Use {', '.join(DTYPES)}.")
-        # In Python it may be a torch.device, whose text is its name.
-        if self.device is not None and not _DEVICE.fullmatch(str(self.device)):
+        if self.device is not None and not _names_device(self.device):
             raise RequestError(
                 f"{str(self.device)!r} is not a valid device.", "Use cpu, cuda, mps or auto."
             )

@@ -7,9 +7,13 @@ the keyword of the function in Python with its line under ``Args`` (``hookscope.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
+
+from hookscope.errors import HookscopeError
+from hookscope.files.suggestions import did_you_mean
 
 _KEY = "setting"
 
@@ -41,7 +45,7 @@ class Setting:
         shared: an environment variable that sets the value for every command.
         shown_default: what the help says is the default.
         shell_default: the default of the command, if it is not that of the function.
-        or_function: a function, ``FILE.py:NAME``, may stand for one of the choices.
+        also: whether a value that is none of the choices is allowed, such as ``FILE.py:NAME``.
         in_files: whether a settings file may set it.
         negative: whether a switch also has a flag ``--no-NAME``.
         of_shell: whether there is an option; else there is a keyword alone.
@@ -68,10 +72,81 @@ class Setting:
     shared: str = ""
     shown_default: str = ""
     shell_default: Any = field(default_factory=lambda: MISSING)
-    or_function: bool = False
+    also: Callable[[Any], bool] | None = None
     in_files: bool = True
     negative: bool = True
     of_shell: bool = True
+
+    def fault(self, annotation: str, value: Any) -> str:
+        """Say what is wrong with a value that Python gives; empty if nothing is.
+
+        The words are those of the command line for the same value. Objects of other types stand
+        for themselves: what uses them checks them.
+        """
+        if value is None or (self.also is not None and self.also(value)):
+            return ""
+        several = isinstance(value, list | tuple)
+        if self.commas and isinstance(value, str):
+            value, several = [word.strip() for word in value.split(",")], True
+        if self.choices:
+            values = value if several and (self.commas or self.many) else [value]
+            wrong = [one for one in values if _may_be_choice(one, annotation, self.choices)]
+            return not_one_of(wrong[0], self.choices, self.aliases, self.commas) if wrong else ""
+        if self.parse is not None:
+            return self._unreadable(value)
+        return self._wrong_number(annotation.removesuffix(" | None"), value)
+
+    def _unreadable(self, value: Any) -> str:
+        assert self.parse is not None
+        if isinstance(value, list | tuple):
+            nested = self.many and any(isinstance(one, list | tuple | str) for one in value)
+            values = [list(one) if isinstance(one, tuple) else one for one in value]
+            values = values if nested else [values]
+        else:
+            values = [str(value)] if isinstance(value, str | int | float) else []
+        for one in values:
+            try:
+                if one != []:
+                    self.parse(one)
+            except ValueError as error:
+                return str(error)
+            except HookscopeError as error:
+                return f"{error.message} {error.hint}".strip()
+        return ""
+
+    def _wrong_number(self, kind: str, value: Any) -> str:
+        named = {"int": "integer", "float": "float"}.get(kind)
+        if named is None:
+            return ""
+        try:
+            number = operator.index(value) if kind == "int" else float(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None or isinstance(value, str):
+            named += " range" if self.minimum is not None else ""
+            return f"{value!r} is not a valid {named}."
+        least, most = self.minimum, self.maximum
+        if least is None or (least <= number and (most is None or number <= most)):
+            return ""
+        allowed = f"x>={least}" if most is None else f"{least}<=x<={most}"
+        return f"{value} is not in the range {allowed}."
+
+
+def _may_be_choice(value: Any, annotation: str, choices: Sequence[str]) -> bool:
+    is_text = annotation.removesuffix(" | None") == "str" or isinstance(value, str)
+    return is_text and value not in choices
+
+
+def not_one_of(
+    value: Any,
+    choices: Sequence[str],
+    aliases: Mapping[str, str] | None = None,
+    commas: bool = False,
+) -> str:
+    """Return the message about a value that is none of the choices."""
+    several = " Separate several with commas." if commas else ""
+    near = did_you_mean(str(value), choices, aliases)
+    return f"{value!r} is not one of {', '.join(choices)}.{several} {near}".strip()
 
 
 def setting(default: Any, help: str = "", **more: Any) -> Any:

@@ -314,11 +314,10 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
 def test_choices_are_those_of_the_library() -> None:
     from hookscope import capture
     from hookscope.cli import options
-    from hookscope.commands import models
     from hookscope.specs import catalog
 
     assert inspect.signature(capture).parameters["model"].default == options.DEFAULT_MODEL
-    assert set(models.TASKS) == {model.task for model in catalog.bundled_models()}
+    assert set(catalog.TASKS) == {model.task for model in catalog.bundled_models()}
 
 
 def test_the_model_is_the_argument_or_the_option(parse) -> None:

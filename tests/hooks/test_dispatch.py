@@ -245,7 +245,7 @@ def live(net: str) -> nn.Module:
     [
         ({"device_map": "auto", "device": "cpu"}, "--device cpu uses one device"),
         ({"max_memory": {"cpu": 5}}, "--max-memory needs --device-map"),
-        ({"device_map": "all"}, "'all' is not a valid value for --device-map"),
+        ({"device_map": "all"}, "Invalid value for device_map: 'all' is not one of"),
         (
             {"device_map": "auto", "max_memory": {"gpu": 5}},
             "'gpu' is not a valid device for --max-memory",

@@ -329,7 +329,7 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
             {"hooks": halve, "hook_kind": "backward"},
             "needs a backward pass, which capture does not run",
         ),
-        ({"hooks": halve, "hook_kind": "sideways"}, "'sideways' is not a kind of hook"),
+        ({"hooks": halve, "hook_kind": "sideways"}, "hook_kind: 'sideways' is not one of"),
         ({"hooks": halve, "hook_kind": ["forward", "forward"]}, "2 kinds are given for 1 hook"),
         ({"hooks": [3]}, "not int"),
         ({"hooks": {"nope*": halve}}, "No layer of"),

@@ -113,7 +113,7 @@ def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
         ({"layer": "fc", "direction": "none.npy"}, "The direction in none.npy cannot be read"),
         ({"layer": "fc", "units": [0], "direction": np.ones(5)}, "both given"),
         ({"layer": "conv", "dim": 3}, "have 3 dimensions, and --channel-dim is 3"),
-        ({"layer": "fc", "count": 0}, "count must be from 1"),
+        ({"layer": "fc", "count": 0}, "count: 0 is not in the range 1<=x"),
     ],
 )
 def test_what_cannot_be_ranked_is_a_sentence(maps, options, message: str) -> None:

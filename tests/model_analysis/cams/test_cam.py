@@ -250,7 +250,7 @@ FAILURES: dict[str, Any] = {
     "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
     "no such class": ({"target": 9}, "no class 9"),
     "a target that is no class": ({"target": "uniform"}, "needs a class"),
-    "no such method": ({"by": "grandcam"}, "no method called 'grandcam'"),
+    "no such method": ({"by": "grandcam"}, "'grandcam' is not one of .* Did you mean gradcam"),
     "a layer for the image": ({"by": "saliency", "layer": "conv"}, "takes no layer"),
     "upsampling of pixels": (
         {"by": "guided", "upsample": "nearest"},
