@@ -77,7 +77,7 @@ def report(
         (1, (), '<!doctype html>')
     """
     from hookscope.commands.weight_source import as_weights, check_trust, label_of_weights
-    from hookscope.views.html.run_page_builder import LETTERS
+    from hookscope.views.html.run_page import LETTERS
 
     sources = [file, *others]
     labels = [label for source in sources if (label := label_of_weights(source))]
@@ -121,13 +121,12 @@ def report(
 def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) -> Report:
     from hookscope.results.report import Report
     from hookscope.stores.capture_file import open_source
-    from hookscope.views.html.page import write_page
-    from hookscope.views.html.page_builder import MAX_PAGE_BYTES, build_page, descending_limits
+    from hookscope.views.html.capture_page import MAX_PAGE_BYTES, build_page, descending_limits
 
     captures = [open_source(source) for source in sources]
     for choice in descending_limits(captures):
         page = build_page(captures, choice)
-        html = write_page(page)
+        html = page.html()
         if len(html.encode()) < MAX_PAGE_BYTES:
             break
     else:
@@ -141,8 +140,8 @@ def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) ->
     figures += [figure for side in page.sides for figure in side.figures]
     return Report(
         html,
-        sum(not row.missing for row in page.rows),
-        len({row.node for row in page.rows if not row.missing}),
+        sum(not row.kind for row in page.rows),
+        len({row.link for row in page.rows if not row.kind}),
         tuple(f"{s.letter}: {text}".lstrip(": ") for s in page.sides for text in s.warnings),
         page.chosen,
         tuple(f"{figure.title}: {figure.failed}" for figure in figures if figure.failed),
@@ -151,11 +150,10 @@ def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) ->
 
 def _report_of_weights(weights: WeightSet, progress: NamedProgress | None) -> Report:
     from hookscope.results.report import Report
-    from hookscope.views.html.weights_page import write_weights_page
-    from hookscope.views.html.weights_page_builder import build_weights_page
+    from hookscope.views.html.weights_page import build_weights_page
 
     page, findings = build_weights_page(weights, progress)
-    html = write_weights_page(page)
+    html = page.html()
     hint = "Its names are very long: show its tensors with 'hookscope show'."
     _check_size(html, weights.label, hint)
     return Report(
@@ -174,8 +172,7 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
     from hookscope.files.output_path import rank_folders
     from hookscope.results.report import Report
     from hookscope.stores.runs.training_run import TrainingRun
-    from hookscope.views.html.run_page import write_run_page
-    from hookscope.views.html.run_page_builder import LETTERS, build_run_page, measured_tensors
+    from hookscope.views.html.run_page import LETTERS, build_run_page, measured_tensors
 
     notes, runs = [], []
     for folder in folders:
@@ -196,7 +193,7 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
         key=lambda finding: LEVELS.index(finding.level),
     )
     page = build_run_page(runs, findings, notes)
-    html = write_run_page(page)
+    html = page.html()
     _check_size(html, folders[0], "Watch fewer layers.")
     return Report(
         html,
@@ -216,7 +213,7 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
 
 def _check_size(html: str, label: object, hint: str) -> None:
     """Raise CheckFailed if a page is larger than a page of a run may be."""
-    from hookscope.views.html.run_page_builder import MAX_RUN_PAGE_BYTES
+    from hookscope.views.html.run_page import MAX_RUN_PAGE_BYTES
 
     if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
         raise CheckFailed(

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
-from rich.color import Color
-from rich.style import Style
 from rich.text import Text
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
-from hookscope.files.atomic_files import write_text
 from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.attribution import Attribution, AttributionRow, TokenAttribution
 from hookscope.specs.attribution_options import METHODS, ROLLOUT
-from hookscope.views.html.page_template import fill_template
+from hookscope.views.html.analysis_page import AnalysisPage, PageText, color_class
 from hookscope.views.images.colors import DIVERGING, ColorScale
 from hookscope.views.images.figures.canvas import (
     escape_text,
@@ -29,6 +25,7 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style, recording_caption
+from hookscope.views.layer_map import color_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
 from hookscope.views.text.text_table import (
@@ -62,9 +59,6 @@ _QUANTITIES = dict.fromkeys(METHODS, "contribution to the logit") | {
 _LETTERS = 24  # of a token beside its bar
 MOST_TOKENS = 64  # of a text: those with the largest attributions
 MOST_TEXTS = 16
-_STYLES = ("page.css", "attribution_page.css")
-_SCRIPTS = ("theme.js",)
-LEVELS = 10  # of colour on each side of zero, in attribution_page.css
 
 
 def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
@@ -147,9 +141,7 @@ def _colored_lines(row: AttributionRow, options: TextOptions) -> list[Text]:
         if used and used + length > options.width:
             lines.append(Text())
             used = 0
-        red, green, blue = map(int, scale.paint(np.array(one.score)))
-        ink = "black" if red * 0.3 + green * 0.59 + blue * 0.11 > 110 else "white"
-        lines[-1].append(text, Style(color=ink, bgcolor=Color.from_rgb(red, green, blue)))
+        lines[-1].append(text, color_style(scale, one.score))
         used += length
     return lines
 
@@ -248,67 +240,35 @@ def _draw_panel(axes: Axes, result: Attribution, number: int) -> None:
     axes.set_xlabel(_QUANTITIES[result.method])
 
 
-@dataclass(frozen=True)
-class AttributionPageCell:
-    """One token: its text and name, the class of its colour, and its attribution."""
-
-    text: str
-    name: str
-    position: int
-    level: str
-    score: str
-
-
-@dataclass(frozen=True)
-class AttributionPageText:
-    """One text of the batch."""
-
-    title: str
-    cells: tuple[AttributionPageCell, ...]
-    sums: str
-
-
-@dataclass(frozen=True)
-class AttributionPage:
-    """What the template shows."""
-
-    title: str
-    caption: str
-    meaning: str
-    notes: tuple[str, ...]
-    texts: tuple[AttributionPageText, ...]
-
-
-def write_attribution_page(result: Attribution, path: str | os.PathLike[str]) -> int:
+def write_attribution_page(result: Attribution, path: Path) -> int:
     """Write the page of attributions; return its size in bytes."""
-    page = AttributionPage(
-        title=f"Attribution to the tokens of the input, by {result.method}",
-        caption=recording_caption(result.metadata),
-        meaning="Orange tokens raise the score, blue ones lower it; the largest attribution of a"
-        f" text has the full colour. Attribution of token p: {result.formula}. {result.paper}.",
-        notes=result.notes,
-        texts=tuple(_text(result, number) for number in range(len(result.rows))),
+    page = AnalysisPage(
+        f"Attribution to the tokens of the input, by {result.method}",
+        recording_caption(result.metadata),
+        (
+            "Orange tokens raise the score, blue ones lower it; the largest attribution of a"
+            f" text has the full colour. Attribution of token p: {result.formula}. {result.paper}.",
+        ),
+        result.notes,
+        tuple(_page_text(result, number) for number in range(len(result.rows))),
     )
-    return write_text(path, fill_template("attribution_page.html", _STYLES, _SCRIPTS, page))
+    return page.write(path)
 
 
-def _text(result: Attribution, number: int) -> AttributionPageText:
+def _page_text(result: Attribution, number: int) -> PageText:
     row = result.rows[number]
     scale = scale_of(row)
-    cells = []
+    tokens = []
     for one in row.tokens:
-        share = float(scale.position(np.array(one.score)))  # 0.5 for an attribution of 0
-        level = (
-            "anan"
-            if math.isnan(share)
-            else f"a{round(share * 2 * LEVELS) if scale.high else LEVELS}"
-        )
+        share = float(scale.position(np.array(one.score)))
+        if not scale.high and share == share:
+            share = 0.5  # all are zero
         has_words = row.tokens and not one.token.text.isdecimal()
         text = visible(one.token.text) if has_words else f"{one.token.text} "
-        name = token_text(one.token.text)
-        cells.append(AttributionPageCell(text, name, one.position, level, number_text(one.score)))
+        cell = (text, color_class(scale, share), number_text(one.score))
+        tokens.append((cell, one.position, token_text(one.token.text)))
     title = title_of(result, number).rstrip(":")
-    return AttributionPageText(title, tuple(cells), sum_sentence(result, number))
+    return PageText(title, tuple(tokens), sum_sentence(result, number))
 
 
 VIEW: View[Attribution] = View(

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
-from rich.color import Color
-from rich.style import Style
 from rich.text import Text
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
-from hookscope.files.atomic_files import write_text
 from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
 from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text
-from hookscope.views.html.page_template import fill_template
+from hookscope.views.html.analysis_page import LEVELS, AnalysisPage, color_class
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
@@ -32,6 +28,7 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style
+from hookscope.views.layer_map import LayerMap, heat_map_lines, page_map, write_cells
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import (
@@ -50,9 +47,6 @@ _LEAST_CELL, _LARGEST = 0.34, 1.2  # inches of a cell in the figure: at least, a
 _NUMBERED = 24  # layers up to which a cell has its number
 _LABELLED = 128  # layers up to which each has its name
 MOST_LAYERS = 2000  # on a side: a pixel or so each
-_STYLES = ("page.css", "layer_map_page.css")
-_SCRIPTS = ("theme.js",)
-_LEVELS = 10  # of similarity, in layer_map_page.css
 
 
 def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
@@ -62,7 +56,7 @@ def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text
         return join_blocks(_pair_table(result, options), notes, options=options)
     return join_blocks(
         sentence(similarity_title(result), options, "bold"),
-        _matrix(result, options, options.width),
+        _matrix(result, options),
         _best(result, options) if result.b is not None else [],
         notes,
         options=options,
@@ -112,28 +106,44 @@ def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     return result_table(Table(columns, tuple(rows), note=""), options)
 
 
-def _matrix(result: LayerSimilarity, options: TextOptions, width: int) -> list[Text]:
+def similarity_map(result: LayerSimilarity, width: int = 0) -> LayerMap:
+    """Return the matrix; with a ``width`` its texts are in cells of a terminal."""
+    names, others = short_names(result.a), short_names(result.columns)
+    rows = zip(names, result.values, strict=True)
+    return LayerMap(
+        "",
+        names,
+        others,
+        np.array(result.values, np.float64),
+        [[f"{number(value):>{width}}" for value in values] for values in result.values],
+        [
+            [f"{name}, {x}: {number_text(v, 6)}" for x, v in zip(others, values, strict=True)]
+            for name, values in rows
+        ],
+    )
+
+
+def _matrix(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     """The matrix: the columns have the numbers of the layers of B."""
-    names = [visible(name, options.ascii) for name in short_names(result.a)]
-    others = [visible(name, options.ascii) for name in short_names(result.columns)]
+    matrix = similarity_map(result, _CELL)
+    names, others = matrix.layers, [visible(name, options.ascii) for name in matrix.columns]
     digits = len(str(max(len(names), len(others)) - 1))
     if result.b is None:
         names = [f"{i:{digits}} {name}" for i, name in enumerate(names)]
-    room = min(max(map(cell_len, names)), int(width * _NAME_SHARE))
-    fitting = max((width - room) // (_CELL + 1), 1)
-    shown = range(min(fitting, len(others)))
-    lines = [Text(" " * room + "".join(f" {j:{_CELL}}" for j in shown), "bold")]
-    for name, values in zip(names, result.values, strict=True):
-        fits = cell_len(name) <= room
-        line = Text(set_cell_size(name, room) if fits else f"{set_cell_size(name, room - 1)}~")
-        for j in shown:
-            line.append(" ").append(f"{number(values[j]):>{_CELL}}", _shade(result, values[j]))
-        lines.append(line)
-    if hidden := len(others) - len(shown):
+    numbers = [f"{j:{_CELL}}" for j in range(len(others))]
+    lines, hidden = heat_map_lines(
+        replace(matrix, layers=names, columns=numbers),
+        similarity_scale(result),
+        _CELL,
+        options,
+        last=False,
+        name_share=_NAME_SHARE,
+    )
+    if hidden:
         text = f"{plural(hidden, 'more column')}: in a wider terminal, a pipe, or a file (-o)."
         lines += sentence(text, options, "dim")
     if result.b is not None:
-        listed = ", ".join(f"{j} {others[j]}" for j in shown)
+        listed = ", ".join(f"{j} {name}" for j, name in enumerate(others[: len(others) - hidden]))
         lines += sentence(f"Columns are layers of B: {listed}.", options, "dim")
     return lines
 
@@ -155,16 +165,6 @@ def similarity_scale(result: LayerSimilarity) -> ColorScale:
     lowest = min((v for row in result.values for v in row if not math.isnan(v)), default=0.0)
     negative = MEASURES[result.measure].lowest < 0 and lowest < 0
     return ColorScale(-1.0, 1.0, diverging=True) if negative else ColorScale(0.0, 1.0)
-
-
-def _shade(result: LayerSimilarity, value: float) -> Style:
-    if math.isnan(value):
-        return Style(color="red")
-    import numpy as np
-
-    back = similarity_scale(result).paint(np.array([value]))[0]
-    bright = float(back @ np.array([0.299, 0.587, 0.114])) > 128
-    return Style(color="black" if bright else "white", bgcolor=Color.from_rgb(*map(int, back)))
 
 
 def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
@@ -214,57 +214,29 @@ def draw_similarity(result: LayerSimilarity) -> Drawing:
             axes.set_ylabel("A")
             axes.set_xlabel("B")
         if most <= _NUMBERED:
-            colors = scale.paint(values) @ np.array([0.299, 0.587, 0.114])
-            for (y, x), value in np.ndenumerate(values):
-                if not math.isnan(value):
-                    ink = "#1c1e21" if colors[y, x] > 128 else "white"
-                    axes.text(x, y, number(value), ha="center", va="center", fontsize=6, color=ink)
+            numbers = [["" if v != v else number(v) for v in row] for row in result.values]
+            write_cells(axes, values, numbers, scale)
         finish_figure(figure)
     size = f"{len(names)} by {len(others)} layers"
     return Drawing(figure, "similar", (f"{result.title}: {size}",))
 
 
-@dataclass(frozen=True)
-class SimilarityPageCell:
-    """One pair of layers: its number, the level of its colour, and what is shown on pointing."""
-
-    number: str
-    level: int | str
-    details: str
-
-
-@dataclass(frozen=True)
-class SimilarityPage:
-    """What the template fills in."""
-
-    title: str
-    caption: str
-    notes: tuple[str, ...]
-    scale: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[SimilarityPageCell, ...]], ...]
-
-
-def write_similarity_page(result: LayerSimilarity, path: str | os.PathLike[str]) -> int:
+def write_similarity_page(result: LayerSimilarity, path: Path) -> int:
     """Write the page of a matrix; return its size in bytes."""
-    names, others = short_names(result.a), short_names(result.columns)
-    page = SimilarityPage(
-        title=f"Similarity of layers: {result.title}",
-        caption=similarity_title(result),
-        notes=result.notes,
-        scale=tuple(f"{level / _LEVELS:.1f}" for level in range(_LEVELS + 1)),
-        columns=tuple(others),
-        rows=tuple(
-            (name, tuple(_cell(name, other, v) for other, v in zip(others, values, strict=True)))
-            for name, values in zip(names, result.values, strict=True)
+    scale = ColorScale(0.0, 1.0)
+    levels = [level / LEVELS for level in range(LEVELS + 1)]
+    page = AnalysisPage(
+        f"Similarity of layers: {result.title}",
+        similarity_title(result),
+        (
+            "1 means the same up to what the measure ignores. Point at a cell for the layers and"
+            " more digits; values below 0 have the colour of 0.",
         ),
+        result.notes,
+        (page_map(similarity_map(result), scale, "layer"),),
+        tuple((f"{level:.1f}", color_class(scale, level)) for level in levels),
     )
-    return write_text(path, fill_template("similarity_page.html", _STYLES, _SCRIPTS, page))
-
-
-def _cell(name: str, other: str, value: float) -> SimilarityPageCell:
-    level = "nan" if math.isnan(value) else round(max(value, 0.0) * _LEVELS)
-    return SimilarityPageCell(number(value), level, f"{name}, {other}: {number_text(value, 6)}")
+    return page.write(path)
 
 
 VIEW: View[LayerSimilarity] = View(

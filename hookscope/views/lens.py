@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.text import Text
@@ -11,21 +11,11 @@ from rich.text import Text
 from hookscope.files.words import number_text, percent_text, plural, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.specs.patterns import layer_text
-from hookscope.views.images.colors import SEQUENTIAL, ColorScale
+from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import Drawing, recording_caption
 from hookscope.views.layer_map import (
-    LEVELS,
-    HeatCell,
-    HeatMap,
     LayerMap,
-    LayerMapCell,
-    LayerMapLabels,
-    LayerMapPage,
-    LayerMapPanel,
-    LayerMapRow,
-    draw_layer_map,
-    heat_map_rows,
-    write_layer_map_page,
+    LayerMaps,
 )
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
@@ -65,7 +55,7 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
     blocks = [sentence(f"{title}: the most probable next token at each position.", options, "bold")]
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
         if not options.html:
-            blocks.append(heat_map_lines(result, number, options))
+            blocks.append(_heat_map(result, number, options))
         blocks.append(_position_lines(result, number, row, options))
     left = len(result.rows) - MAX_TEXTS
     if left > 0:
@@ -73,32 +63,10 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
     return join_blocks(*blocks, notes, options=options)
 
 
-def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text]:
-    """Return one line for each layer: the most probable token, the brighter the more probable."""
-    positions = result.real_positions(number)
-    tokens = result.rows[number].tokens
-    titles = [
-        token_text(tokens[position].text, options.ascii) if tokens else str(position)
-        for position in positions
-    ]
-    rows = [[_heat_cell(cell, options) for cell in cells] for _, cells in result.by_layer(number)]
-    heat = HeatMap("after", result.layers, titles, rows)
-    lines, hidden = heat_map_rows(heat, TOKEN_WIDTH, options)
-    if hidden:
-        text = (
-            f"The first {plural(hidden, 'position')} are in the file, in a picture and in a pipe."
-        )
-        lines += sentence(text, options, "dim")
-    return lines
-
-
-def _heat_cell(cell: LensCell, options: TextOptions) -> HeatCell:
-    best = cell.top[0]
-    color = None
-    if math.isfinite(best.probability):
-        red, green, blue = SEQUENTIAL[round(255 * min(max(best.probability, 0.0), 1.0))]
-        color = (int(red), int(green), int(blue))
-    return HeatCell(token_text(best.token.text, options.ascii), color)
+def _heat_map(result: Lens, number: int, options: TextOptions) -> list[Text]:
+    """A line for each layer: the most probable token, the brighter the more probable."""
+    maps = lens_maps(result, [text_map(result, number, ascii=options.ascii)])
+    return maps.lines(TOKEN_WIDTH, options)
 
 
 def _position_lines(result: Lens, number: int, row: LensRow, options: TextOptions) -> list[Text]:
@@ -159,73 +127,55 @@ def _cell_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
     )
 
 
-def draw_lens(result: Lens) -> Drawing:
-    """Draw one panel for each text: layers from bottom to top, positions to the right.
+def lens_maps(result: Lens, maps: Sequence[LayerMap]) -> LayerMaps:
+    """Return maps of a lens with what they show.
 
     The colour of a cell is the probability of its most probable token, which is written into it.
     """
-    panels = [_panel(result, n) for n in range(len(result.rows)) if result.real_positions(n)]
-    labels = LayerMapLabels(
-        "Most probable next token at each layer",
-        recording_caption(result.metadata),
-        "probability",
-        "after",
-    )
-    return draw_layer_map(panels, result.layers, ColorScale(0.0, 1.0), labels, "lens")
+    title = "Most probable next token at each layer"
+    about, scale = recording_caption(result.metadata), ColorScale(0.0, 1.0)
+    return LayerMaps(title, about, "probability", "after", "position", "after", scale, maps)
 
 
-def _panel(result: Lens, number: int) -> LayerMapPanel:
-    rows = [cells[-MOST_POSITIONS:] for _, cells in result.by_layer(number)]
-    best = [[cell.top[0] for cell in cells] for cells in rows]
-    values = [[candidate.probability for candidate in row] for row in best]
-    texts = [[token_text(candidate.token.text) for candidate in row] for row in best]
-    tokens = result.rows[number].tokens
-    positions = [cell.position for cell in rows[0]]
-    columns = [token_text(tokens[n].text) if tokens else str(n) for n in positions]
-    return LayerMapPanel(np.array(values, dtype=np.float64), texts, columns)
-
-
-def write_lens_page(result: Lens, path: str | os.PathLike[str]) -> int:
-    """Write the page of a lens; return its size in bytes."""
-    page = LayerMapPage(
-        title="Most probable next token at each layer",
-        caption=recording_caption(result.metadata),
-        meaning=(
-            f"Each layer is read with {_reading(result)}. The colour is the probability of the"
-            " token. Point at a cell for more tokens.",
-        ),
-        notes=result.notes,
-        scale=tuple(f"{level / LEVELS:.0%}" for level in range(LEVELS + 1)),
-        color="p",
-        corner="after",
-        maps=tuple(_map(result, number, row) for number, row in enumerate(result.rows)),
-    )
-    return write_layer_map_page(page, path)
-
-
-def _reading(result: Lens) -> str:
-    return f"{result.norm} and {result.head}" if result.norm else result.head
-
-
-def _map(result: Lens, number: int, row: LensRow) -> LayerMap:
-    positions = result.real_positions(number)
+def text_map(
+    result: Lens, number: int, most: int | None = None, *, ascii: bool = False
+) -> LayerMap:
+    """Return the map of a text, or of its last ``most`` positions."""
+    row, shown = result.rows[number], slice(-most if most else None, None)
+    positions = result.real_positions(number)[shown]
     tokens = [row.tokens[at].text if row.tokens else str(at) for at in positions]
-    title = "".join(tokens).strip() if row.tokens else f"Input {number}"
-    rows = [
-        LayerMapRow(layer_text(layer), tuple(map(_cell, cells)))
-        for layer, cells in result.by_layer(number)
-    ]
-    return LayerMap(title, tuple(map(token_text, tokens)), tuple(reversed(rows)))
+    rows = [cells[shown] for _, cells in result.by_layer(number)]
+    return LayerMap(
+        "".join(tokens).strip() if row.tokens else f"Input {number}",
+        list(map(layer_text, result.layers)),
+        [token_text(text, ascii) for text in tokens],
+        np.array([[cell.top[0].probability for cell in cells] for cells in rows], np.float64),
+        [[token_text(cell.top[0].token.text, ascii) for cell in cells] for cells in rows],
+        [list(map(_details, cells)) for cells in rows],
+    )
 
 
-def _cell(cell: LensCell) -> LayerMapCell:
-    best = cell.top[0]
-    share = best.probability
-    color = f"p{round(share * LEVELS)}" if math.isfinite(share) else "pnan"
+def _details(cell: LensCell) -> str:
     lines = [f"{token_text(one.token.text)} {one.probability:.1%}" for one in cell.top]
     target = f"{token_text(cell.target.text)}: rank {cell.rank}, {cell.probability:.2%}"
-    lines += [f"target {target}", f"KL {number_text(cell.kl)} nats"]
-    return LayerMapCell(token_text(best.token.text), color, "\n".join(lines))
+    return "\n".join([*lines, f"target {target}", f"KL {number_text(cell.kl)} nats"])
+
+
+def draw_lens(result: Lens) -> Drawing:
+    """Draw one panel for each text."""
+    numbers = [n for n in range(len(result.rows)) if result.real_positions(n)]
+    return lens_maps(result, [text_map(result, n, MOST_POSITIONS) for n in numbers]).draw("lens")
+
+
+def write_lens_page(result: Lens, path: Path) -> int:
+    """Write the page of a lens; return its size in bytes."""
+    maps = lens_maps(result, [text_map(result, number) for number in range(len(result.rows))])
+    read = f"{result.norm} and {result.head}" if result.norm else result.head
+    meaning = (
+        f"Each layer is read with {read}. The colour is the probability of the token. Point at a"
+        " cell for more tokens."
+    )
+    return maps.page((meaning,), result.notes, "{:.0%}".format).write(path)
 
 
 VIEW: View[Lens] = View(

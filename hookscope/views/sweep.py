@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +14,10 @@ from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.specs.patterns import layer_text
 from hookscope.views.images.colors import ColorScale
-from hookscope.views.images.figures.drawing import Drawing, recording_caption
+from hookscope.views.images.figures.drawing import recording_caption
 from hookscope.views.layer_map import (
-    LEVELS,
-    HeatCell,
-    HeatMap,
     LayerMap,
-    LayerMapCell,
-    LayerMapLabels,
-    LayerMapPage,
-    LayerMapPanel,
-    LayerMapRow,
-    draw_layer_map,
-    heat_map_rows,
-    write_layer_map_page,
+    LayerMaps,
 )
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
@@ -53,7 +42,6 @@ _ROUNDED = {
     "quantize-weights": "weights rounded to {argument} bits, one symmetric grid per output channel",
     "dtype": "output rounded to {argument} and back",
 }
-_WHOLE = "whole layer"
 
 
 def sweep_values(result: Sweep) -> NDArray[np.float64]:
@@ -98,7 +86,11 @@ def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
     """Return the whole summary: in a pipe one line for each cell."""
     head = sentence(title_text(result), options, "bold")
     is_map = bool(result.axis) and not options.lists_rows and not options.html
-    block = _heat_map(result, options) if is_map else _table(result, options)
+    if is_map:
+        block = sweep_maps(result, options.ascii).lines(CELL_WIDTH, options)
+        block += _largest(result, options)
+    else:
+        block = _table(result, options)
     shown = meanings(result)[: 1 if is_map else None]
     meaning = [line for text in shown for line in sentence(text, options)]
     if not result.axis and len(result.cells) > 1:
@@ -158,29 +150,6 @@ def meanings(result: Sweep) -> list[str]:
         " the edit.",
     }
     return [f"{name}: {texts[name]}" for name in result.metrics]
-
-
-def _heat_map(result: Sweep, options: TextOptions) -> list[Text]:
-    colors = sweep_scale(result).paint(sweep_values(result))
-    rows = [
-        [
-            HeatCell(cell_text(result, cell), _color(result, cell, colors[y, x].tolist()))
-            for x, cell in enumerate(cells)
-        ]
-        for y, (_, cells) in enumerate(result.by_layer())
-    ]
-    titles = [column_title(result, n, options.ascii) for n in range(len(result.columns))]
-    heat = HeatMap("layer", result.layers, titles, rows)
-    lines, hidden = heat_map_rows(heat, CELL_WIDTH, options)
-    if hidden:
-        text = f"The first {plural(hidden, result.axis)} are in the file, in a picture and in a"
-        lines += sentence(f"{text} pipe.", options, "dim")
-    return [*lines, *_largest(result, options)]
-
-
-def _color(result: Sweep, cell: SweepCell | None, color: list[int]) -> tuple[int, int, int] | None:
-    red, green, blue = color
-    return (red, green, blue) if math.isfinite(cell_value(result, cell)) else None
 
 
 def column_title(result: Sweep, index: int, ascii: bool = False) -> str:
@@ -256,75 +225,32 @@ def _failures(result: Sweep, options: TextOptions) -> list[Text]:
     ]
 
 
-def draw_sweep(result: Sweep) -> Drawing:
-    """Draw the map: layers from bottom to top, positions, heads or experts to the right."""
-    texts = [[cell_text(result, cell) for cell in cells] for _, cells in result.by_layer()]
-    columns = [column_title(result, n) or _WHOLE for n in range(len(result.columns))]
-    labels = LayerMapLabels(
+def sweep_maps(result: Sweep, ascii: bool = False) -> LayerMaps:
+    """Return the map: layers by positions, heads or experts."""
+    rows = [cells for _, cells in result.by_layer()]
+    only = LayerMap(
+        f"By {result.axis}" if result.axis else "By layer",
+        list(map(layer_text, result.layers)),
+        [column_title(result, n, ascii) or "whole layer" for n in range(len(result.columns))],
+        sweep_values(result),
+        [[cell_text(result, cell) for cell in cells] for cells in rows],
+        [[_details(result, cell) for cell in cells] for cells in rows],
+    )
+    return LayerMaps(
         title_text(result),
         recording_caption(result.metadata),
         result.metric,
         result.axis,
         result.axis or "column",
+        "layer",
+        sweep_scale(result),
+        [only],
     )
-    panel = LayerMapPanel(sweep_values(result), texts, columns)
-    return draw_layer_map([panel], result.layers, sweep_scale(result), labels, "sweep")
 
 
-def write_sweep_page(result: Sweep, path: str | os.PathLike[str]) -> int:
-    """Write the page of a sweep; return its size in bytes."""
-    scale = sweep_scale(result)
-    ends = np.linspace(scale.low, scale.high, LEVELS + 1)
-    page = LayerMapPage(
-        title=title_text(result),
-        caption=recording_caption(result.metadata),
-        meaning=(*meanings(result), f"The colour is {result.metric}. {result.reuse}"),
-        notes=_notes(result),
-        scale=tuple(number_text(float(end), DIGITS) for end in ends),
-        color="d" if scale.diverging else "p",
-        corner="layer",
-        maps=(_map(result),),
-    )
-    return write_layer_map_page(page, path)
-
-
-def _notes(result: Sweep) -> tuple[str, ...]:
-    left = [f"Skipped: {layer_text(x.layer)} ({x.reason})." for x in result.left_out]
-    failed = {f"Failed: {layer_text(c.layer)}. {c.failed}": None for c in result.cells if c.failed}
-    return (*left, *failed)
-
-
-def _map(result: Sweep) -> LayerMap:
-    rows = [
-        LayerMapRow(layer_text(layer), tuple(_cells(result, layer, cells)))
-        for layer, cells in result.by_layer()
-    ]
-    columns = [column_title(result, n) or "whole layer" for n in range(len(result.columns))]
-    return LayerMap(_heading(result), tuple(columns), tuple(reversed(rows)))
-
-
-def _heading(result: Sweep) -> str:
-    return f"By {result.axis}" if result.axis else "By layer"
-
-
-def _cells(result: Sweep, layer: str, cells: Sequence[SweepCell | None]) -> list[LayerMapCell]:
-    scale = sweep_scale(result)
-    values = np.array([cell_value(result, cell) for cell in cells])
-    letter = "d" if scale.diverging else "p"
-    shares = scale.position(values)
-    return [
-        LayerMapCell(
-            cell_text(result, cell),
-            f"{letter}{round(float(share) * LEVELS)}" if np.isfinite(share) else "pnan",
-            "" if cell is None else _details(result, cell),
-        )
-        for cell, share in zip(cells, shares, strict=True)
-    ]
-
-
-def _details(result: Sweep, cell: SweepCell) -> str:
-    if cell.failed:
-        return cell.failed
+def _details(result: Sweep, cell: SweepCell | None) -> str:
+    if cell is None or cell.failed:
+        return "" if cell is None else cell.failed
     lines = [cell.layer]
     if result.axis:
         lines.append(f"{result.axis} {result.columns[cell.column].name}")
@@ -332,10 +258,19 @@ def _details(result: Sweep, cell: SweepCell) -> str:
     return "\n".join(lines)
 
 
+def write_sweep_page(result: Sweep, path: Path) -> int:
+    """Write the page of a sweep; return its size in bytes."""
+    meaning = (*meanings(result), f"The colour is {result.metric}. {result.reuse}")
+    left = [f"Skipped: {layer_text(x.layer)} ({x.reason})." for x in result.left_out]
+    failed = {f"Failed: {layer_text(c.layer)}. {c.failed}": None for c in result.cells if c.failed}
+    page = sweep_maps(result).page(meaning, (*left, *failed), lambda end: number_text(end, DIGITS))
+    return page.write(path)
+
+
 VIEW: View[Sweep] = View(
     sweep_lines,
     filed_document("sweep"),
     write_sweep_page,
-    lambda result, dpi: draw_sweep(result),
+    lambda result, dpi: sweep_maps(result).draw("sweep"),
     (*possible_columns(), NOTE),
 )

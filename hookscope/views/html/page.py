@@ -1,22 +1,96 @@
-"""The page of captures as plain data, and its HTML."""
+"""A page of HTML: its template with script and style written into it, and what pages share.
+
+Script and style are allowed by their hashes, and images as ``data:`` only. A name that was not
+escaped could run nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import ClassVar
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hookscope.escapes import visible
+from hookscope.files.atomic_files import write_text
 from hookscope.files.words import count_text
 from hookscope.results.health import Finding
 from hookscope.specs.patterns import layer_text
-from hookscope.views.html.page_template import fill_template
-
-STYLES = ("page.css",)
-SCRIPTS = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js", "theme.js")
+from hookscope.views.text.table import Cell
 
 MAX_OTHERS = 8  # further layers of a finding that are named
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows; each kind of page names its template, and its own styles and scripts."""
+
+    template: ClassVar[str]
+    styles: ClassVar[tuple[str, ...]] = ()
+    scripts: ClassVar[tuple[str, ...]] = ()
+
+    title: str
+
+    def html(self) -> str:
+        """Return the page as HTML that opens from disk and needs no network."""
+        style, script = self.style(), _joined_text((*self.scripts, "theme.js"))
+        policy = "; ".join(
+            [
+                "default-src 'none'",
+                "img-src data:",
+                f"style-src '{_content_hash(style)}'",
+                f"script-src '{_content_hash(script)}'",
+                "base-uri 'none'",
+                "form-action 'none'",
+            ]
+        )
+        template = _environment().get_template(self.template)
+        # Both are files of this package, without any content of a result.
+        return template.render(page=self, policy=policy, style=Markup(style), script=Markup(script))
+
+    def style(self) -> str:
+        """Return the style sheet."""
+        return _joined_text(("page.css", *self.styles))
+
+    def write(self, path: str | os.PathLike[str]) -> int:
+        """Write the page; return its size in bytes."""
+        return write_text(path, self.html())
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hookscope.views.html", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["sort_text"] = _sort_text
+    return environment
+
+
+def _sort_text(cell: Cell) -> str:
+    """The number by which a cell is sorted; cells without one always come last."""
+    return "" if cell.value is None or math.isnan(cell.value) else repr(cell.value)
+
+
+@cache
+def _joined_text(names: tuple[str, ...]) -> str:
+    folder = files("hookscope.views.html")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _content_hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 @dataclass(frozen=True)
@@ -35,107 +109,62 @@ class PageFigure:
 
 
 @dataclass(frozen=True)
-class PageCell:
-    """One cell of the table. ``sort`` is a plain number; cells without one always come last."""
-
-    text: str
-    sort: str = ""
-    loud: bool = False
-
-
-@dataclass(frozen=True)
-class PageColumn:
-    """One column of the table; numbers sort as numbers."""
-
-    title: str
-    number: bool = False
-    about: str = ""
-
-
-@dataclass(frozen=True)
 class PageRow:
-    """One recorded or missing tensor; ``node`` is the index of its module in the tree."""
+    """A row of a table: its cells, the address that its name leads to, and what scripts read.
 
-    node: int
-    cells: tuple[PageCell, ...]
-    missing: bool = False
-
-
-@dataclass(frozen=True)
-class TensorPanel:
-    """One tensor in one file: facts, each a name and a text, and figures."""
-
-    file: str
-    facts: tuple[tuple[str, str], ...]
-    figures: tuple[PageFigure, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class PanelEntry:
-    """One tensor of a layer, with a panel for each file that has it."""
-
-    key: str
-    panels: tuple[TensorPanel, ...]
-
-
-@dataclass(frozen=True)
-class PageNode:
-    """A module in the tree, and the content of its panel.
-
-    ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``unused`` is
-    whether it never ran in a file.
+    ``kind`` is ``missing``, the level of its findings, or empty.
     """
+
+    cells: tuple[Cell, ...]
+    link: str
+    data: Mapping[str, int]
+    id: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class TreeItem:
+    """A module in a tree: ``level`` and ``place``, its position among ``siblings``, begin at 1."""
 
     name: str
     label: str
-    type: str
     level: int
     place: int
     siblings: int
     opens: bool
-    calls: int
-    unused: bool
-    marks: tuple[str, ...]
-    notes: tuple[str, ...]
-    entries: tuple[PanelEntry, ...]
-    shape: str
-    follows: bool
-    unfolded: bool
 
 
 @dataclass(frozen=True)
-class FileSummary:
-    """The summary of one file."""
+class Summary:
+    """What is known of a file or of a run as a whole.
+
+    Attributes:
+        letter: ``A``, ``B`` and so on if there are several, else empty.
+        name: of the file or the folder.
+        command: that made it.
+        verdict: a sentence.
+        warnings: sentences; of a run, why a part of the record is missing.
+        facts: names and texts.
+        sentences: what else was recorded.
+        untrained: whether the weights are random.
+        top: the most probable classes or tokens, each list with its title.
+        figures: the input.
+        unwatched: what was not watched, and why.
+        events: what happened at single steps, as sentences.
+    """
 
     letter: str
-    file: str
+    name: str
     command: str
     verdict: str
     warnings: tuple[str, ...]
-    sentences: tuple[str, ...]
-    untrained: bool
-    top: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     facts: tuple[tuple[str, str], ...]
-    figures: tuple[PageFigure, ...]
-
-
-@dataclass(frozen=True)
-class Page:
-    """The content of the page."""
-
-    title: str
-    sides: tuple[FileSummary, ...]
-    chosen: tuple[str, ...]
-    flow: tuple[PageFigure, ...]
-    tree: tuple[PageNode, ...]
-    columns: tuple[PageColumn, ...]
-    rows: tuple[PageRow, ...]
-
-
-def write_page(page: Page) -> str:
-    """Return the page as HTML that opens from disk and needs no network."""
-    return fill_template("page.html", STYLES, SCRIPTS, page)
+    sentences: tuple[str, ...] = ()
+    untrained: bool = False
+    top: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    figures: tuple[PageFigure, ...] = ()
+    unwatched: tuple[tuple[str, str], ...] = ()
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

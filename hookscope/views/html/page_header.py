@@ -19,7 +19,7 @@ from hookscope.specs.request import ONLY_PYTHON
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.capture import attention_lines, effect_lines, verified_lines
 from hookscope.views.grads import loss_lines
-from hookscope.views.html.page import FileSummary, PageFigure
+from hookscope.views.html.page import PageFigure, Summary
 from hookscope.views.step import optimizer_lines
 from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
 from hookscope.views.text.text_table import PIPE, TextOptions
@@ -44,20 +44,20 @@ _ARTICLES = {EXPLODING: f"an {EXPLODING}", VANISHING: f"a {VANISHING}"}
 _OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
 
 
-def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, ...]) -> FileSummary:
+def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, ...]) -> Summary:
     """Return the summary of a file."""
     metadata = capture.metadata
     warnings = tuple(_warnings(capture))
-    return FileSummary(
+    return Summary(
         letter,
         visible(os.fspath(capture.path)),
         visible(original_command(metadata)),
         _verdict(capture, warnings),
         warnings,
+        tuple((name, visible(text)) for name, text in _facts(capture)),
         tuple(_sentences(capture)),
         has_random_weights(metadata),
         (*_top_classes(metadata), *_next_tokens(metadata)),
-        tuple((name, visible(text)) for name, text in _facts(capture)),
         figures,
     )
 

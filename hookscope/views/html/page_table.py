@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hookscope.escapes import visible
-from hookscope.files.words import number_text, percent_text, shape_text
+from hookscope.files.words import shape_text
 from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.capture_file import CaptureFile
-from hookscope.views.html.page import PageCell, PageColumn, PageRow
+from hookscope.views.html.page import PageRow
 from hookscope.views.html.page_tree import MissingEntry
+from hookscope.views.text.shared_parts import ALERT_STYLE, number_cell, share_cell
+from hookscope.views.text.table import Cell, Column
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COMPARED = ("mean", "std", "norm")
 _FIRST = (
-    PageColumn("#", number=True, about="position in the recorded order"),
-    PageColumn("layer"),
-    PageColumn("type"),
-    PageColumn("what"),
-    PageColumn("call", number=True),
-    PageColumn("shape"),
+    Column("#", right=True, about="position in the recorded order"),
+    Column("layer"),
+    Column("type"),
+    Column("what"),
+    Column("call", right=True),
+    Column("shape"),
 )
-_LAST = PageColumn("note")
-_ZEROS = PageColumn("zeros", number=True, about="share of values that are exactly zero")
-_RATIO = PageColumn(
-    "grad/weight", number=True, about="norm of the gradient divided by the norm of the weight"
+_LAST = Column("note")
+_ZEROS = Column("zeros", right=True, about="share of values that are exactly zero")
+_RATIO = Column(
+    "grad/weight", right=True, about="norm of the gradient divided by the norm of the weight"
 )
 _DIFFERENCE_COLUMNS = (
-    PageColumn("largest |B-A|", number=True, about="over values that are finite in both"),
-    PageColumn("relative", number=True, about="norm of B-A divided by the norm of A"),
+    Column("largest |B-A|", right=True, about="over values that are finite in both"),
+    Column("relative", right=True, about="norm of B-A divided by the norm of A"),
 )
 
 
@@ -52,7 +53,7 @@ class TensorDifference:
     equal: bool
 
 
-def page_columns(captures: Sequence[CaptureFile]) -> tuple[PageColumn, ...]:
+def page_columns(captures: Sequence[CaptureFile]) -> tuple[Column, ...]:
     """Return the columns for these files: compared where two of them have a key in common."""
     keys = [{record.key for record in capture.records} for capture in captures]
     if len(captures) > 1 and keys[0] & keys[1]:
@@ -62,14 +63,14 @@ def page_columns(captures: Sequence[CaptureFile]) -> tuple[PageColumn, ...]:
             *_DIFFERENCE_COLUMNS,
             _LAST,
         )
-    file = (PageColumn("file"),) if len(captures) > 1 else ()
+    file = (Column("file"),) if len(captures) > 1 else ()
     ratio = any(r.ratio is not None for capture in captures for r in capture.records)
-    numbers = [PageColumn(name, number=True) for name in NUMBERS]
-    return (*_FIRST, *file, PageColumn("dtype"), *numbers, _ZEROS, *[_RATIO] * ratio, _LAST)
+    numbers = [Column(name, right=True) for name in NUMBERS]
+    return (*_FIRST, *file, Column("dtype"), *numbers, _ZEROS, *[_RATIO] * ratio, _LAST)
 
 
 def page_row(
-    columns: Sequence[PageColumn],
+    columns: Sequence[Column],
     position: int,
     node: int,
     pair: Sequence[Record | None],
@@ -81,20 +82,24 @@ def page_row(
     compared = _DIFFERENCE_COLUMNS[0] in columns
     note = _pair_note(pair, notes, difference) if compared else notes[file]
     cells = {
-        "#": _number_cell(position),
-        "layer": PageCell(visible(layer_text(first.module))),
-        "type": PageCell(visible(first.type)),
-        "what": PageCell(visible(first.what)),
-        "call": _number_cell(first.call),
-        "shape": PageCell(" | ".join(dict.fromkeys(shape_text(r.shape) for r in pair if r))),
-        "note": PageCell(note, loud=any(notes) or (compared and None in pair)),
+        "#": number_cell(position),
+        "layer": Cell(visible(layer_text(first.module))),
+        "type": Cell(visible(first.type)),
+        "what": Cell(visible(first.what)),
+        "call": number_cell(first.call),
+        "shape": Cell(" | ".join(dict.fromkeys(shape_text(r.shape) for r in pair if r))),
+        "note": Cell(note, style=ALERT_STYLE * (any(notes) or (compared and None in pair))),
     }
     cells |= _compared_cells(pair, difference) if compared else _single_cells(first, "AB"[file])
-    return PageRow(node, tuple(cells[column.title] for column in columns))
+    return _row_of(node, (cells[column.title] for column in columns))
+
+
+def _row_of(node: int, cells: Iterable[Cell], kind: str = "") -> PageRow:
+    return PageRow(tuple(cells), f"#n{node}", {"node": node}, kind=kind)
 
 
 def missing_page_rows(
-    columns: Sequence[PageColumn], missing: Iterable[MissingEntry], nodes: Mapping[str, int]
+    columns: Sequence[Column], missing: Iterable[MissingEntry], nodes: Mapping[str, int]
 ) -> Iterator[PageRow]:
     """Yield the rows of missing tensors and layers, which come last and have no numbers."""
     groups: dict[tuple[str, str, int | None], list[MissingEntry]] = {}
@@ -102,51 +107,49 @@ def missing_page_rows(
         groups.setdefault((entry.module, entry.what, entry.call), []).append(entry)
     for (module, what, call), group in groups.items():
         cells = {
-            "layer": PageCell(visible(layer_text(module))),
-            "type": PageCell(visible(group[0].type)),
-            "what": PageCell(visible(what)),
-            "call": _number_cell(call) if call else PageCell(""),
-            "file": PageCell(", ".join(entry.letter for entry in group)),
-            "note": PageCell(visible("; ".join(entry.reason for entry in group)), loud=True),
+            "layer": Cell(visible(layer_text(module))),
+            "type": Cell(visible(group[0].type)),
+            "what": Cell(visible(what)),
+            "call": number_cell(call) if call else Cell(),
+            "file": Cell(", ".join(entry.letter for entry in group)),
+            "note": Cell(visible("; ".join(entry.reason for entry in group)), style=ALERT_STYLE),
         }
-        yield PageRow(
-            nodes[module], tuple(cells.get(c.title, PageCell("")) for c in columns), missing=True
-        )
+        yield _row_of(nodes[module], (cells.get(c.title, Cell()) for c in columns), "missing")
 
 
-def _single_cells(record: Record, file: str) -> dict[str, PageCell]:
+def _single_cells(record: Record, file: str) -> dict[str, Cell]:
     stats = record.stats
     share = stats.zero_share if stats.numel else None
     return {
-        "file": PageCell(file),
-        "dtype": PageCell(record.dtype),
-        **{name: _number_cell(getattr(stats, name)) for name in NUMBERS},
-        _ZEROS.title: _number_cell(share, "" if share is None else percent_text(share)),
-        _RATIO.title: _number_cell(record.ratio),
+        "file": Cell(file),
+        "dtype": Cell(record.dtype),
+        **{name: number_cell(getattr(stats, name)) for name in NUMBERS},
+        _ZEROS.title: number_cell(None) if share is None else share_cell(share),
+        _RATIO.title: number_cell(record.ratio),
     }
 
 
 def _compared_cells(
     pair: Sequence[Record | None], difference: TensorDifference | None
-) -> dict[str, PageCell]:
-    cells: dict[str, PageCell] = {}
+) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
     for name in COMPARED:
         a, b = (getattr(record.stats, name) if record else None for record in pair)
         between = None
         if a is not None and b is not None:
             between = b - a if name == "mean" else b / a if a else None
         values = zip(_pair_columns(name), (a, b, between), strict=True)
-        cells |= {column.title: _number_cell(value) for column, value in values}
+        cells |= {column.title: number_cell(value) for column, value in values}
     largest, relative = _DIFFERENCE_COLUMNS
-    cells[largest.title] = _number_cell(difference.largest if difference else None)
-    cells[relative.title] = _number_cell(difference.relative if difference else None)
+    cells[largest.title] = number_cell(difference.largest if difference else None)
+    cells[relative.title] = number_cell(difference.relative if difference else None)
     return cells
 
 
-def _pair_columns(name: str) -> tuple[PageColumn, ...]:
+def _pair_columns(name: str) -> tuple[Column, ...]:
     """The columns that compare a number of two files; a mean may be near zero, so no quotient."""
     between = "B-A" if name == "mean" else "B/A"
-    return tuple(PageColumn(f"{name} {word}", number=True) for word in ("A", "B", between))
+    return tuple(Column(f"{name} {word}", right=True) for word in ("A", "B", between))
 
 
 def tensor_difference(captures: Sequence[CaptureFile], key: str) -> TensorDifference | None:
@@ -180,12 +183,6 @@ def tensor_difference(captures: Sequence[CaptureFile], key: str) -> TensorDiffer
     elif distance.value:
         relative = distance.root_of_share(norm)
     return TensorDifference(largest, relative, equal)
-
-
-def _number_cell(value: float | int | None, text: str = "") -> PageCell:
-    return PageCell(
-        text or number_text(value), "" if value is None or math.isnan(value) else repr(value)
-    )
 
 
 def _pair_note(

@@ -12,24 +12,53 @@ from hookscope.results.records import Recording
 from hookscope.specs.module_names import ancestors_of, parent_of
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.specs.tensor_key import OUTPUT, OUTPUT_GRAD
-from hookscope.views.html.page import PageNode, PanelEntry
+from hookscope.views.html.page import PageFigure, TreeItem
 
 NEVER_RAN = "never ran"
 MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first
 
 
 class TreePosition(NamedTuple):
-    """The position of a module in the tree.
-
-    ``level`` counts from 1, and so does ``place``, the position among the ``siblings`` of one
-    parent. ``opens`` is whether the module has children.
-    """
+    """The position of a module in the tree, as in ``TreeItem``."""
 
     name: str
     level: int
     place: int
     siblings: int
     opens: bool
+
+
+@dataclass(frozen=True)
+class TensorPanel:
+    """One tensor in one file: facts, each a name and a text, and figures."""
+
+    file: str
+    facts: tuple[tuple[str, str], ...]
+    figures: tuple[PageFigure, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PanelEntry:
+    """One tensor of a layer, with a panel for each file that has it."""
+
+    key: str
+    panels: tuple[TensorPanel, ...]
+
+
+@dataclass(frozen=True)
+class PageNode(TreeItem):
+    """A module in the tree, and the content of its panel; ``unused`` if it never ran in a file."""
+
+    type: str
+    calls: int
+    unused: bool
+    marks: tuple[str, ...]
+    notes: tuple[str, ...]
+    entries: tuple[PanelEntry, ...]
+    shape: str
+    follows: bool
+    unfolded: bool
 
 
 @dataclass(frozen=True)

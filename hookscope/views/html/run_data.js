@@ -1,4 +1,4 @@
-// The curves of the runs, decoded block by block when they are first needed. packed_values.py says
+// The curves of the runs, decoded block by block when they are first needed. run_curves.py says
 // how they are stored.
 "use strict";
 

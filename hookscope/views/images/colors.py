@@ -189,6 +189,18 @@ def paint_maps(
     return np.array(painted, np.uint8).reshape(*maps.shape, 3), scales
 
 
+def is_bright(colors: Any) -> NDArray[np.bool_]:
+    """Return whether black text has more contrast than white on colours, ``(..., 3)``.
+
+    Example:
+        >>> is_bright(DIVERGING[[0, 128, 255]]).tolist()
+        [False, True, False]
+    """
+    # The relative luminance of WCAG 2, at which both have the same contrast.
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    return np.asarray((np.asarray(colors) / 255) ** 2.2 @ weights > 0.179)
+
+
 def nonfinite_text(values: NDArray[Any]) -> str:
     """Return how many entries are NaN or infinite, and their colour; empty if none are."""
     counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}

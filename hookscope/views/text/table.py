@@ -37,13 +37,15 @@ class Cell:
 class Column:
     """A column: its title, also in short, and its alignment.
 
-    An ``optional`` column is dropped first on a narrow terminal if all its cells are equal.
+    An ``optional`` column is dropped first on a narrow terminal if all its cells are equal. A page
+    of HTML says what a column is ``about``.
     """
 
     title: str
     short: str | None = None
     right: bool = False
     optional: bool = False
+    about: str = ""
 
 
 NOTE = Column("note")

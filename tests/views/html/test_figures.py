@@ -16,8 +16,8 @@ from torch import nn
 
 import hookscope
 from hookscope.stores.capture_file import open_capture
-from hookscope.views.html.page import Page, PageFigure
-from hookscope.views.html.page_builder import PageLimits, build_page
+from hookscope.views.html.capture_page import CapturePage, PageLimits, build_page
+from hookscope.views.html.page import PageFigure
 from hookscope.views.html.page_images import input_figure
 from hookscope.views.images.colors import ColorScale
 
@@ -25,11 +25,11 @@ SMALL = PageLimits(4, 16)
 SVG_HEIGHT = 60
 
 
-def page_of(*files: Path) -> Page:
+def page_of(*files: Path) -> CapturePage:
     return build_page([open_capture(file) for file in files], SMALL)
 
 
-def figures(page: Page, key: str) -> tuple[PageFigure, ...]:
+def figures(page: CapturePage, key: str) -> tuple[PageFigure, ...]:
     [entry] = [entry for node in page.tree for entry in node.entries if entry.key == key]
     return entry.panels[0].figures
 

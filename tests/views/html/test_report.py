@@ -20,7 +20,7 @@ from torch import nn
 import hookscope
 from hookscope.results.records import Record, Recording
 from hookscope.stores.capture_file import open_capture
-from hookscope.views.html.page_builder import (
+from hookscope.views.html.capture_page import (
     LIMIT_STEPS,
     MAX_IMAGE_BYTES,
     MAX_PAGE_BYTES,

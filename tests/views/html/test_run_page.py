@@ -18,9 +18,8 @@ import hookscope
 from hookscope.results.health import Finding
 from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import TrainingRun
-from hookscope.views.html.packed_values import MISSING, NAN, StepColumns
-from hookscope.views.html.run_page import RunPage, write_run_page
-from hookscope.views.html.run_page_builder import build_run_page
+from hookscope.views.html.run_curves import MISSING, NAN, StepColumns
+from hookscope.views.html.run_page import RunPage, build_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run
 
 RMS = Series("net", "fc1/output", "rms")
@@ -120,7 +119,7 @@ def test_a_thinned_column_has_the_extremes_of_its_rows_and_nothing_else(words, r
 def test_a_long_run_is_thinned_and_says_so(tmp_path) -> None:
     folder = odd_run(tmp_path / "run", 0)
     page = build_run_page([TrainingRun(folder)], words=600)
-    html = write_run_page(page)
+    html = page.html()
     assert "The curves of 300 sampled steps are thinned: of every " in "".join(page.notes)
     assert all(note in html for note in page.notes)
     rms = embedded(html)["net", 0, "output", "output", "rms"].view(np.float32)
@@ -167,9 +166,7 @@ def test_the_table_has_the_last_values_and_the_first_step_that_is_not_finite(tmp
     info = run_info({"net": ["fc", "ok", "bad"]})
     page = build(write_run(tmp_path / "run", info, 9, loss_of, of_layers, every=2))
     titles = [column.title for column in page.columns]
-    rows = {
-        line.row.cells[1].text: dict(zip(titles, line.row.cells, strict=True)) for line in page.rows
-    }
+    rows = {line.cells[1].text: dict(zip(titles, line.cells, strict=True)) for line in page.rows}
     assert float(rows["fc"]["rms"].sort) == np.float32(1 / 11)
     assert rows["fc"]["update ratio"].text == "0.01100"  # of the weight, as in ``show``
     assert (rows["fc"]["max"].text, rows["fc"]["max"].sort, rows["fc"]["max"].loud) == (
@@ -189,7 +186,7 @@ def test_findings_lead_to_their_layers(tmp_path) -> None:
     page = build(small_run(tmp_path / "run"), findings)
     assert [f.link for f in page.findings] == ["#m0l1", "", ""]
     assert [layer.level for layer in page.data.models[0].layers] == ["", "error", "error"]
-    html = write_run_page(page)
+    html = page.html()
     assert "NaN &lt;b&gt;here&lt;/b&gt;." in html and "Also: (model)." in html
 
 
@@ -204,7 +201,7 @@ def test_the_head_says_what_ran_and_what_was_not_watched(tmp_path) -> None:
 
 def test_hostile_names_are_data_and_no_script(tmp_path) -> None:
     name = "</script><script>alert(1)</script>"
-    html = write_run_page(build(small_run(tmp_path / "run", (name,))))
+    html = build(small_run(tmp_path / "run", (name,))).html()
     assert name not in html and "<script>alert" not in html
 
 

@@ -11,8 +11,7 @@ import hookscope
 from hookscope.results.health import Finding
 from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import TrainingRun
-from hookscope.views.html.run_page import write_run_page
-from hookscope.views.html.run_page_builder import build_run_page
+from hookscope.views.html.run_page import build_run_page, write_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run
 
 

@@ -10,9 +10,12 @@ from safetensors.numpy import save_file
 
 import hookscope
 from hookscope.stores.weights.open_weights import open_weights
-from hookscope.views.html import weights_page_builder
-from hookscope.views.html.weights_page import WeightsPage, write_weights_page
-from hookscope.views.html.weights_page_builder import WEIGHT_COLUMNS, build_weights_page
+from hookscope.views.html import weights_page
+from hookscope.views.html.weights_page import (
+    WEIGHT_COLUMNS,
+    WeightsPage,
+    build_weights_page,
+)
 
 RNG = np.random.default_rng(0)
 SCRIPT = "<script>alert(1)</script>"
@@ -39,8 +42,8 @@ def page_of(file: Path) -> WeightsPage:
 def cells(page: WeightsPage) -> dict[str, dict[str, str]]:
     titles = [column.title for column in WEIGHT_COLUMNS]
     return {
-        line.name: dict(zip(titles, (cell.text for cell in line.row.cells), strict=True))
-        for line in page.rows
+        row.cells[1].text: dict(zip(titles, (cell.text for cell in row.cells), strict=True))
+        for row in page.rows
     }
 
 
@@ -67,7 +70,7 @@ def test_tensors_are_in_the_order_of_the_tree(file: Path) -> None:
     assert [(n.level, n.place, n.siblings, n.opens) for n in page.tree[:3]] == [
         *((1, 1, 1, True), (2, 1, 1, True), (3, 1, 3, False)),
     ]
-    assert [page.tree[line.row.node].name for line in page.rows] == [
+    assert [page.tree[row.data["node"]].name for row in page.rows] == [
         *(f"net.{SCRIPT}", "net", "net.head", "net.layers.2.fc", "net.layers.2.fc"),
         "net.layers.10.fc",
     ]
@@ -88,10 +91,14 @@ def test_totals_are_by_dtype_and_by_the_first_modules_that_differ(file: Path) ->
 
 
 def test_the_outline_is_that_of_the_counts(file: Path) -> None:
-    bars = {line.name: (line.bars, line.columns) for line in page_of(file).rows}
-    assert bars[f"net.{SCRIPT}.x"] == ("V7.5h1V0h1V20h1V7.5h1V20z", 4)
-    assert bars["net.head.weight"] == ("h1V0h1V20h1V20z", 3)
-    assert bars["net.empty"] == ("", 0)
+    drawn = {name: row["histogram"] for name, row in cells(page_of(file)).items()}
+    for name, outline, columns in (
+        (f"net.{SCRIPT}.x", "V7.5h1V0h1V20h1V7.5h1V20z", 4),
+        ("net.head.weight", "h1V0h1V20h1V20z", 3),
+    ):
+        assert f'd="M0 20{outline}"' in drawn[name]
+        assert f'viewBox="0 0 {columns} 20"' in drawn[name]
+    assert drawn["net.empty"] == ""
 
 
 def test_findings_lead_to_their_tensors_and_names_run_nothing(file: Path) -> None:
@@ -101,7 +108,7 @@ def test_findings_lead_to_their_tensors_and_names_run_nothing(file: Path) -> Non
     assert report.tensors == 6
     assert [text.split(":")[0] for text in report.warnings[:2]] == ["net.layers.2.fc.bias"] * 2
     page = page_of(file)
-    number = [line.name for line in page.rows].index("net.layers.2.fc.bias")
+    number = list(cells(page)).index("net.layers.2.fc.bias")
     assert page.findings[0].link == f"#t{number}"
     assert f'<tr id="t{number}"' in report.html
     assert "and 1,025 more characters" in report.html
@@ -110,13 +117,13 @@ def test_findings_lead_to_their_tensors_and_names_run_nothing(file: Path) -> Non
 def test_a_page_of_too_many_tensors_keeps_those_with_findings(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights_page_builder, "MAX_TENSORS", 3)
+    monkeypatch.setattr(weights_page, "MAX_TENSORS", 3)
     page = page_of(file)
-    assert "net.layers.2.fc.bias" in [line.name for line in page.rows]
+    assert "net.layers.2.fc.bias" in cells(page)
     assert len(page.rows) == 3
     assert "The page has 3 of 6 tensors" in page.sentences[0]
-    assert all(line.row.node < len(page.tree) for line in page.rows)
-    write_weights_page(page)
+    assert all(row.data["node"] < len(page.tree) for row in page.rows)
+    page.html()
 
 
 def test_the_same_file_gives_the_same_page(file: Path) -> None:

@@ -12,7 +12,7 @@ from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record, Recording
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.capture import edit_note
-from hookscope.views.html.page import Page, PageFigure, PanelEntry, TensorPanel
+from hookscope.views.html.page import Page, PageFigure, PageRow, Summary
 from hookscope.views.html.page_header import file_summary, gradient_records
 from hookscope.views.html.page_images import (
     TILE_COLUMNS,
@@ -28,7 +28,10 @@ from hookscope.views.html.page_table import (
     tensor_difference,
 )
 from hookscope.views.html.page_tree import (
+    PageNode,
+    PanelEntry,
     TensorNote,
+    TensorPanel,
     missing_entries,
     module_types,
     page_nodes,
@@ -37,6 +40,7 @@ from hookscope.views.html.page_tree import (
 from hookscope.views.html.svg import BINS, flow_figures, histogram_figure
 from hookscope.views.images.tensor_view import histogram
 from hookscope.views.text.shared_parts import nonfinite_note
+from hookscope.views.text.table import Column
 
 MAX_PAGE_BYTES = 20_000_000
 MAX_IMAGE_BYTES = 12_000_000  # of the page, for all images
@@ -59,6 +63,21 @@ class PageLimits:
 LIMIT_STEPS = tuple(
     PageLimits(*step) for step in ((16, 56), (16, 40), (9, 32), (4, 32), (4, 16), (1, 16))
 )
+
+
+@dataclass(frozen=True)
+class CapturePage(Page):
+    """The page of one capture, or of two side by side; ``chosen`` says what was left out."""
+
+    template = "capture_page.html"
+    scripts = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js")
+
+    sides: tuple[Summary, ...]
+    chosen: tuple[str, ...]
+    flow: tuple[PageFigure, ...]
+    tree: tuple[PageNode, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[PageRow, ...]
 
 
 def descending_limits(captures: Iterable[Recording]) -> Iterator[PageLimits]:
@@ -97,7 +116,7 @@ def max_image_bytes(
     return (pixels + pixels // 1000 + repeated + PNG_OVERHEAD) * 4 // 3 + 40
 
 
-def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
+def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePage:
     """Return the page of one capture, or of two side by side.
 
     Every tensor is read once for its histogram, block by block, and the part of it that is drawn
@@ -132,7 +151,7 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
         entries.setdefault(first.module, []).append(PanelEntry(visible(key), tuple(panels)))
     missing = tuple(missing_entries(captures, letters))
     rows += missing_page_rows(columns, missing, node_indexes)
-    return Page(
+    return CapturePage(
         _title(captures),
         tuple(
             file_summary(capture, letter, _input_figures(capture))
