@@ -100,7 +100,7 @@ def write_picture(
     console.step(f"Writing {path} ...")
     size = drawing.save(path, dpi)
     if console.json:
-        from hookscope.views.view import make_document
+        from hookscope.views.display import make_document
 
         description = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
         console.document(make_document(command, description))

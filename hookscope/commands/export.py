@@ -244,7 +244,7 @@ def export_command(
     with console.bar("Exporting") as advance:
         done = export(features, path, progress=advance, **values)
     if console.json:
-        from hookscope.views.view import make_document
+        from hookscope.views.display import make_document
 
         console.document(make_document("export", done.to_json()))
     else:

@@ -201,7 +201,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
     if done.group.rank:
         return
     if console.json:
-        from hookscope.views.view import make_document
+        from hookscope.views.display import make_document
 
         console.document(
             make_document("extract", {**done.manifest, **done.summary(), "folder": folder})

@@ -306,7 +306,7 @@ def report_command(
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:
-        from hookscope.views.view import make_document
+        from hookscope.views.display import make_document
 
         description = {name: value for name, value in vars(result).items() if name != "html"}
         console.document(make_document("report", {"file": str(path), "bytes": size, **description}))

@@ -9,6 +9,7 @@ from rich.text import Text
 from hookscope.files.words import number_text, plural
 from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, filed_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -19,9 +20,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     skipped_lines,
 )
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, filed_document
 
 MAX_ROWS = 30  # rows on a terminal; a pipe gets all
 METHOD_TEXT = {
@@ -59,13 +59,7 @@ def ablation_table(result: Ablation, options: TextOptions) -> list[Text]:
         *[Column("channel", "ch", right=True)] * channels,
         *(Column(name, right=True) for name in figures),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        ("shorten", "channel"),
-        *(("shorten", name) for name in figures),
-        ("drop", "type"),
-        *(("drop", name) for name in reversed(figures[1:])),
-        ("drop", "note"),
-    )
+    squeeze = (*shorten("channel", *figures), *drop("type", *reversed(figures[1:]), "note"))
     rows = tuple(_row(ablation, figures, channels) for ablation in result.ablations)
     return result_table(Table(columns, rows, squeeze), options, MAX_ROWS)
 

@@ -16,6 +16,7 @@ from hookscope.escapes import visible
 from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.attribution import Attribution, AttributionRow, TokenAttribution
 from hookscope.specs.attribution_options import METHODS, ROLLOUT
+from hookscope.views.display import View, filed_document
 from hookscope.views.html.analysis_page import AnalysisPage, PageText, color_class
 from hookscope.views.images.colors import DIVERGING, ColorScale
 from hookscope.views.images.figures.canvas import (
@@ -27,7 +28,7 @@ from hookscope.views.images.figures.canvas import (
 from hookscope.views.images.figures.drawing import Drawing, paper_style, recording_caption
 from hookscope.views.layer_map import color_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
     join_blocks,
@@ -35,7 +36,6 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, filed_document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,10 +47,7 @@ COLUMNS = (  # of the table of all tokens of all texts
     *(Column("token"), Column("text", right=True), Column("position", "at", right=True)),
     *(Column("attribution", "attr.", right=True), Column("target")),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("attribution", "position")),
-    *(("drop", title) for title in ("target", "text")),
-)
+SQUEEZE = (*shorten("attribution", "position"), *drop("target", "text"))
 
 _WIDTH, _BAR_HEIGHT = 7.0, 0.2  # inches
 _QUANTITIES = dict.fromkeys(METHODS, "contribution to the logit") | {
@@ -163,7 +160,7 @@ def _token_table(row: AttributionRow, options: TextOptions) -> list[Text]:
         )
         for one in shown
     )
-    squeeze: tuple[Squeeze, ...] = (("drop", ""),)
+    squeeze = drop("")
     lines = table_lines(Table(columns, rows, squeeze, note=""), options)
     hidden = len(row.tokens) - len(shown)
     if hidden:

@@ -10,6 +10,7 @@ from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import layer_text
 from hookscope.views.capture import capture_document
+from hookscope.views.display import View
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -19,9 +20,8 @@ from hookscope.views.text.shared_parts import (
     probability_cell,
     untrained_lines,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View
 
 COLUMNS = (
     Column("input"),
@@ -33,11 +33,9 @@ COLUMNS = (
     Column("pixel", right=True),
     Column("largest", "max", right=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("shorten", "probability"),
-    ("shorten", "score"),
-    ("shorten", "largest"),
-    *(("drop", title) for title in ("note", "index", "largest", "peak", "probability", "score")),
+SQUEEZE = (
+    *shorten("probability", "score", "largest"),
+    *drop("note", "index", "largest", "peak", "probability", "score"),
 )
 
 

@@ -16,6 +16,7 @@ from hookscope.results.records import Record, Recording
 from hookscope.specs.edit import VALUE_OPERATIONS
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import ATTENTION, COLUMN
+from hookscope.views.display import View, make_document
 from hookscope.views.text.shared_parts import (
     CHANGE_COLUMNS,
     CHANGE_SQUEEZE,
@@ -36,7 +37,7 @@ from hookscope.views.text.shared_parts import (
     share_cell,
     untrained_lines,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
     join_blocks,
@@ -51,16 +52,13 @@ from hookscope.views.text.tokens import (
     padding_lines,
     prompt_lines,
 )
-from hookscope.views.view import View, make_document
 
 _CHANNELS = re.compile(r"\[[\d,\s-]*\]$")
 NUMBERS = ("mean", "std", "min", "max")
 COLUMNS = (*ORIGIN_COLUMNS, *(Column(title, right=True) for title in (*NUMBERS, "zeros")))
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in NUMBERS),
-    *(("drop", title) for title in ("type", "dtype", "note", "min", "max", "std")),
-    *(("drop", title) for title in ("zeros", "shape")),
-    *(("drop", title) for title in ("mean", "what", "call")),
+SQUEEZE = (
+    *shorten(*NUMBERS),
+    *drop("type", "dtype", "note", "min", "max", "std", "zeros", "shape", "mean", "what", "call"),
 )
 
 
@@ -177,7 +175,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
         Column("probability", short="prob", right=True),
         Column("input", optional=True),
     )
-    squeeze: tuple[Squeeze, ...] = (("drop", "class"), ("shorten", "probability"))
+    squeeze = (*drop("class"), *shorten("probability"))
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options)
 
@@ -244,7 +242,7 @@ def top_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
         for before, after in zip(*image, strict=True)
     ]
     columns = (*CHANGE_COLUMNS, Column("image", right=True, optional=True))
-    squeeze: tuple[Squeeze, ...] = (("drop", "image"), *CHANGE_SQUEEZE)
+    squeeze = (*drop("image"), *CHANGE_SQUEEZE)
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options)
 
@@ -263,11 +261,7 @@ def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
         Column("largest", short="max", right=True),
         Column("relative", short="rel", right=True),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        ("shorten", "largest"),
-        ("shorten", "relative"),
-        *(("drop", title) for title in ("note", "relative", "what", "call")),
-    )
+    squeeze = (*shorten("largest", "relative"), *drop("note", "relative", "what", "call"))
     return table_lines(Table(columns, tuple(rows), squeeze), options)
 
 

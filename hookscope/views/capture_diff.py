@@ -17,6 +17,7 @@ from hookscope.results.diff_result import (
     TensorComparison,
     UnmatchedTensor,
 )
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -24,9 +25,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     share_cell,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COLUMNS = (
     Column("tensor"),
@@ -41,10 +41,9 @@ COLUMNS = (
     Column("beyond", right=True),
     Column("verdict"),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("absolute", "relative", "cosine", "SNR/dB")),
-    *(("drop", title) for title in ("note", "type", "dtype", "cosine", "shape", "relative")),
-    *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
+SQUEEZE = (
+    *shorten("absolute", "relative", "cosine", "SNR/dB"),
+    *drop("note", "type", "dtype", "cosine", "shape", "relative", "by", "beyond", "SNR/dB"),
 )
 STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 MATCHED_BY_TEXT = {

@@ -14,8 +14,9 @@ from hookscope.results.records import Recording
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.features.manifest import places_of_maxima
 from hookscope.views.capture import capture_document
+from hookscope.views.display import View, json_document, make_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, count_cell, number_cell
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
     join_blocks,
@@ -23,7 +24,6 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, json_document, make_document
 
 if TYPE_CHECKING:
     from hookscope.results.metadata import LayerStatistics
@@ -40,13 +40,7 @@ EXTRACTION_COLUMNS = (
     Column("shape of a row"),
     Column("dtype"),
 )
-EXTRACTION_SQUEEZE: tuple[Squeeze, ...] = (
-    ("drop", "dtype"),
-    ("drop", "type"),
-    ("drop", "call"),
-    ("drop", "what"),
-    ("drop", "rows"),
-)
+EXTRACTION_SQUEEZE = drop("dtype", "type", "call", "what", "rows")
 STATISTICS_NUMBERS = ("mean", "std", "min", "median", "max")
 STATISTICS_COLUMNS = (
     Column("layer"),
@@ -58,18 +52,17 @@ STATISTICS_COLUMNS = (
     *(Column(title, right=True) for title in STATISTICS_NUMBERS),
     Column("dead", right=True),
 )
-STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in (*STATISTICS_NUMBERS, "values")),
-    *(("drop", title) for title in ("type", "what", "values", "note", "median", "min", "max")),
-    *(("drop", title) for title in ("std", "channels", "call", "mean")),
+STATISTICS_SQUEEZE = (
+    *shorten(*STATISTICS_NUMBERS, "values"),
+    *drop(
+        "type", "what", "values", "note", "median", "min", "max", "std", "channels", "call", "mean"
+    ),
 )
 FEATURES_COLUMNS = (
     *(Column("layer"), Column("type"), Column("what", optional=True), Column("call", right=True)),
     *(Column("shape of a row"), Column("dtype", optional=True), Column("reduced", optional=True)),
 )
-FEATURES_SQUEEZE: tuple[Squeeze, ...] = (
-    *(("drop", title) for title in ("type", "dtype", "call", "what", "reduced")),
-)
+FEATURES_SQUEEZE = drop("type", "dtype", "call", "what", "reduced")
 
 
 def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:

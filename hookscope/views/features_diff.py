@@ -7,6 +7,7 @@ from rich.text import Text
 from hookscope.file_analysis.features_diff import FeatureChange, FeaturesDiff
 from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -15,9 +16,8 @@ from hookscope.views.text.shared_parts import (
     join_names,
     number_cell,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COLUMNS = (
     *(Column("key"), Column("shape of a row", "shape"), Column("dtype", optional=True)),
@@ -25,9 +25,9 @@ COLUMNS = (
     *(Column("largest", right=True), Column("rows", right=True)),
     *(Column("first row", right=True), Column("verdict", optional=True)),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("distance", "cosine", "largest", "shape of a row")),
-    *(("drop", title) for title in ("dtype", "cosine", "shape of a row", "verdict", "distance")),
+SQUEEZE = (
+    *shorten("distance", "cosine", "largest", "shape of a row"),
+    *drop("dtype", "cosine", "shape of a row", "verdict", "distance"),
 )
 _STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 

@@ -11,11 +11,11 @@ from hookscope.errors import ForwardError
 from hookscope.files.words import plural
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, make_document
 from hookscope.views.module_tree import tree_lines, type_cell
 from hookscope.views.text.shared_parts import ALERT_STYLE
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, sentence, table_lines
-from hookscope.views.view import View, make_document
 
 MAX_CALLS = 20  # calls that a terminal shows, unless all are asked for
 COLUMNS = (
@@ -25,13 +25,7 @@ COLUMNS = (
     Column("output"),
     Column("dtype", optional=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("shorten", "type"),
-    ("drop", "dtype"),
-    ("drop", "input"),
-    ("drop", "type"),
-    ("drop", "note"),
-)
+SQUEEZE = (*shorten("type"), *drop("dtype", "input", "type", "note"))
 
 
 def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:

@@ -6,10 +6,10 @@ from rich.text import Text
 
 from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COLUMNS = (
     Column("input"),
@@ -20,9 +20,9 @@ COLUMNS = (
     Column("numerical", "numer.", right=True),
     Column("difference", "diff", right=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("analytical", "numerical", "difference")),
-    *(("drop", title) for title in ("note", "difference", "output", "there")),
+SQUEEZE = (
+    *shorten("analytical", "numerical", "difference"),
+    *drop("note", "difference", "output", "there"),
 )
 
 

@@ -21,6 +21,7 @@ from hookscope.views.capture import (
     top_change_lines,
     verified_lines,
 )
+from hookscope.views.display import View
 from hookscope.views.text.shared_parts import (
     GRADIENT_LEGEND,
     ORIGIN_COLUMNS,
@@ -32,21 +33,19 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     origin_cells,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.text.tokens import next_token_change_lines, padding_lines, prompt_lines
-from hookscope.views.view import View
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
 COLUMNS = (*ORIGIN_COLUMNS, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
 MAX_NORMS = 8  # norms of a batch shown on a terminal
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("shorten", "mean"),
-    ("shorten", "std"),
-    *(("drop", title) for title in ("type", "dtype", "mean", "std")),
-    *(("shorten", title) for title in ("norm", "largest", "grad/weight")),
-    *(("drop", title) for title in ("shape", "grad/weight", "largest", "note", "what", "call")),
+SQUEEZE = (
+    *shorten("mean", "std"),
+    *drop("type", "dtype", "mean", "std"),
+    *shorten("norm", "largest", "grad/weight"),
+    *drop("shape", "grad/weight", "largest", "note", "what", "call"),
 )
 
 

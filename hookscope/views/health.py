@@ -31,10 +31,10 @@ from hookscope.specs.checks import (
     Check,
 )
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, json_document
 from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
 from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sentence
-from hookscope.views.view import View, json_document
 
 STYLES = {ERROR: ALERT_STYLE, WARNING: NOTICE_STYLE, NOTE: ""}
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"

@@ -7,6 +7,7 @@ from rich.text import Text
 from hookscope.files.words import count_text, number_text, plural, shape_text
 from hookscope.results.layer_probes import LayerProbes
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, filed_document
 from hookscope.views.images.figures.canvas import (
     SERIES,
     add_legend,
@@ -20,9 +21,8 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, filed_document
 
 _BAR = 20  # cells of a score of 1
 
@@ -39,10 +39,10 @@ def probe_lines(result: LayerProbes, options: TextOptions) -> list[Text]:
         *(Column("std", right=True), Column("on training rows", "train", right=True)),
         Column(""),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        ("drop", ""),
-        ("shorten", "on training rows"),
-        *(("drop", title) for title in ("shape of a row", "on training rows", "std")),
+    squeeze = (
+        *drop(""),
+        *shorten("on training rows"),
+        *drop("shape of a row", "on training rows", "std"),
     )
     bars = options.width is not None and not options.html
     rows = [

@@ -15,6 +15,7 @@ from hookscope.files.words import count_text, number_text, plural
 from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
 from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, filed_document
 from hookscope.views.html.analysis_page import LEVELS, AnalysisPage, color_class
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.canvas import (
@@ -38,7 +39,6 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, filed_document
 
 _CELL = 5  # cells of a column of the matrix
 _NAME_SHARE = 0.4  # of the width, for the names of layers

@@ -11,6 +11,7 @@ from rich.text import Text
 from hookscope.files.words import number_text, percent_text, plural, token_text
 from hookscope.results.lens import Lens, LensCell, LensRow
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, filed_document
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import Drawing, recording_caption
 from hookscope.views.layer_map import (
@@ -18,7 +19,7 @@ from hookscope.views.layer_map import (
     LayerMaps,
 )
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
     join_blocks,
@@ -26,7 +27,6 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, filed_document
 
 MAX_TEXTS = 4  # of a batch, on a terminal; a pipe gets all
 TOKEN_WIDTH = 9  # cells of a column of the heat map
@@ -37,9 +37,9 @@ COLUMNS = (  # of the table of all positions
     *(Column("target"), Column("rank", right=True)),
     *(Column("target_probability", "target", right=True), Column("kl", right=True)),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("target_probability", "probability", "position")),
-    *(("drop", title) for title in ("text", "after", "probability", "kl", "target")),
+SQUEEZE = (
+    *shorten("target_probability", "probability", "position"),
+    *drop("text", "after", "probability", "kl", "target"),
 )
 
 MOST_POSITIONS = 64  # that are drawn, the last ones
@@ -87,7 +87,7 @@ def _position_lines(result: Lens, number: int, row: LensRow, options: TextOption
         Column("probability", "prob.", right=True),
         Column("KL", right=True),
     )
-    squeeze: tuple[Squeeze, ...] = (("shorten", "probability"), ("shorten", "most probable"))
+    squeeze = shorten("probability", "most probable")
     rows = tuple(Row((Cell(layer_text(cell.layer)), *_figures(cell, options))) for cell in cells)
     table = table_lines(Table(columns, rows, squeeze, note=""), options)
     meaning = "rank and probability: of the target; KL: divergence from the model's output, nats."

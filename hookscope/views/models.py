@@ -10,9 +10,9 @@ from rich.text import Text
 
 from hookscope.files.words import count_text, plural, short_count_text
 from hookscope.specs.catalog import ModelInfo
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.display import View, make_document
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, result_table, sentence
-from hookscope.views.view import View, make_document
 
 COLUMNS = (
     Column("model"),
@@ -21,13 +21,7 @@ COLUMNS = (
     Column("input"),
     Column("weights"),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("drop", "weights"),
-    ("shorten", "parameters"),
-    ("drop", "input"),
-    ("drop", "parameters"),
-    ("drop", "task"),
-)
+SQUEEZE = (*drop("weights"), *shorten("parameters"), *drop("input", "parameters", "task"))
 
 
 def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text]:

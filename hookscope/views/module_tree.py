@@ -11,10 +11,10 @@ from hookscope.files.words import bytes_text, count_text, plural, short_count_te
 from hookscope.results.module_tree import ModuleNode, ModuleTree
 from hookscope.specs.module_names import nearest_ancestors
 from hookscope.specs.patterns import ROOT, layer_text
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, result_table, sentence
-from hookscope.views.view import View, json_document
 
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
@@ -25,20 +25,12 @@ MAX_TYPE_LENGTH = (
 )
 MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has all
 MAX_ABSENT = 5  # sentences on modules that are not in the file
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("drop", "own"),
-    ("shorten", "parameters"),
-    ("shorten", "state"),
-    ("shorten", "type"),
-    ("drop", "calls"),
-    ("drop", "state"),
-    ("shorten", "source"),
-    ("drop", "note"),
-    ("drop", "parameters"),
-    ("drop", "source"),
-    ("drop", "type"),
-    ("drop", "FLOPs"),
-    ("drop", "output"),
+SQUEEZE = (
+    *drop("own"),
+    *shorten("parameters", "state", "type"),
+    *drop("calls", "state"),
+    *shorten("source"),
+    *drop("note", "parameters", "source", "type", "FLOPs", "output"),
 )
 # Printed without their name, as in Conv2d(3, 64, 7x7).
 UNNAMED_ARGUMENTS = {

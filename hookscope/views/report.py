@@ -6,9 +6,9 @@ from rich.text import Text
 
 from hookscope.files.words import plural
 from hookscope.results.report import Report
+from hookscope.views.display import View
 from hookscope.views.text.shared_parts import NOTICE_STYLE
 from hookscope.views.text.text_table import TextOptions, sentence
-from hookscope.views.view import View
 
 
 def report_lines(page: Report, options: TextOptions) -> list[Text]:

@@ -24,10 +24,10 @@ from hookscope.stores.runs.series import (
     PARAMETER_GRAD,
     UPDATE,
 )
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, join_names, number_cell
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COUNTS = (
     Column("series"),
@@ -38,10 +38,7 @@ COUNTS = (
 PLACE = (Column("where"), Column("measure"))
 VALUES = (Column("A", right=True), Column("B", right=True))
 COLUMNS = (*COUNTS, *PLACE, *VALUES)
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("A", "B", "first step")),
-    *(("drop", title) for title in ("note", "compared", "differ")),
-)
+SQUEEZE = (*shorten("A", "B", "first step"), *drop("note", "compared", "differ"))
 _OTHER_CELLS = 62  # of the columns but the place, about, and the spaces between all
 NAMES = {
     BATCH: "batch size",

@@ -9,10 +9,10 @@ from rich.text import Text
 from hookscope.escapes import visible
 from hookscope.files.words import count_text
 from hookscope.stores.runs.run_list import ListedRun, RunList
+from hookscope.views.display import View, make_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, result_table
-from hookscope.views.view import View, make_document
 
 COLUMNS = (
     Column("run"),
@@ -25,10 +25,10 @@ COLUMNS = (
     Column("started"),
     Column("script"),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("drop", title) for title in ("started", "seconds")),
-    *(("shorten", title) for title in ("first loss", "last loss", "least loss")),
-    *(("drop", title) for title in ("script", "least loss", "first loss", "status", "steps")),
+SQUEEZE = (
+    *drop("started", "seconds"),
+    *shorten("first loss", "last loss", "least loss"),
+    *drop("script", "least loss", "first loss", "status", "steps"),
 )
 
 

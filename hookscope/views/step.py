@@ -17,6 +17,7 @@ from hookscope.views.capture import (
     effect_lines,
     top_change_lines,
 )
+from hookscope.views.display import View
 from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import (
     count_cell,
@@ -26,10 +27,9 @@ from hookscope.views.text.shared_parts import (
     note_cell,
     number_cell,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.text.tokens import next_token_change_lines, prompt_lines
-from hookscope.views.view import View
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")
 COLUMNS = (
@@ -44,11 +44,11 @@ COLUMNS = (
     Column("weight", right=True),
     Column("update/weight", "ratio", right=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("parameter", "weight", "gradient")),
-    *(("drop", title) for title in ("type", "dtype", "weight")),
-    *(("shorten", title) for title in ("update", "update/weight")),
-    *(("drop", title) for title in ("shape", "note", "gradient", "update", "call")),
+SQUEEZE = (
+    *shorten("parameter", "weight", "gradient"),
+    *drop("type", "dtype", "weight"),
+    *shorten("update", "update/weight"),
+    *drop("shape", "note", "gradient", "update", "call"),
 )
 
 

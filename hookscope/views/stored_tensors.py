@@ -13,6 +13,7 @@ from hookscope.files.words import count_text, plural, shape_text
 from hookscope.results.records import Recording
 from hookscope.specs.tensor_key import WEIGHT
 from hookscope.views.capture import capture_document
+from hookscope.views.display import View, make_document
 from hookscope.views.images.tensor_view import Bin, TensorEntry, TensorSummary, TensorView
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
@@ -20,7 +21,7 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     share_cell,
 )
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
     join_blocks,
@@ -28,17 +29,13 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, make_document
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (
     *(Column("tensor"), Column("type"), Column("shape"), Column("dtype")),
     *(Column(title, right=True) for title in (*NUMBERS, "zeros")),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in NUMBERS),
-    *(("drop", title) for title in ("type", "dtype", "norm", "std", "note", "zeros", "mean")),
-)
+SQUEEZE = (*shorten(*NUMBERS), *drop("type", "dtype", "norm", "std", "note", "zeros", "mean"))
 MAX_BAR_WIDTH = 40  # cells of the longest bar, if the terminal is wide enough
 WIDTH_BEFORE_BARS = 40  # cells of the columns before the bars
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -47,9 +44,9 @@ STATISTICS_COLUMNS = (
     *(Column("tensor"), Column("shape"), Column("dtype", optional=True)),
     *(Column(title, right=True) for title in (*NUMBERS, "zeros")),
 )
-STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in NUMBERS),
-    *(("drop", title) for title in ("dtype", "note", "norm", "zeros", "shape", "std", "mean")),
+STATISTICS_SQUEEZE = (
+    *shorten(*NUMBERS),
+    *drop("dtype", "note", "norm", "zeros", "shape", "std", "mean"),
 )
 
 
@@ -100,7 +97,7 @@ def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
         rows = [Row(row.cells[:3]) for row in rows]
     else:
         columns.append(Column("histogram"))
-    squeeze: tuple[Squeeze, ...] = (("drop", "to"), ("drop", "entries"))
+    squeeze = drop("to", "entries")
     return table_lines(Table(tuple(columns), tuple(rows), squeeze, note=""), options)
 
 

@@ -13,6 +13,7 @@ from hookscope.files.words import number_text, plural, token_text
 from hookscope.results.sweep import Sweep, SweepCell
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, filed_document
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import recording_caption
 from hookscope.views.layer_map import (
@@ -28,9 +29,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     skipped_lines,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, filed_document
 
 UNSIGNED = ("kl", "output")  # metrics that are not negative
 DIGITS = 3  # of a value in a cell
@@ -184,13 +184,7 @@ def _table(result: Sweep, options: TextOptions) -> list[Text]:
         *(Column(name, right=True) for name in metrics),
         *[Column("flipped", right=True)] * bool(result.clean.decisions),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        *(("shorten", name) for name in metrics),
-        ("drop", "type"),
-        ("drop", "flipped"),
-        *(("drop", name) for name in reversed(metrics[1:])),
-        ("drop", "note"),
-    )
+    squeeze = (*shorten(*metrics), *drop("type", "flipped", *reversed(metrics[1:]), "note"))
     rows = tuple(_row(result, cell, metrics, options) for cell in result.cells)
     return result_table(Table(columns, rows, squeeze), options)
 

@@ -23,10 +23,11 @@ from hookscope.escapes import visible
 from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
 from hookscope.files.words import DIGITS, count_text, number_text, plural, shape_text
 from hookscope.stores.features.manifest import SIDES, VisiblePart
+from hookscope.views.display import View, filed_document
 from hookscope.views.images.figures.canvas import escape_text
 from hookscope.views.images.figures.drawing import Drawing
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_context import marked_text
 from hookscope.views.text.text_table import GAP as COLUMN_GAP
 from hookscope.views.text.text_table import (
@@ -37,7 +38,6 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
-from hookscope.views.view import View, filed_document
 
 if TYPE_CHECKING:
     from hookscope.views.images.cam_sheet import CamSheet, Pixels, Tile
@@ -100,9 +100,9 @@ def _unit_table(result: TopInputs, options: TextOptions) -> list[Text]:
         Column(result.what),
         *(Column(title, right=True) for title in ("least", *titles, "most", "mean")),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        *(("shorten", column.title) for column in columns[1:]),
-        *(("drop", title) for title in ("25%", "75%", "1%", "99%", "mean")),
+    squeeze = (
+        *shorten(*(column.title for column in columns[1:])),
+        *drop("25%", "75%", "1%", "99%", "mean"),
     )
     rows = tuple(
         Row(
@@ -125,10 +125,7 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
         *(Column("activation", right=True), Column("position"), Column("label")),
         Column("row", right=True),
     )
-    squeeze: tuple[Squeeze, ...] = (
-        ("shorten", "activation"),
-        *(("drop", title) for title in ("row", "position", "label")),
-    )
+    squeeze = (*shorten("activation"), *drop("row", "position", "label"))
     entries = [
         (unit, end, ranked)
         for unit in result.units

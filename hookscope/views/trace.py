@@ -7,11 +7,11 @@ from rich.text import Text
 from hookscope.files.words import bytes_text, count_text, number_text, plural, shape_text
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
 from hookscope.specs.patterns import layer_text
+from hookscope.views.display import View, json_document
 from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import count_cell, coverage_lines
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COLUMNS = (
     Column("layer"),
@@ -23,10 +23,9 @@ COLUMNS = (
     Column("ms", right=True),
     Column("own", right=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("shorten", "bytes"),
-    *(("shorten", title) for title in ("ms", "own")),
-    *(("drop", title) for title in ("type", "own", "bytes", "call", "shape", "pass", "ms")),
+SQUEEZE = (
+    *shorten("bytes", "ms", "own"),
+    *drop("type", "own", "bytes", "call", "shape", "pass", "ms"),
 )
 INDENT = "  "
 

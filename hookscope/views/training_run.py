@@ -14,6 +14,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.run_info import LossRule, RunInfo, place_of
 from hookscope.stores.runs.series import MEASURES
 from hookscope.stores.runs.training_run import TrainingRun
+from hookscope.views.display import View, make_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -23,9 +24,8 @@ from hookscope.views.text.shared_parts import (
     share_cell,
 )
 from hookscope.views.text.small_curves import plot_lines, trend_text
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, make_document
 
 DEFAULT_SCHEDULE = "steps 0, 1, 2, 4, 8, 16, 32, then every 50th"
 LOSS_RULES: dict[LossRule, str] = {
@@ -52,10 +52,10 @@ COLUMNS = (
     *(Column(title, SHORT.get(title), right=True) for title in NUMBERS),
 )
 TREND = Column("trend")
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in NUMBERS if title not in ("zeros", "dead")),
-    *(("drop", title) for title in ("type", "max", "weight norm", "zeros", "grad norm", "dead")),
-    *(("drop", title) for title in ("trend", "note", "weight grad", "rms")),
+SQUEEZE = (
+    *shorten("rms", "max", *SHORT),
+    *drop("type", "max", "weight norm", "zeros", "grad norm", "dead"),
+    *drop("trend", "note", "weight grad", "rms"),
 )
 MAX_STEPS = 20  # of a curve, on a terminal
 

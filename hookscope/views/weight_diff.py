@@ -21,6 +21,7 @@ from hookscope.files.words import (
 )
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.stores.weights.weight_set import WeightTensor
+from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -29,9 +30,8 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     share_cell,
 )
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 COLUMNS = (
     Column("tensor"),
@@ -44,10 +44,9 @@ COLUMNS = (
     Column("changed", right=True),
     Column("verdict", optional=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("norm change", "cosine", "largest", "distance")),
-    *(("drop", title) for title in ("dtype", "norm change", "cosine", "verdict", "shape")),
-    *(("drop", title) for title in ("largest", "changed")),
+SQUEEZE = (
+    *shorten("norm change", "cosine", "largest", "distance"),
+    *drop("dtype", "norm change", "cosine", "verdict", "shape", "largest", "changed"),
 )
 STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a name

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from hookscope.files.words import bytes_text, count_text, plural, shape_text
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
+from hookscope.views.display import View, make_document
 from hookscope.views.images.tensor_view import TensorSummary
 from hookscope.views.stored_tensors import tensor_document
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, make_document
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (
@@ -26,7 +26,7 @@ COLUMNS = (
     Column("bytes", right=True),
     Column("file", optional=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = tuple(("drop", title) for title in ("file", "parameters", "dtype"))
+SQUEEZE = drop("file", "parameters", "dtype")
 
 
 def weight_table_lines(weights: WeightSet, options: TextOptions) -> list[Text]:

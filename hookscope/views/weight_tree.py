@@ -11,10 +11,10 @@ from rich.text import Text
 from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
+from hookscope.views.display import View, json_document
 from hookscope.views.module_tree import name_guides
-from hookscope.views.text.table import NOTE, Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.view import View, json_document
 
 if TYPE_CHECKING:
     from hookscope.stores.weights.weight_tree import WeightHashes
@@ -26,12 +26,7 @@ COLUMNS = (
     Column("parameters", "params", right=True),
     Column("bytes", right=True),
 )
-SQUEEZE: tuple[Squeeze, ...] = (
-    ("shorten", "parameters"),
-    ("drop", "dtype"),
-    ("drop", "note"),
-    ("drop", "parameters"),
-)
+SQUEEZE = (*shorten("parameters"), *drop("dtype", "note", "parameters"))
 MIXED = "mixed"
 MAX_METADATA = 12  # entries, and characters of each, unless -v is given
 MAX_VALUE = 60
@@ -61,7 +56,7 @@ def hash_lines(hashes: WeightHashes, options: TextOptions) -> list[Text]:
 
 def weight_tree_document(tree: WeightTree) -> dict[str, Any]:
     """Return a tree of weights: the file, totals, metadata, and the selected names."""
-    from hookscope.views.view import make_document
+    from hookscope.views.display import make_document
 
     weights = tree.weights
     return make_document(

@@ -17,6 +17,7 @@ from hookscope.views import display
 from hookscope.views.ablation import ablation_lines
 from hookscope.views.capture import capture_lines
 from hookscope.views.capture_diff import diff_lines
+from hookscope.views.display import View
 from hookscope.views.grad_check import gradcheck_lines
 from hookscope.views.grads import grads_lines
 from hookscope.views.health import check_lines
@@ -25,7 +26,6 @@ from hookscope.views.step import step_lines
 from hookscope.views.stored_tensors import tensor_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
 from hookscope.views.trace import trace_lines
-from hookscope.views.view import View
 from tests.views.text import samples
 
 

@@ -29,7 +29,7 @@ from hookscope.results.sweep import SkippedLayer
 from hookscope.specs.checks import DEFAULT_THRESHOLDS, EXPLODING, VANISHING
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_GRAD
-from hookscope.views.text.table import Cell, Column, Row, Squeeze
+from hookscope.views.text.table import Cell, Column, Row, drop, shorten
 from hookscope.views.text.text_table import TextOptions, sentence
 
 if TYPE_CHECKING:
@@ -51,13 +51,9 @@ CHANGE_COLUMNS = (  # of the most probable classes or tokens, without edits and 
     *(Column("logit unedited", "logit", right=True), Column("edited")),
     *(Column("p edited", "p", right=True), Column("logit edited", "logit", right=True)),
 )
-CHANGE_SQUEEZE: tuple[Squeeze, ...] = (
-    *(
-        ("shorten", f"{name} {which}")
-        for which in ("unedited", "edited")
-        for name in ("p", "logit")
-    ),
-    *(("drop", f"{name} {which}") for name in ("p", "logit") for which in ("unedited", "edited")),
+CHANGE_SQUEEZE = (
+    *shorten("p unedited", "logit unedited", "p edited", "logit edited"),
+    *drop("p unedited", "p edited", "logit unedited", "logit edited"),
 )
 _PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_THRESHOLDS.vanishing
 GRADIENT_LEGEND = (

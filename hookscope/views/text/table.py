@@ -7,14 +7,29 @@ import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Literal
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import FULL_DIGITS, full_text
+from hookscope.files.words import FULL_DIGITS, full_text, plural
 
 Squeeze = tuple[Literal["drop", "shorten"], str]
+
+# The styles of a terminal in colours that are legible on a light and on a dark page.
+_STYLES = {
+    "bold": "font-weight:bold",
+    "dim": "opacity:0.7",
+    "red": "color:#d33",
+    "green": "color:#2a8f2a",
+    "yellow": "color:#b07a00",
+    "blue": "color:#4a7fd0",
+    "cyan": "color:#1a8a9a",
+    "magenta": "color:#b050b0",
+}
+
+SHOWN_ROWS = 20  # the other rows of a table are folded
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,16 @@ class Column:
 
 
 NOTE = Column("note")
+
+
+def shorten(*titles: str) -> tuple[Squeeze, ...]:
+    """Return steps that give columns their short titles and texts, in this order."""
+    return tuple(("shorten", title) for title in titles)
+
+
+def drop(*titles: str) -> tuple[Squeeze, ...]:
+    """Return steps that leave out columns, in this order."""
+    return tuple(("drop", title) for title in titles)
 
 
 @dataclass(frozen=True)
@@ -187,3 +212,74 @@ def _unconnected(row: Row) -> Row:
         return row
     name = replace(row.cells[0], full=None)  # without the indentation of a pipe
     return replace(row, cells=(name, *row.cells[1:]), guide="", continuation="")
+
+
+def html_table(table: Table) -> str:
+    """Return a table as HTML, without the columns that are empty in every row.
+
+    The rows after the first 20 are in a part that the reader opens.
+
+    Example:
+        >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
+        >>> print(html_table(Table((Column("layer"),), (Row((Cell("a<b"),)),), note="")))
+        <table>
+        <thead><tr><th style="text-align:left">layer</th></tr></thead>
+        <tbody>
+        <tr><td style="text-align:left;white-space:pre">a&lt;b</td></tr>
+        </tbody>
+        </table>
+    """
+    shown = [
+        i
+        for i, column in enumerate(table.columns)
+        if i == 0 or any(row.cells[i].text for row in table.rows)
+    ]
+    noted = any(row.note.text for row in table.rows)
+    titles = [_element("th", table.columns[i].title, right=table.columns[i].right) for i in shown]
+    titles += [_element("th", table.note)] * noted
+    # The lines of a tree meet only if every character has the same width.
+    name_css = ["font-family:monospace"] * any(row.guide for row in table.rows)
+    rows = [_html_row(row, shown, table, noted, name_css) for row in table.rows]
+    head = f"<table>\n<thead><tr>{''.join(titles)}</tr></thead>"
+    ends = "</tbody>", "</table>"
+    lines = [head, "<tbody>", *rows[:SHOWN_ROWS], *ends]
+    if folded := rows[SHOWN_ROWS:]:
+        summary = f"<details><summary>{plural(len(folded), 'more row')}</summary>"
+        lines += [summary, head, "<tbody>", *folded, *ends, "</details>"]
+    return "\n".join(lines)
+
+
+def html_sentence(text: str, style: str = "") -> str:
+    """Return a sentence as a paragraph.
+
+    Example:
+        >>> html_sentence("1 layer <b> ran.", "bold")
+        '<p style="margin:0.3em 0;font-weight:bold">1 layer &lt;b&gt; ran.</p>'
+    """
+    styles = ";".join(["margin:0.3em 0", *_css(style)])
+    return f'<p style="{styles}">{escape(visible(text))}</p>'
+
+
+def _html_row(row: Row, shown: list[int], table: Table, noted: bool, name_css: list[str]) -> str:
+    name = row.guide + visible(row.cells[0].text)
+    css = ["white-space:pre", *name_css, *_css(row.cells[0].style)]
+    cells = [
+        _element("td", name, css),
+        *(_cell(row.cells[i], table.columns[i].right) for i in shown[1:]),
+    ]
+    cells += [_cell(row.note)] * noted
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(cell: Cell, right: bool = False) -> str:
+    return _element("td", visible(cell.text), _css(cell.style), right)
+
+
+def _element(tag: str, text: str, css: list[str] | None = None, right: bool = False) -> str:
+    styles = ";".join([f"text-align:{'right' if right else 'left'}", *(css or ())])
+    return f'<{tag} style="{styles}">{escape(text)}</{tag}>'
+
+
+def _css(style: str) -> list[str]:
+    """The CSS of a style of the terminal, such as ``bold red``."""
+    return [_STYLES[word] for word in style.split()]

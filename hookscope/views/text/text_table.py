@@ -17,8 +17,15 @@ from rich.text import Span, Text
 
 from hookscope.escapes import visible
 from hookscope.files.words import PIPE_DIGITS, fold, full_text, number_text, plural, wrap
-from hookscope.views.text.html_table import html_sentence, html_table
-from hookscope.views.text.table import Cell, Column, Row, Table, order_rows
+from hookscope.views.text.table import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    html_sentence,
+    html_table,
+    order_rows,
+)
 
 if TYPE_CHECKING:
     from hookscope.views.text.table import CollectedTables

@@ -20,7 +20,7 @@ from hookscope.views.text.shared_parts import (
     probability_cell,
     untrained_lines,
 )
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, sentence, table_lines
 
 MAX_TOKENS = 16  # of a row on a terminal; a pipe gets all of them
@@ -77,7 +77,7 @@ def next_token_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
         Column("probability", short="prob", right=True),
         Column("after", optional=len(rows_of) == 1),
     )
-    squeeze: tuple[Squeeze, ...] = (("drop", "id"), ("shorten", "probability"))
+    squeeze = (*drop("id"), *shorten("probability"))
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options, "next tokens mean")
 
@@ -98,7 +98,7 @@ def next_token_change_lines(metadata: dict[str, Any], options: TextOptions) -> l
         for before, after in zip(*pair, strict=True)
     ]
     columns = (*CHANGE_COLUMNS, Column("row", right=True, optional=True))
-    squeeze: tuple[Squeeze, ...] = (("drop", "row"), *CHANGE_SQUEEZE)
+    squeeze = (*drop("row"), *CHANGE_SQUEEZE)
     table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
     return table + untrained_lines(metadata, options, "next tokens mean")
 

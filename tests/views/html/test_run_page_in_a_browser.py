@@ -11,7 +11,7 @@ import hookscope
 from hookscope.results.health import Finding
 from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import TrainingRun
-from hookscope.views.html.run_page import build_run_page, write_run_page
+from hookscope.views.html.run_page import build_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run
 
 
@@ -178,7 +178,7 @@ def test_every_text_has_contrast(opened, tmp_path, dark) -> None:
         for level in ("error", "warning", "note")
     )
     run = TrainingRun(small_run(tmp_path / "run"))
-    page = opened(write_run_page(build_run_page([run], findings)), dark=dark)
+    page = opened(build_run_page([run], findings).html(), dark=dark)
     check = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
     texts, faint = page.evaluate(check)
     assert texts > 50

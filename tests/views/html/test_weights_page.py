@@ -11,11 +11,7 @@ from safetensors.numpy import save_file
 import hookscope
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.html import weights_page
-from hookscope.views.html.weights_page import (
-    WEIGHT_COLUMNS,
-    WeightsPage,
-    build_weights_page,
-)
+from hookscope.views.html.weights_page import WEIGHT_COLUMNS, WeightsPage, build_weights_page
 
 RNG = np.random.default_rng(0)
 SCRIPT = "<script>alert(1)</script>"

@@ -13,8 +13,8 @@ from hookscope.hooks.capture import Capture
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views import display
 from hookscope.views.capture import capture_document
+from hookscope.views.display import make_document
 from hookscope.views.models import models_document
-from hookscope.views.view import make_document
 from tests.views.text import samples
 
 
