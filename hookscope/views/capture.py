@@ -11,15 +11,13 @@ from rich.text import Text
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import count_text, number_text
 from hookscope.results.health import gradient_marks
-from hookscope.results.metadata import ClassProbability, RecordChange
+from hookscope.results.metadata import RecordChange
 from hookscope.results.records import Record, Recording
 from hookscope.specs.edit import VALUE_OPERATIONS
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import ATTENTION, COLUMN
 from hookscope.views.display import View, make_document
 from hookscope.views.text.shared_parts import (
-    CHANGE_COLUMNS,
-    CHANGE_SQUEEZE,
     NOTICE_STYLE,
     ORIGIN_COLUMNS,
     count_cell,
@@ -27,7 +25,6 @@ from hookscope.views.text.shared_parts import (
     device_notes,
     join_names,
     label_cell,
-    logit_cell,
     missing_rows,
     nonfinite_note,
     note_cell,
@@ -46,8 +43,8 @@ from hookscope.views.text.text_table import (
     table_lines,
 )
 from hookscope.views.text.tokens import (
+    change_lines,
     generated_lines,
-    next_token_change_lines,
     next_token_lines,
     padding_lines,
     prompt_lines,
@@ -77,8 +74,8 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
     if capture.has_coverage:
         notes += coverage_lines(capture.coverage, options)
     metadata = capture.metadata
-    top = top_change_lines(metadata, options) or top_lines(metadata, options)
-    top += next_token_change_lines(metadata, options) or next_token_lines(metadata, options)
+    top = change_lines("top", metadata, options) or top_lines(metadata, options)
+    top += change_lines("next_tokens", metadata, options) or next_token_lines(metadata, options)
     top += generated_lines(metadata, options)
     drift = drift_lines(capture, options)
     prompt = prompt_lines(capture.metadata, options)
@@ -231,22 +228,6 @@ def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
     return lines
 
 
-def top_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
-    """Return the most probable classes of each image without edits and with them, side by side."""
-    top = metadata.get("effect", {}).get("top")
-    if not top:
-        return []
-    rows = [
-        Row((*_class_cells(before), *_class_cells(after), Cell(str(n))))
-        for n, image in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
-        for before, after in zip(*image, strict=True)
-    ]
-    columns = (*CHANGE_COLUMNS, Column("image", right=True, optional=True))
-    squeeze = (*drop("image"), *CHANGE_SQUEEZE)
-    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
-    return table + untrained_lines(metadata, options)
-
-
 def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return how much each recorded tensor differs from the unedited run, if that was recorded."""
     entries = capture.metadata.get("effect", {}).get("drift")
@@ -278,10 +259,6 @@ def _drift_row(record: Record, entry: RecordChange, metadata: dict[str, Any]) ->
         ),
         Cell(note or edit_note(record, metadata), style=NOTICE_STYLE),
     )
-
-
-def _class_cells(entry: ClassProbability) -> tuple[Cell, Cell, Cell]:
-    return label_cell(entry), probability_cell(entry), logit_cell(entry)
 
 
 def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:

@@ -20,13 +20,18 @@ from hookscope.results.diff_result import (
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
+    FIRST_DIFFERENCE_NOTE,
     NOTICE_STYLE,
+    VERDICT_STYLES,
+    both_text,
     cosine_cell,
     number_cell,
     share_cell,
+    styled_lines,
+    unmatched_row,
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
-from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table
 
 COLUMNS = (
     Column("tensor"),
@@ -45,14 +50,12 @@ SQUEEZE = (
     *shorten("absolute", "relative", "cosine", "SNR/dB"),
     *drop("note", "type", "dtype", "cosine", "shape", "relative", "by", "beyond", "SNR/dB"),
 )
-STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 MATCHED_BY_TEXT = {
     BY_MAP: "by --map",
     BY_ORDER: "by order and shape",
     BY_FOLD: "folded into one",
     BY_VALUE: "by value",
 }
-FIRST_DIFFERENCE_NOTE = "first difference"
 
 
 def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
@@ -61,18 +64,17 @@ def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
     rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
     rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]
     table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
-    verdict = [line for text, style in _verdict(result) for line in sentence(text, options, style)]
-    return join_blocks(table, verdict, options=options)
+    return join_blocks(table, styled_lines(_verdict(result), options), options=options)
 
 
 def _row(pair: TensorComparison, first: bool) -> Row:
-    figures, style = pair.figures, STYLES.get(pair.verdict, "")
+    figures, style = pair.figures, VERDICT_STYLES[pair.verdict]
     beyond = Cell("-") if pair.share is None else share_cell(pair.share, style)
     cells = (
         Cell(pair.key),
         Cell(pair.type, style="cyan"),
-        Cell(_both(*map(shape_text, pair.shapes))),
-        Cell(_both(*pair.dtypes)),
+        Cell(both_text(*map(shape_text, pair.shapes))),
+        Cell(both_text(*pair.dtypes)),
         Cell(pair.by),
         *map(number_cell, (figures.max_abs, figures.max_rel)),
         *(cosine_cell(figures.cosine), number_cell(figures.snr)),
@@ -86,10 +88,6 @@ def _row(pair: TensorComparison, first: bool) -> Row:
     return Row(cells, Cell("; ".join(notes), style=note_style))
 
 
-def _both(a: str, b: str) -> str:
-    return a if a == b else f"{a}, {b}"
-
-
 def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
     cells = (
         Cell(tensor.key),
@@ -97,9 +95,8 @@ def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
         Cell(shape_text(tensor.shape)),
         Cell(tensor.dtype),
     )
-    empty = [Cell()] * (len(COLUMNS) - len(cells))
     reason = f": {tensor.reason}" if tensor.reason else ""
-    return Row((*cells, *empty), Cell(f"only in {side}{reason}", style=NOTICE_STYLE), missing=True)
+    return unmatched_row(cells, len(COLUMNS), f"only in {side}{reason}")
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:

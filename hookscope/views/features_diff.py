@@ -11,6 +11,7 @@ from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    VERDICT_STYLES,
     cosine_cell,
     count_cell,
     join_names,
@@ -29,7 +30,6 @@ SQUEEZE = (
     *shorten("distance", "cosine", "largest", "shape of a row"),
     *drop("dtype", "cosine", "shape of a row", "verdict", "distance"),
 )
-_STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 
 
 def features_diff_lines(result: FeaturesDiff, options: TextOptions) -> list[Text]:
@@ -56,7 +56,7 @@ def features_diff_lines(result: FeaturesDiff, options: TextOptions) -> list[Text
 
 
 def _row(change: FeatureChange) -> Row:
-    measures, style = change.measures, _STYLES[change.verdict]
+    measures, style = change.measures, VERDICT_STYLES[change.verdict]
     shapes = list(dict.fromkeys(map(shape_text, change.shapes)))
     numbers: tuple[float | None, ...] = (None,) * 3
     notes = ["another shape"]

@@ -18,7 +18,6 @@ from hookscope.views.capture import (
     drift_lines,
     edit_note,
     effect_lines,
-    top_change_lines,
     verified_lines,
 )
 from hookscope.views.display import View
@@ -35,7 +34,7 @@ from hookscope.views.text.shared_parts import (
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.text.tokens import next_token_change_lines, padding_lines, prompt_lines
+from hookscope.views.text.tokens import change_lines, padding_lines, prompt_lines
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
@@ -61,8 +60,8 @@ def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     ]
     head = prompt_lines(capture.metadata, options) + loss_lines(capture.metadata, options)
     drift = drift_lines(capture, options)
-    top = top_change_lines(capture.metadata, options)
-    top += next_token_change_lines(capture.metadata, options)
+    top = change_lines("top", capture.metadata, options)
+    top += change_lines("next_tokens", capture.metadata, options)
     return join_blocks(head, grads_table(capture, options), drift, notes, top, options=options)
 
 

@@ -25,7 +25,14 @@ from hookscope.stores.runs.series import (
     UPDATE,
 )
 from hookscope.views.display import View, json_document
-from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, join_names, number_cell
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    FIRST_DIFFERENCE_NOTE,
+    NOTICE_STYLE,
+    join_names,
+    number_cell,
+    styled_lines,
+)
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
@@ -52,7 +59,6 @@ NAMES = {
     UPDATE: "updates",
     PARAMETER: "parameters",
 }
-FIRST_DIFFERENCE_NOTE = "first difference"
 
 
 def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
@@ -63,10 +69,7 @@ def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
     rows = tuple(_row(row, result.first, is_narrow) for row in result.rows)
     columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
     table = result_table(Table(columns, rows, SQUEEZE), options)
-    verdict = [
-        line for text, style in _verdict(result, options) for line in sentence(text, options, style)
-    ]
-    return join_blocks(table, verdict, options=options)
+    return join_blocks(table, styled_lines(_verdict(result, options), options), options=options)
 
 
 def run_diffs_lines(result: RunDiffs, options: TextOptions) -> list[Text]:

@@ -15,7 +15,6 @@ from hookscope.views.capture import (
     drift_lines,
     edit_note,
     effect_lines,
-    top_change_lines,
 )
 from hookscope.views.display import View
 from hookscope.views.grads import loss_lines
@@ -29,7 +28,7 @@ from hookscope.views.text.shared_parts import (
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
-from hookscope.views.text.tokens import next_token_change_lines, prompt_lines
+from hookscope.views.text.tokens import change_lines, prompt_lines
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")
 COLUMNS = (
@@ -58,8 +57,8 @@ def step_lines(capture: Recording, options: TextOptions) -> list[Text]:
     head += optimizer_lines(capture.metadata, options)
     notes = effect_lines(capture, options) + coverage_lines(capture.coverage, options)
     drift = drift_lines(capture, options)
-    top = top_change_lines(capture.metadata, options)
-    top += next_token_change_lines(capture.metadata, options)
+    top = change_lines("top", capture.metadata, options)
+    top += change_lines("next_tokens", capture.metadata, options)
     return join_blocks(head, step_table(capture, options), drift, notes, top, options=options)
 
 

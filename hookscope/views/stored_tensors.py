@@ -64,17 +64,8 @@ def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
 def _stats_table(view: TensorView, options: TextOptions) -> list[Text]:
     if view.record.kind == WEIGHT:  # no module, so no type
         return statistics_lines([view], options)
-    stats = view.stats
-    cells = (
-        Cell(f"{view.record.key}{view.part}"),
-        Cell(view.record.type, style="cyan"),
-        Cell(shape_text(view.shape)),
-        Cell(view.record.dtype),
-        *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
-        share_cell(stats.zero_share) if stats.numel else Cell("-"),
-    )
-    note = Cell(nonfinite_note(stats) or ("" if stats.numel else "empty"), style=ALERT_STYLE)
-    return table_lines(Table(COLUMNS, (Row(cells, note),), SQUEEZE), options)
+    rows = (_statistics_row(view, Cell(view.record.type, style="cyan")),)
+    return table_lines(Table(COLUMNS, rows, SQUEEZE), options)
 
 
 def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
@@ -213,16 +204,15 @@ def statistics_lines(summaries: Sequence[TensorSummary], options: TextOptions) -
     return result_table(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
 
 
-def _statistics_row(summary: TensorSummary) -> Row:
+def _statistics_row(summary: TensorSummary, *type: Cell) -> Row:
     stats, record = summary.stats, summary.record
     cells = (
-        Cell(f"{record.key}{summary.part}"),
-        Cell(shape_text(summary.shape)),
-        Cell(record.dtype, style="cyan"),
+        *(Cell(f"{record.key}{summary.part}"), *type),
+        *(Cell(shape_text(summary.shape)), Cell(record.dtype, style="" if type else "cyan")),
         *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
         share_cell(stats.zero_share) if stats.numel else Cell("-"),
     )
     alert = nonfinite_note(stats)
-    tied = f"= {record.aliases[0]}" if record.aliases else ""
+    tied = f"= {record.aliases[0]}" if record.aliases and not type else ""
     note = alert or tied or ("" if stats.numel else "empty")
-    return Row(cells, Cell(note, style=ALERT_STYLE if alert else "magenta"))
+    return Row(cells, Cell(note, style=ALERT_STYLE if alert or type else "magenta"))

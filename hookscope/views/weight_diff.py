@@ -25,13 +25,17 @@ from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    VERDICT_STYLES,
+    both_text,
     cosine_cell,
     join_names,
     number_cell,
     share_cell,
+    styled_lines,
+    unmatched_row,
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
-from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+from hookscope.views.text.text_table import TextOptions, join_blocks, result_table
 
 COLUMNS = (
     Column("tensor"),
@@ -48,7 +52,6 @@ SQUEEZE = (
     *shorten("norm change", "cosine", "largest", "distance"),
     *drop("dtype", "norm change", "cosine", "verdict", "shape", "largest", "changed"),
 )
-STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a name
 
 
@@ -60,12 +63,11 @@ def weight_diff_lines(result: WeightDiff, options: TextOptions) -> list[Text]:
         rows += [_unmatched_row(group, side) for group in groups]
     table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options) if rows else []
     parts = (*_verdict(result), *_sides(result), *_notes(result, options))
-    verdict = [line for text, style in parts for line in sentence(text, options, style)]
-    return join_blocks(table, verdict, options=options)
+    return join_blocks(table, styled_lines(parts, options), options=options)
 
 
 def _row(row: WeightChange) -> Row:
-    style, measures = STYLES.get(row.verdict, ""), row.measures
+    style, measures = VERDICT_STYLES[row.verdict], row.measures
     notes = []
     numbers: tuple[float | None, ...] = (None,) * 4
     if measures is None:
@@ -77,18 +79,14 @@ def _row(row: WeightChange) -> Row:
         notes += ["A is zero"] if measures.from_zero else []
     cells = (
         Cell(row.name),
-        Cell(_both(*map(shape_text, row.shapes))),
-        Cell(_both(*row.dtypes)),
+        Cell(both_text(*map(shape_text, row.shapes))),
+        Cell(both_text(*row.dtypes)),
         *map(number_cell, numbers[:2]),
         *(cosine_cell(numbers[2]), number_cell(numbers[3])),
         Cell("-") if row.share is None else share_cell(row.share, style),
         Cell(row.verdict, style=style),
     )
     return Row(cells, Cell("; ".join(notes), style=ALERT_STYLE))
-
-
-def _both(a: str, b: str) -> str:
-    return a if a == b else f"{a}, {b}"
 
 
 def _grouped(tensors: Iterable[WeightTensor]) -> list[list[WeightTensor]]:
@@ -107,8 +105,7 @@ def _unmatched_row(group: list[WeightTensor], side: str) -> Row:
         name = _NUMBER.sub("*", name)
         note += f", {count_text(len(group))} tensors"
     cells = Cell(name), Cell(shape_text(first.shape)), Cell(first.dtype)
-    empty = [Cell()] * (len(COLUMNS) - len(cells))
-    return Row((*cells, *empty), Cell(note, style=NOTICE_STYLE), missing=True)
+    return unmatched_row(cells, len(COLUMNS), note)
 
 
 def _verdict(result: WeightDiff) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
-from hookscope.views.display import View, json_document
+from hookscope.views.display import View, json_document, make_document
 from hookscope.views.module_tree import name_guides
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
@@ -56,8 +56,6 @@ def hash_lines(hashes: WeightHashes, options: TextOptions) -> list[Text]:
 
 def weight_tree_document(tree: WeightTree) -> dict[str, Any]:
     """Return a tree of weights: the file, totals, metadata, and the selected names."""
-    from hookscope.views.display import make_document
-
     weights = tree.weights
     return make_document(
         "tree",

@@ -17,6 +17,7 @@ from hookscope.files.words import (
     plural,
     shape_text,
 )
+from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL
 from hookscope.results.health import SPREAD
 from hookscope.results.metadata import (
     CamImage,
@@ -29,7 +30,7 @@ from hookscope.results.sweep import SkippedLayer
 from hookscope.specs.checks import DEFAULT_THRESHOLDS, EXPLODING, VANISHING
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_GRAD
-from hookscope.views.text.table import Cell, Column, Row, drop, shorten
+from hookscope.views.text.table import Cell, Column, Row
 from hookscope.views.text.text_table import TextOptions, sentence
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 ALERT_STYLE = "bold red"
 NOTICE_STYLE = "yellow"
+VERDICT_STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE, EQUAL: ""}
+FIRST_DIFFERENCE_NOTE = "first difference"
 MAX_NAMES = 3  # names given for one reason on a terminal; a pipe gets all of them
 ORIGIN_COLUMNS = (
     Column("layer"),
@@ -45,15 +48,6 @@ ORIGIN_COLUMNS = (
     Column("call", right=True, optional=True),
     Column("shape"),
     Column("dtype", optional=True),
-)
-CHANGE_COLUMNS = (  # of the most probable classes or tokens, without edits and with them
-    *(Column("unedited"), Column("p unedited", "p", right=True)),
-    *(Column("logit unedited", "logit", right=True), Column("edited")),
-    *(Column("p edited", "p", right=True), Column("logit edited", "logit", right=True)),
-)
-CHANGE_SQUEEZE = (
-    *shorten("p unedited", "logit unedited", "p edited", "logit edited"),
-    *drop("p unedited", "p edited", "logit unedited", "logit edited"),
 )
 _PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_THRESHOLDS.vanishing
 GRADIENT_LEGEND = (
@@ -238,6 +232,22 @@ def join_names(names: Sequence[str], options: TextOptions) -> str:
     if options.width is None or len(names) <= MAX_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_NAMES])} and {count_text(len(names) - MAX_NAMES)} more"
+
+
+def both_text(a: str, b: str) -> str:
+    """Return what two sides have, once if it is the same."""
+    return a if a == b else f"{a}, {b}"
+
+
+def unmatched_row(cells: Sequence[Cell], columns: int, note: str) -> Row:
+    """Return the row of a tensor that only one side has."""
+    empty = [Cell()] * (columns - len(cells))
+    return Row((*cells, *empty), Cell(note, style=NOTICE_STYLE), missing=True)
+
+
+def styled_lines(sentences: Iterable[tuple[str, str]], options: TextOptions) -> list[Text]:
+    """Return sentences as lines, each with its style."""
+    return [line for text, style in sentences for line in sentence(text, options, style)]
 
 
 def skipped_lines(left_out: Sequence[SkippedLayer], options: TextOptions) -> list[Text]:

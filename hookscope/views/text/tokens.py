@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from rich.text import Text
 
@@ -13,9 +13,8 @@ from hookscope.results.metadata import TokenProbability
 from hookscope.results.records import Recording
 from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of
 from hookscope.views.text.shared_parts import (
-    CHANGE_COLUMNS,
-    CHANGE_SQUEEZE,
     count_cell,
+    label_cell,
     logit_cell,
     probability_cell,
     untrained_lines,
@@ -23,6 +22,15 @@ from hookscope.views.text.shared_parts import (
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, sentence, table_lines
 
+CHANGE_COLUMNS = (  # of the most probable classes or tokens, without edits and with them
+    *(Column("unedited"), Column("p unedited", "p", right=True)),
+    *(Column("logit unedited", "logit", right=True), Column("edited")),
+    *(Column("p edited", "p", right=True), Column("logit edited", "logit", right=True)),
+)
+CHANGE_SQUEEZE = (
+    *shorten("p unedited", "logit unedited", "p edited", "logit edited"),
+    *drop("p unedited", "p edited", "logit unedited", "logit edited"),
+)
 MAX_TOKENS = 16  # of a row on a terminal; a pipe gets all of them
 MAX_ROWS = 3  # of a batch on a terminal
 MAX_ENDING = 4  # tokens of a row before the next one
@@ -82,30 +90,39 @@ def next_token_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
     return table + untrained_lines(metadata, options, "next tokens mean")
 
 
-def next_token_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
-    """Return the most probable next tokens without edits and with them, side by side."""
-    top = metadata.get("effect", {}).get("next_tokens")
+def change_lines(
+    what: Literal["top", "next_tokens"], metadata: dict[str, Any], options: TextOptions
+) -> list[Text]:
+    """Return the most probable classes or tokens without edits and with them, side by side."""
+    top = metadata.get("effect", {}).get(what)
     if not top:
         return []
+    noun, name_of, nothing = _CHANGED[what]
     rows = [
         Row(
             (
-                *(_token_cell(before), probability_cell(before), logit_cell(before)),
-                *(_token_cell(after), probability_cell(after), logit_cell(after), count_cell(n)),
+                *(name_of(before), probability_cell(before), logit_cell(before)),
+                *(name_of(after), probability_cell(after), logit_cell(after), count_cell(n)),
             )
         )
         for n, pair in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
         for before, after in zip(*pair, strict=True)
     ]
-    columns = (*CHANGE_COLUMNS, Column("row", right=True, optional=True))
-    squeeze = (*drop("row"), *CHANGE_SQUEEZE)
-    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
-    return table + untrained_lines(metadata, options, "next tokens mean")
+    columns = (*CHANGE_COLUMNS, Column(noun, right=True, optional=True))
+    table = Table(columns, tuple(rows), (*drop(noun), *CHANGE_SQUEEZE), note="")
+    return table_lines(table, options) + untrained_lines(metadata, options, nothing)
 
 
 def _token_cell(entry: TokenProbability) -> Cell:
     token = entry.get("token")
     return Cell(f"id {entry['id']}" if token is None else repr(token))
+
+
+# The noun of a list, the name of an entry, and what means nothing with random weights.
+_CHANGED: dict[str, tuple[str, Callable[[Any], Cell], str]] = {
+    "top": ("image", label_cell, "class names mean"),
+    "next_tokens": ("row", _token_cell, "next tokens mean"),
+}
 
 
 def _endings(metadata: Mapping[str, Any], rows: int) -> Sequence[str]:

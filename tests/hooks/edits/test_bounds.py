@@ -454,12 +454,12 @@ def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
 
 
 def test_an_effect_on_a_prediction_that_stays_certain_shows_in_its_logit() -> None:
-    from hookscope.views.capture import top_change_lines
     from hookscope.views.text.text_table import TextOptions
+    from hookscope.views.text.tokens import change_lines
 
     shot = hookscope.capture("sample_models/digits.py:trained", layers="fc", edits="fc=scale:0.9")
     before, after = (shot.metadata["effect"]["top"][name][0][0] for name in ("unedited", "edited"))
-    lines = [line.plain for line in top_change_lines(shot.metadata, TextOptions(80))]
+    lines = [line.plain for line in change_lines("top", shot.metadata, TextOptions(80))]
     titles = "unedited p unedited logit unedited edited p edited logit edited image"
     assert lines[0].split() == titles.split()
     first = lines[1].split()
