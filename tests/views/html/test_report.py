@@ -32,6 +32,7 @@ from hookscope.views.html.capture_page import (
 )
 from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
 from hookscope.views.html.page_table import tensor_difference
+from hookscope.views.text.shared_parts import ALERT_STYLE
 
 SMALL = PageLimits(4, 16)
 
@@ -203,11 +204,11 @@ def test_the_table_of_two_files_has_both_values_and_what_is_missing(folder) -> N
         ("norm B", b.norm()),
         ("norm B/A", b.norm() / a.norm()),
     ]:
-        assert float(cells[name].sort) == pytest.approx(float(value), rel=1e-12)
-    assert float(cells["mean B-A"].sort) == pytest.approx(float(b.mean() - a.mean()), abs=1e-12)
+        assert cells[name].value == pytest.approx(float(value), rel=1e-12)
+    assert cells["mean B-A"].value == pytest.approx(float(b.mean() - a.mean()), abs=1e-12)
     alone = dict(zip(titles, rows["fc", "output"], strict=True))
     assert alone["note"].text == "only in A"
-    assert (alone["norm B"].sort, alone["norm B"].text) == ("", "-")
+    assert (alone["norm B"].value, alone["norm B"].text) == (None, "-")
     assert rows["stage1.0", "input.0"][-1].text == "equal"
 
 
@@ -261,8 +262,8 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
     for files in (both[:1], both):
         page = build_page(files, SMALL)
         titles = [column.title for column in page.columns]
-        rows = [dict(zip(titles, row.cells, strict=True)) for row in page.rows if row.missing]
-        assert [row.missing for row in page.rows] == sorted(row.missing for row in page.rows)
+        rows = [dict(zip(titles, row.cells, strict=True)) for row in page.rows if row.kind]
+        assert [row.kind for row in page.rows] == sorted(row.kind for row in page.rows)
         notes = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
         assert len(notes) == len(rows)
         assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(notes)
@@ -270,8 +271,8 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
             start = "does not exist" if key[1] else "never ran"
             assert cell.text.startswith(f"{start} in A: " if len(files) > 1 else f"{start}: ")
             assert cell.text.count(start) == len(files)
-            assert cell.loud
-        assert all(row["norm" if len(files) == 1 else "norm A"].sort == "" for row in rows)
+            assert cell.style == ALERT_STYLE
+        assert all(row["norm" if len(files) == 1 else "norm A"].value is None for row in rows)
     assert hookscope.report(tmp_path / "a.safetensors").tensors == len(both[0].records)
 
 

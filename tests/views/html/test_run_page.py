@@ -166,8 +166,8 @@ def test_the_table_has_the_last_values_and_the_first_step_that_is_not_finite(tmp
     info = run_info({"net": ["fc", "ok", "bad"]})
     page = build(write_run(tmp_path / "run", info, 9, loss_of, of_layers, every=2))
     titles = [column.title for column in page.columns]
-    rows = {line.cells[1].text: dict(zip(titles, line.cells, strict=True)) for line in page.rows}
-    assert float(rows["fc"]["rms"].sort) == np.float32(1 / 11)
+    rows = {row.cells[1].text: dict(zip(titles, row.cells, strict=True)) for row in page.rows}
+    assert rows["fc"]["rms"].value == np.float32(1 / 11)
     assert rows["fc"]["update ratio"].text == "0.01100"  # of the weight, as in ``show``
     assert '<td class="number mark" data-sort="">NaN</td>' in page.html()
     first = {name: row["first not finite"].text for name, row in rows.items()}
