@@ -27,8 +27,8 @@ from hookscope.files import strict_json
 from hookscope.model_analysis.cams.overlay import save_overlay
 from hookscope.specs.settings import Setting
 from hookscope.views import display
+from hookscope.views.display import make_document
 from hookscope.views.models import models_document
-from hookscope.views.view import make_document
 
 NUMBER = 30
 FUNCTIONS = [
