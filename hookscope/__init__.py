@@ -7,57 +7,14 @@ so that ``import hookscope`` alone does not import torch.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hookscope.version import __version__
+from hookscope.specs.commands import FUNCTIONS
+from hookscope.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from hookscope.commands.ablate import ablate
-    from hookscope.commands.attribute import attribute
-    from hookscope.commands.cam import cam
-    from hookscope.commands.capture import capture
-    from hookscope.commands.check import check
-    from hookscope.commands.diff import diff
-    from hookscope.commands.export import export
-    from hookscope.commands.extract import extract
-    from hookscope.commands.filters import filters
-    from hookscope.commands.gradcheck import gradcheck
-    from hookscope.commands.grads import grads
-    from hookscope.commands.lens import lens
-    from hookscope.commands.load import load
-    from hookscope.commands.load_model import load_model
-    from hookscope.commands.plot import plot
-    from hookscope.commands.probe import probe
-    from hookscope.commands.record import record
-    from hookscope.commands.report import report
-    from hookscope.commands.similar import similar
-    from hookscope.commands.step import step
-    from hookscope.commands.sweep import sweep
-    from hookscope.commands.top import top
-    from hookscope.commands.trace import trace
-    from hookscope.commands.tree import tree
-    from hookscope.commands.verify import verify
-    from hookscope.commands.watch import watch
-    from hookscope.errors import HookscopeError
-    from hookscope.hooks.capture import Capture
-    from hookscope.hooks.user_hooks import emit
-    from hookscope.hooks.wrap import wrap
-    from hookscope.results.ablation import Ablation
-    from hookscope.results.attribution import Attribution
-    from hookscope.results.health import Health
-    from hookscope.results.lens import Lens
-    from hookscope.results.report import Report
-    from hookscope.results.sweep import Sweep
-    from hookscope.specs.catalog import models
-    from hookscope.stores.features.features import Features
-
-_FUNCTIONS = (  # each in the file of its name in hookscope/commands/
-    *("ablate", "attribute", "cam", "capture", "check", "diff", "export", "extract", "filters"),
-    *("gradcheck", "grads", "lens", "load", "load_model", "plot", "probe", "record", "report"),
-    *("similar", "step", "sweep", "top", "trace", "tree", "verify", "watch"),
-)
+# Editors and type checkers read the names and their types in __init__.pyi.
 _MODULES = {
-    **{name: f"hookscope.commands.{name}" for name in _FUNCTIONS},
+    **{name: f"hookscope.commands.{name}" for name in FUNCTIONS},
     "models": "hookscope.specs.catalog",
     "emit": "hookscope.hooks.user_hooks",
     "wrap": "hookscope.hooks.wrap",
@@ -72,47 +29,7 @@ _MODULES = {
     "Sweep": "hookscope.results.sweep",
 }
 
-__all__ = [
-    "Ablation",
-    "Attribution",
-    "Capture",
-    "Features",
-    "Health",
-    "HookscopeError",
-    "Lens",
-    "Report",
-    "Sweep",
-    "__version__",
-    "ablate",
-    "attribute",
-    "cam",
-    "capture",
-    "check",
-    "diff",
-    "emit",
-    "export",
-    "extract",
-    "filters",
-    "gradcheck",
-    "grads",
-    "lens",
-    "load",
-    "load_model",
-    "models",
-    "plot",
-    "probe",
-    "record",
-    "report",
-    "similar",
-    "step",
-    "sweep",
-    "top",
-    "trace",
-    "tree",
-    "verify",
-    "watch",
-    "wrap",
-]
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

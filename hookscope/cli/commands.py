@@ -57,8 +57,9 @@ class Option(click.Option):
         """The long flag without dashes, which is the key in a settings file."""
         return next(opt for opt in self.opts if opt.startswith("--"))[2:]
 
-    def name_environment(self, command: str) -> None:
-        """Set the variables of the option: that of the command, then the shared one."""
+    def name_command(self, command: str) -> None:
+        """Set the variables of the option, that of the command first, and name it in the help."""
+        self.help = (self.help or "").replace(".COMMAND.", f".{command}.") or None
         own = "_".join(("HOOKSCOPE", command, self.key)).upper().replace("-", "_")
         self.envvar = [own, self.shared_env] if self.shared_env else [own]
 
@@ -72,8 +73,6 @@ class Option(click.Option):
         if source is ParameterSource.ENVIRONMENT:
             return self.variable(ctx)
         if source is ParameterSource.DEFAULT_MAP:
-            pass
-
             return str(settings_of(ctx).of(ctx.command.name or "")[self.key].path)
         return ""
 
@@ -138,7 +137,7 @@ class Command(click.Command):
         self.topics = topics.split()
         self.short_help_option = short_help_option(self.short_help_text)
         for option in self.options():
-            option.name_environment(self.name or "")
+            option.name_command(self.name or "")
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, ``-h`` and ``--help`` included."""
@@ -185,8 +184,6 @@ class Command(click.Command):
             raise
         if ctx.allow_interspersed_args:  # else they are those of the user's program
             check_arguments(ctx, typed, rest)
-        pass
-
         check_refused(ctx)
         if ctx.obj.csv and ctx.obj.json:
             raise click.UsageError("--csv and --json cannot be combined.", ctx)

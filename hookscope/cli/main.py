@@ -24,6 +24,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
 from hookscope.cli.termination import catch_termination
+from hookscope.specs.commands import COMMANDS
 
 if TYPE_CHECKING:
     from hookscope.training.script_runner import Program
@@ -41,51 +42,6 @@ def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> 
     ctx.exit()
 
 
-# Each command is in the file of its name in this folder, and imported when it is used.
-COMMANDS = {
-    "Inspect a model": {
-        "models": "List the models of torchvision and timm.",
-        "tree": "Show the layers of a model, or the tensors in a file of weights.",
-        "trace": "List every layer call in execution order.",
-        "filters": "Plot the weights of a layer.",
-    },
-    "Record": {
-        "capture": "Run a model and record the outputs of its layers.",
-        "grads": "Run a model backward and record the gradients.",
-        "step": "Run one optimizer step and record the parameter updates.",
-        "extract": "Run a model over a dataset and store its features.",
-    },
-    "Train": {
-        "run": "Run a training script and watch it.",
-    },
-    "Analyze": {
-        "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
-        "gradcheck": "Compare backward with numerical gradients.",
-        "ablate": "Ablate layers one at a time and rank them by the effect.",
-        "sweep": "Apply one edit at each layer, position, head or expert in turn.",
-        "lens": "Show what each layer of a language model would predict.",
-        "attribute": "Show what each token of the input contributes to a prediction.",
-        "cam": "Show which parts of an image a class score depends on.",
-        "diff": "Compare two captures, runs or files of weights, or models on one input.",
-    },
-    "Analyze features": {
-        "similar": "Compare the layers of features folders: CKA, RSA, ...",
-        "probe": "Measure how well a linear model reads labels from each layer.",
-        "top": "Show the inputs that excite units most and least.",
-    },
-    "View results": {
-        "show": "Show the contents of a result file or weights.",
-        "plot": "Plot the contents of a result file or weights.",
-        "report": "Write an HTML report of a result file, a training run or weights.",
-        "export": "Write features, tensors, or curves of a run, to one file.",
-        "verify": "Check features on disk for damage.",
-    },
-    "Settings and help": {
-        "config": "Show every setting and its source.",
-        "completion": "Print a shell completion script.",
-        "help": "Explain a command or a topic.",
-    },
-}
 EXAMPLES = (
     Example("hookscope tree resnet18", "The layers of a model."),
     Example(

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values
-from hookscope.cli.commands import Option, combine, flag, option
+from hookscope.cli.commands import Option, combine, option
 from hookscope.cli.declared import options_of
 from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
@@ -165,25 +165,17 @@ def interventions_of(command: str) -> Callable[[Any], Any]:
     )
 
 
-# Output
+# Features
 
-no_output = option(
-    "--no-output",
-    section="Output",
-    is_flag=True,
-    default=False,
-    help="Do not write a file.",
-)
-force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
-output = combine(
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
-        " MODEL.COMMAND.safetensors.",
-    ),
-    no_output,
-    force,
-)
+
+def features_argument(name: str = "features", *, required: bool = True) -> Any:
+    """Return the argument of a features folder."""
+    return click.argument(
+        name,
+        metavar=name.upper() if required else f"[{name.upper()}]",
+        required=required,
+        type=FileName("folder"),
+        help="Folder that 'hookscope extract' wrote, or its address."
+        if required
+        else "Another one, of the same inputs.",
+    )

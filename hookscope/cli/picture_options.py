@@ -1,4 +1,4 @@
-"""The common options of the commands that draw: tensors, channels, the file."""
+"""The common options of the commands that draw: tensors, channels, colours."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import completion_values
-from hookscope.cli.commands import combine, flag, option
-from hookscope.cli.console import Console
+from hookscope.cli.commands import combine
 from hookscope.cli.declared import options_of
 from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import note_written_file
-from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI
 from hookscope.specs.plot_options import PlotOptions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hookscope.views.images.figures.drawing import Drawing
+    pass
 
 tensors = combine(
     click.argument(
@@ -58,55 +53,3 @@ def _in_section(section: str, *names: str) -> Callable[[Any], Any]:
 
 
 appearance = options_of(PlotOptions, "scale", "dark")
-
-resolution = option(
-    "--dpi",
-    section="Output",
-    default=DPI,
-    type=click.IntRange(MIN_DPI, MAX_DPI),
-    metavar="N",
-    help="Resolution in dots per inch.",
-)
-
-output = combine(
-    resolution,
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="Picture to write: .png, .jpg, .svg or .pdf. Default: NAME.COMMAND.png.",
-    ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
-)
-
-
-def resolve_picture_path(
-    output: str | None, force: bool, name: str, command: str
-) -> tuple[Path, bool]:
-    """Return the image file to write, and whether it replaces one, after checking both."""
-    from pathlib import Path
-
-    from hookscope.files import output_path as outputs
-
-    path = Path(output) if output else outputs.default_path(name, command, ".png")
-    return path, outputs.check_output(path, force, suffix=outputs.picture_ending(path))
-
-
-def write_picture(
-    console: Console, drawing: Drawing, path: Path, replaces: bool, dpi: int, command: str
-) -> None:
-    """Write the image, and print what it shows."""
-    console.step(f"Writing {path} ...")
-    size = drawing.save(path, dpi)
-    if console.json:
-        from hookscope.views.display import make_document
-
-        description = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
-        console.document(make_document(command, description))
-    else:
-        from hookscope.views.text.text_table import sentence
-
-        for line in drawing.shows:
-            console.result(sentence(line, console.text_options))
-    note_written_file(console, path, size, replaces)

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from hookscope.cli import completion_values, options
-from hookscope.cli.commands import Example, combine, command, option
-from hookscope.cli.console import Console
+from hookscope.cli import options
+from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.next_command import edit_command
-from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import note_written_file, resolve_output_path, writes_file
-from hookscope.cli.run_context import running
-from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, public
+from hookscope.cli.output_file import Output, only
+from hookscope.cli.runner import remember_executed, run_analysis
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress
 from hookscope.specs.command_options import AblateOptions
+from hookscope.specs.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -138,17 +136,11 @@ MEANINGS = {
     ],
 }
 
-output = combine(
-    option(
-        "--output",
-        "-o",
-        "file",
-        section="Output",
-        type=FileName("file"),
-        help="JSON file to write, and to resume from. Default: MODEL.ablate.json.",
-    ),
-    options.no_output,
-    options.force,
+OUTPUT = Output(
+    "JSON file to write, and to resume from. Default: MODEL.ablate.json.",
+    only(".json"),
+    ".{command}.json",
+    optional=True,
 )
 
 
@@ -161,7 +153,7 @@ output = combine(
     options.inputs,
     options.texts,
     options.run,
-    output,
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -170,9 +162,7 @@ output = combine(
     notes=MEANINGS,
     topics="model-specs layers inputs weights losses",
 )
-def ablate_command(
-    ctx: click.Context, file: str | None, no_output: bool, force: bool, **values: Any
-) -> None:
+def ablate_command(ctx: click.Context, **values: Any) -> None:
     """Ablate layers one at a time and rank them by the effect.
 
     Runs the model once for each selected layer (default: all leaf layers) with its output changed,
@@ -180,32 +170,7 @@ def ablate_command(
     target is determined by the run without an ablation. Results are written to a JSON file during
     the run: after an interruption, the same command resumes.
     """
-    console: Console = ctx.obj
-    job = ablate.checked(**values)
-    path, replaces = None, False
-    if writes_file(ctx, "file"):
-        path, replaces = resolve_output_path("ablate", file, force, job.request.model, ".json")
-    options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
-    with running(console, f"Running {values['model']} ..."):
-        with console.bar("ablating") as advance:
-
-            def progress(done: int, total: int) -> None:
-                if done and path is not None:
-                    console.interrupt_message = (
-                        f"Interrupted; {done} of {total} ablations are in {path}."
-                        " Run the same command to resume."
-                    )
-                advance(done, total)
-
-            result = job(file=path, progress=progress)
-        if path is not None:
-            console.interrupt_message = f"Interrupted; {path} was written."
-    names = [(layer.module, layer.type) for layer in result.coverage.executed]
-    names += [(layer.module, layer.type) for layer in result.coverage.not_executed]
-    completion_values.remember_layers(values["model"], names, complete=False)
-    console.show(result, None if path is None else str(path))
-    if path is not None:
-        note_written_file(console, path, path.stat().st_size, replaces and not result.resumed)
+    result = run_analysis(ctx, ablate, values, OUTPUT, "ablating", "ablations")
+    remember_executed(values["model"], result.coverage)
     if result.ablations:
-        console.note(f"next: {edit_command(ctx, result.ablations[0].edit(result.edit))}")
+        ctx.obj.note(f"next: {edit_command(ctx, result.ablations[0].edit(result.edit))}")

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import writes_file
-from hookscope.cli.run_context import running
-from hookscope.commands.public import PLAIN_RUN, REQUIRED, public
+from hookscope.cli.output_file import ANALYSIS
+from hookscope.cli.runner import run_analysis
 from hookscope.files.progress import Progress
 from hookscope.specs.attribution_options import AttributeOptions
+from hookscope.specs.public import PLAIN_RUN, REQUIRED, public
 from hookscope.specs.request import InputRequest, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -108,7 +106,7 @@ EXAMPLES = (
     options.inputs,
     options.texts,
     options.run,
-    model_output("attribute"),
+    ANALYSIS.options,
     table_options,
     global_options,
     click.pass_context,
@@ -116,14 +114,7 @@ EXAMPLES = (
     main="by target against baseline input model-arg output no-output",
     topics="model-specs inputs weights",
 )
-def attribute_command(
-    ctx: click.Context,
-    output: str | None,
-    no_output: bool,
-    force: bool,
-    dpi: int,
-    **values: Any,
-) -> None:
+def attribute_command(ctx: click.Context, **values: Any) -> None:
     """Show what each token of the input contributes to a prediction.
 
     The score is the logit of the next token after the text, or of a class. It is distributed over
@@ -131,17 +122,4 @@ def attribute_command(
     by attention weights. The sum is compared with the difference of the scores of the input and of
     the baseline. For images, use hookscope cam.
     """
-    console: Console = ctx.obj
-    job = attribute.checked(**values)
-    file = None
-    if writes_file(ctx):
-        file = resolve_model_file("attribute", output, force, job.request.model)
-    options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
-    with running(console, f"Running {values['model']} ..."):
-        from hookscope.views.display import write_analysis
-
-        with console.bar("running") as advance:
-            result = job(progress=advance)
-        size = 0 if file is None else write_analysis(result, file.path, dpi)
-    show_analysis(console, result, file, size)
+    run_analysis(ctx, attribute, values, ANALYSIS, "running")

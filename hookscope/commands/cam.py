@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from hookscope.cli import options, picture_options
+from hookscope.cli import options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.next_command import grads_command
-from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import check_not_an_input, writes_file
+from hookscope.cli.output_file import PICTURE, check_not_among, files_read, without_output
 from hookscope.cli.run_context import running
-from hookscope.commands.public import NO_TEXTS, PLAIN_RUN, public
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import OVERLAY_ALPHA
 from hookscope.specs.command_options import CamOptions
+from hookscope.specs.public import NO_TEXTS, PLAIN_RUN, public
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -148,18 +148,11 @@ appearance = combine(
     ),
 )
 
-output = combine(
-    picture_options.resolution,
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="Picture to write: .png, .jpg, .svg or .pdf. The maps go to a .safetensors file beside"
-        " it. Default: MODEL.cam.png.",
-    ),
-    options.no_output,
-    options.force,
+OUTPUT = replace(
+    PICTURE,
+    help="Picture to write: .png, .jpg, .svg or .pdf. The maps go to a .safetensors file beside it."
+    " Default: MODEL.cam.png.",
+    optional=True,
 )
 
 
@@ -170,7 +163,7 @@ output = combine(
     options.inputs,
     options.run,
     appearance,
-    output,
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -178,16 +171,7 @@ output = combine(
     main="by layer target input model-arg output no-output",
     topics="cam-methods model-specs inputs weights",
 )
-def cam_command(
-    ctx: click.Context,
-    output: str | None,
-    no_output: bool,
-    force: bool,
-    alpha: float,
-    colormap: str | None,
-    dpi: int,
-    **values: Any,
-) -> None:
+def cam_command(ctx: click.Context, alpha: float, colormap: str | None, **values: Any) -> None:
     """Show which parts of an image a class score depends on.
 
     Writes a picture of each preprocessed image with the map over it, and a safetensors file with
@@ -195,16 +179,13 @@ def cam_command(
     and its score, and the position of the maximum.
     """
     console: Console = ctx.obj
+    dpi = values["dpi"]
+    values = without_output(values)
     job = cam.checked(**values)
-    files = _resolve_files(output, force, job.request.model) if writes_file(ctx) else None
+    files = _Files.of(ctx, job.request.model.stem, files_read(values))
     from hookscope.views.images.cam_sheet import overlay_style
 
     style = overlay_style(alpha, colormap, dpi)  # checked although no file may be written
-    for path in files.existing() if files else ():
-        from hookscope.specs.input_spec import input_paths
-
-        read = [*input_paths(values["input"] or ()), values["weights"], values["target"]]
-        check_not_an_input(path, read)
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
@@ -233,9 +214,22 @@ class _Files(NamedTuple):
     maps: Path
     replaces: bool
 
-    def existing(self) -> list[Path]:
-        """Return those of the two files that exist."""
-        return [path for path in (self.picture, self.maps) if path.exists()]
+    @classmethod
+    def of(cls, ctx: click.Context, stem: str, inputs: Sequence[Any]) -> _Files | None:
+        """Return the files to write, after checking them and that matplotlib is there if needed."""
+        from hookscope.files import output_path as outputs
+
+        picture = OUTPUT.resolve(ctx, stem, inputs)
+        if picture is None:
+            return None
+        if picture.ending in (".svg", ".pdf"):
+            from hookscope.views.images import require_matplotlib
+
+            require_matplotlib()
+        path = picture.path.with_suffix(outputs.SUFFIX)
+        check_not_among(path, inputs)
+        replaces = outputs.check_output(path, ctx.params["force"])
+        return cls(picture.path, path, picture.replaces or replaces)
 
     def write(self, capture: Capture, console: Console, style: OverlayStyle) -> str:
         """Write both files and return a note on them."""
@@ -248,16 +242,3 @@ class _Files(NamedTuple):
         console.interrupt_message = f"Interrupted; {self.picture} and {self.maps} were written."
         replaced = ", replacing earlier files" if self.replaces else ""
         return f"wrote {self.picture} ({size}), the maps to {self.maps} ({maps_size}){replaced}"
-
-
-def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Files:
-    """Return the files to write, after checking them and that matplotlib is there if needed."""
-    from hookscope.files import output_path as outputs
-
-    picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
-    if outputs.picture_ending(picture) in (".svg", ".pdf"):
-        from hookscope.views.images import require_matplotlib
-
-        require_matplotlib()
-    maps = picture.with_suffix(outputs.SUFFIX)
-    return _Files(picture, maps, outputs.check_output(maps, force) or replaces)

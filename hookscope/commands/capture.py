@@ -13,13 +13,14 @@ from hookscope.cli import options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import run_recording
-from hookscope.commands.public import Only, public
+from hookscope.cli.output_file import RECORDING
+from hookscope.cli.runner import run_recording
 from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_ops
+from hookscope.specs.public import Only, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -177,7 +178,7 @@ EXAMPLES = (
     options.device_map,
     options_of(RunOptions, "generate"),
     options_of(CaptureOptions, "stop", "verify", "strict", "max_bytes"),
-    options.output,
+    RECORDING.options,
     table_options,
     global_options,
     click.pass_context,
@@ -185,18 +186,17 @@ EXAMPLES = (
     main="layer what input model-arg shape weights edit output",
     topics="model-specs layers inputs weights edits hooks keys",
 )
-def capture_command(
-    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
-) -> None:
+def capture_command(ctx: click.Context, **values: Any) -> None:
     """Run a model and record the outputs of its layers.
 
     Writes a safetensors file and prints a table of its tensors in execution order: shape, dtype and
     statistics. Values are copied when a layer returns, so later in-place operations do not change
     them. For a whole dataset use 'hookscope extract'.
     """
+    output = values["output"]
     if output is not None and names_folder(output):
         raise RequestError(
             f"{output} is a folder; capture writes a single file.",
             "Name a file, or use 'hookscope extract' for the features of many inputs.",
         )
-    run_recording(ctx, output, force, values)
+    run_recording(ctx, capture, values)

@@ -7,32 +7,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
-from click.core import ParameterSource
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import FileName
-from hookscope.cli.run_context import reading, running
-from hookscope.commands.public import PLAIN_RUN, Given, Only, public
+from hookscope.cli.output_file import Output, without_output
+from hookscope.cli.runner import applicable, job_step
+from hookscope.commands.subject import find_subject
 from hookscope.errors import FAILED
-from hookscope.files.output_path import runs_in
+from hookscope.files.output_path import report_ending, runs_in
 from hookscope.files.progress import NamedProgress
-from hookscope.specs.checks import RUN_OPTIONS, WEIGHT_OPTIONS, check_run_options
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.public import PLAIN_RUN, Only, handles, public
 from hookscope.specs.request import (
     InputRequest,
     LossRequest,
     ModelRequest,
     Request,
-    chosen_options,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.weight_options import check_model_options
+from hookscope.specs.subject_kinds import MODELS, RUNS, WEIGHTS
+from hookscope.specs.weight_options import WeightTrust
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +47,12 @@ def check(
         str | os.PathLike[str] | WeightSet | nn.Module | torch.export.ExportedProgram
     ) = DEFAULT_MODEL,
     *,
-    options: Given[CheckOptions],
+    options: CheckOptions,
     loss: Annotated[LossRequest, Only("forward_only", "loss", "target", "reduction", "raw")],
     input: InputRequest,
-    loading: Given[ModelRequest],
+    loading: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
+    request: Request,
     progress: NamedProgress | None = None,
 ) -> Health:
     """Run a model forward and a loss backward once, and diagnose it.
@@ -94,53 +94,39 @@ def check(
         >>> [(f.check, f.layer) for f in hookscope.check(net, input=torch.ones(2, 4)).findings]
         [('dead', '1'), ('vanishing', '0')]
     """
-    from hookscope.commands.weight_source import as_weights, label_of_weights
-    from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
-    from hookscope.file_analysis.weight_findings import check_weights
-    from hookscope.files.output_path import is_run_folder
-
-    runs = runs_in(model) if isinstance(model, str | os.PathLike) else []
-    is_run = bool(runs) or (isinstance(model, str | os.PathLike) and is_run_folder(model))
-    label = "" if is_run else label_of_weights(model)
-    if is_run or label:
-        of_models = CheckOptions(**options.part("saturated", "margin", "exploding", "ceiling"))
-        parts = (of_models, loss, input, run)
-        chosen = [name for part in parts for name in chosen_options(part)]
-        chosen += ["input"] * (input.input is not None)
-        chosen += [name for name in loading.chosen if name != "trust" or is_run]
-        if is_run:
-            check_run_options(model, chosen)
-            folder = cast("str | os.PathLike[str]", model)
-            of_run = RunCheckOptions(**options.part(*RUN_OPTIONS))
-            return check_runs(runs, of_run) if runs else check_run(folder, of_run)
-        chosen += chosen_options(CheckOptions(**options.part("dead", "vanishing", "floor")))
-        check_model_options(chosen, WEIGHT_OPTIONS, label)
-        # Before the file is opened, which may run code.
-        checks = WeightCheckOptions(**options.part("only", "skip"))
-        weights = cast("WeightSet", as_weights(model, loading["trust"]))
-        return check_weights(weights, checks, progress)
-    checks_of_model, request = _model_request(options, loss, input, loading, run, model)
+    if loading.source == ONNX and loss.is_default:  # it has no gradients
+        request = replace(request, loss=replace(loss, forward_only=True))
     from hookscope.model_analysis.health.model_health import check_model
 
-    return check_model(request, checks_of_model)
+    return check_model(request, options)
 
 
-def _model_request(
-    options: Given[CheckOptions],
-    loss: LossRequest,
-    input: InputRequest,
-    loading: Given[ModelRequest],
-    run: RunOptions,
-    model: Any,
-) -> tuple[CheckOptions, Request]:
-    """Return what is asked of a model, checked."""
-    checks, model_request = options.make(), loading.make(model=model)
-    if model_request.source == ONNX and loss.is_default:  # it has no gradients
-        loss = replace(loss, forward_only=True)
-    return checks, Request("check", model_request, input=input, run=run, loss=loss)
+check.find_subject = find_subject
 
 
-MODEL, RUN, WEIGHTS = "model", "run", "weights"  # what is checked
+@handles(check, RUNS)
+def check_training_run(model: str | os.PathLike[str], *, options: RunCheckOptions) -> Health:
+    """Check the curves of a training run, or of all in a folder."""
+    from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
+
+    runs = runs_in(model)
+    return check_runs(runs, options) if runs else check_run(model, options)
+
+
+@handles(check, WEIGHTS)
+def check_file_of_weights(
+    model: str | os.PathLike[str] | WeightSet,
+    *,
+    options: WeightCheckOptions,
+    pickled: WeightTrust,
+    progress: NamedProgress | None = None,
+) -> Health:
+    """Check the tensors of weights."""
+    from hookscope.commands.subject import as_weights
+    from hookscope.file_analysis.weight_findings import check_weights
+
+    return check_weights(cast("WeightSet", as_weights(model, pickled.trust)), options, progress)
+
 
 EXAMPLES = (
     Example("hookscope check resnet18", "Untrained weights, on noise."),
@@ -158,6 +144,10 @@ EXAMPLES = (
     ),
 )
 
+OUTPUT = Output(
+    "Also write the findings to a .sarif (SARIF 2.1.0) or .xml (JUnit) file.", report_ending
+)
+
 
 @command(
     "check",
@@ -168,21 +158,14 @@ EXAMPLES = (
     options.inputs,
     options.texts,
     options.run,
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="Also write the findings to a .sarif (SARIF 2.1.0) or .xml (JUnit) file.",
-    ),
-    options.force,
+    OUTPUT.options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
     main="only forward-only loss target input model-arg output",
     topics="checks model-specs inputs weights losses",
 )
-def check_command(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
+def check_command(ctx: click.Context, **values: Any) -> None:
     """Diagnose a model, a training run or weights: NaN, dead units, ...
 
     Runs the model forward and a loss backward once, and checks activations, gradients and
@@ -200,67 +183,17 @@ def check_command(ctx: click.Context, output: str | None, force: bool, **values:
     --only, --skip and --trust apply to it.
     """
     console: Console = ctx.obj
-    from pathlib import Path
-
-    from hookscope.files import output_path as outputs
-    from hookscope.stores.weights.open_weights import is_weights
-
-    model = values["model"]
-    if outputs.is_run_folder(model) or outputs.runs_in(model):
-        values, kind = _run_values(ctx, values), RUN
-    elif is_weights(model):
-        values, kind = _weight_values(ctx, values), WEIGHTS
-    else:
-        _model_request(**check.checked(**values).values)
-        kind = MODEL
-    replaces = outputs.check_report_output(Path(output), force) if output else False
+    job = check.checked(**applicable(ctx, check, without_output(values)))
+    file = OUTPUT.resolve(ctx)
     options.note_model_source(ctx)
-    if kind == WEIGHTS:
-        health = _check_weights(console, **values)
-    else:
-        status = console.status(f"Reading {model} ...")
-        with status if kind == RUN else running(console, f"Running {model} ..."):
-            health = check(**values)
+    verb = "Running" if job.kind == MODELS else "Reading"
+    with job_step(console, job, f"{verb} {values['model']} ...") as progress:
+        health: Health = job(**progress)
     console.show(health)
-    if output:
-        from hookscope.cli.recording_command import note_written_file
+    if file:
         from hookscope.files.atomic_files import write_text
         from hookscope.views.health import REPORT_WRITERS
 
-        path = Path(output)
-        size = write_text(path, REPORT_WRITERS[path.suffix.lower()](health))
-        note_written_file(console, path, size, replaces)
+        console.note(file.written(write_text(file.path, REPORT_WRITERS[file.ending](health))))
     if not health.ok:
         ctx.exit(FAILED)
-
-
-def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values that apply to a run. Settings for all commands, such as a seed, do not."""
-    from hookscope.specs.checks import check_run_options
-
-    typed = ParameterSource.COMMANDLINE
-    names = [name for name in values if name != "model"]
-    check_run_options(values["model"], [x for x in names if ctx.get_parameter_source(x) is typed])
-    options = {name: values[name] for name in RUN_OPTIONS}
-    RunCheckOptions(**options)  # for its checks, before anything is read
-    return {"model": values["model"], **options}
-
-
-def _weight_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values that apply to weights."""
-    from hookscope.specs.weight_options import check_model_options
-
-    typed = ParameterSource.COMMANDLINE
-    names = [name for name in values if name != "model"]
-    chosen = [x for x in names if ctx.get_parameter_source(x) is typed]
-    check_model_options(chosen, WEIGHT_OPTIONS, values["model"])
-    options = {name: values[name] for name in WEIGHT_OPTIONS}
-    WeightCheckOptions(options["only"], options["skip"])
-    return {"model": values["model"], **options}
-
-
-def _check_weights(console: Console, model: str, **chosen: Any) -> Health:
-    step = f"Reading {model} ..."
-    with reading(console, step, chosen["trust"]), console.bar("Reading") as advance:
-        health: Health = check(model, **chosen, progress=advance)
-        return health

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
-from click.core import ParameterSource
 
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.run_context import reading, running
-from hookscope.commands.public import Given, public
+from hookscope.cli.runner import applicable, job_step
+from hookscope.commands.subject import check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
 from hookscope.files.progress import Progress
 from hookscope.specs.diff_request import (
+    CAPTURE_OPTIONS,
     MODEL_OPTIONS,
-    RUN_OPTIONS,
     DiffRequest,
     RunDiffOptions,
     are_captures,
     are_features,
     are_runs,
-    check_capture_options,
     check_more_runs,
-    check_run_diff_options,
 )
-from hookscope.specs.weight_options import (
-    DIFF_WEIGHT_OPTIONS,
-    INITIAL_OPTIONS,
-    InitialWeights,
-    WeightDiffOptions,
-    check_weight_diff_options,
+from hookscope.specs.public import Only, handles, public
+from hookscope.specs.subject_kinds import (
+    CAPTURES,
+    FEATURES,
+    MODEL_AND_WEIGHTS,
+    MODELS,
+    RUNS,
+    WEIGHTS,
+    Subject,
 )
+from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions, WeightTrust
 
 if TYPE_CHECKING:
     from hookscope.file_analysis.features_diff import FeaturesDiff
@@ -50,12 +52,24 @@ if TYPE_CHECKING:
     Side = str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
 
 
+_NAN_IS_EQUAL = "NaN in both is equal."
+_RUN_MODELS = (
+    "To compare what a model computes with each of two files: hookscope diff MODEL MODEL --weights"
+    " A --weights B"
+)
+_HINTS_OF_WEIGHTS = {
+    **dict.fromkeys(MODEL_OPTIONS, _RUN_MODELS),
+    "equal_nan": _NAN_IS_EQUAL,
+    "map": "To replace prefixes of names, use --rename.",
+}
+
+
 @public
 def diff(
     a: Side,
     b: Side,
     *more: str | os.PathLike[str],
-    options: Given[DiffRequest],
+    options: DiffRequest,
     progress: Progress | None = None,
 ) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff:
     """Compare two captures, runs, sets of weights, features folders, or models on one input.
@@ -105,57 +119,123 @@ def diff(
         >>> len(found.rows), found.same, found.rows[0].dtypes
         (76, True, ('float32', 'float64'))
     """
-    from hookscope.commands.weight_source import as_weights, check_no_state_dict
+    from hookscope.model_analysis.diff.model_comparison import compare_models
+
+    return compare_models(options)
+
+
+@handles(diff, CAPTURES)
+def diff_captures(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    options: Annotated[DiffRequest, Only(*CAPTURE_OPTIONS)],
+) -> Diff:
+    """Compare two captures, one block of each tensor at a time."""
     from hookscope.file_analysis.capture_comparator import Comparator, compare_captures
-    from hookscope.file_analysis.features_diff import compare_features
     from hookscope.file_analysis.record_matches import LayerFilter
+
+    selection = options.selection
+    return compare_captures(
+        (a, b),
+        options.map or {},
+        Comparator(options.atol, options.rtol, options.equal_nan),
+        LayerFilter(tuple(selection.layers), tuple(selection.types), options.depth),
+        tuple(options.kinds),
+        options.strict,
+    )
+
+
+@handles(diff, RUNS, equal_nan=_NAN_IS_EQUAL)
+def diff_runs(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *more: str | os.PathLike[str],
+    options: RunDiffOptions,
+) -> RunDiff | RunDiffs:
+    """Compare a training run with one or several others."""
     from hookscope.file_analysis.run_diff import RunDiffs, compare_runs
+
+    diffs = [compare_runs(a, other, options) for other in (b, *more)]
+    return RunDiffs(tuple(diffs)) if more else diffs[0]
+
+
+@handles(diff, FEATURES, equal_nan=_NAN_IS_EQUAL)
+def diff_features(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    options: RunDiffOptions,
+    progress: Progress | None = None,
+) -> FeaturesDiff:
+    """Compare two features folders row by row."""
+    from hookscope.file_analysis.features_diff import compare_features
+
+    return compare_features(a, b, options, progress)
+
+
+@handles(diff, WEIGHTS, **_HINTS_OF_WEIGHTS)
+def diff_weights(
+    a: Side,
+    b: Side,
+    *,
+    options: WeightDiffOptions,
+    pickled: WeightTrust,
+    progress: Progress | None = None,
+) -> WeightDiff:
+    """Compare two sets of weights tensor by tensor."""
+    from hookscope.commands.subject import as_weights
+    from hookscope.file_analysis.weight_diff import compare_weights
+
+    sides = [cast("WeightSet", as_weights(side, pickled.trust)) for side in (a, b)]
+    return compare_weights(sides[0], sides[1], options, progress)
+
+
+@handles(diff, MODEL_AND_WEIGHTS, **_HINTS_OF_WEIGHTS)
+def diff_model_and_weights(
+    a: Side,
+    b: Side,
+    *,
+    options: WeightDiffOptions,
+    initial: InitialWeights,
+    progress: Progress | None = None,
+) -> WeightDiff:
+    """Compare the values that a model is loaded with, and weights."""
+    from hookscope.commands.subject import as_weights
+    from hookscope.model_analysis.diff.model_comparison import compare_with_model
     from hookscope.stores.weights.open_weights import weight_sides
 
-    chosen = options.chosen
-    sides: Any = (a, b)
-    for side in sides:
+    sides: Any = [a, b]
+    of_weights = weight_sides(a, b).index(True)
+    # Before a file is opened, which may run code.
+    request = initial.request_of(sides[1 - of_weights], 1 - of_weights)
+    sides[of_weights] = as_weights(sides[of_weights], initial.trust)
+    return compare_with_model(sides[0], sides[1], request, initial.seed, options, progress)
+
+
+def _find_sides(given: Mapping[str, Any]) -> Subject:
+    """Return what is compared, after checking that both sides are of the same kind."""
+    from hookscope.stores.weights.open_weights import weight_sides
+
+    a, b = given["a"], given["b"]
+    for side in (a, b):
         check_no_state_dict(side)
-    check_more_runs(a, b, more)
+    check_more_runs(a, b, given.get("more", ()))
     if are_runs(a, b):
-        check_run_diff_options(chosen)
-        options_of_runs = RunDiffOptions(**options.part(*RUN_OPTIONS))
-        diffs = [compare_runs(sides[0], other, options_of_runs) for other in (sides[1], *more)]
-        return RunDiffs(tuple(diffs)) if more else diffs[0]
-    if are_features(a, b):
-        check_run_diff_options(chosen, "features folders")
-        options_of_rows = RunDiffOptions(**options.part(*RUN_OPTIONS))
-        return compare_features(sides[0], sides[1], options_of_rows, progress)
-    are_weights = weight_sides(a, b)
-    if any(are_weights):
-        check_weight_diff_options(chosen, not all(are_weights))
-        weight_options = WeightDiffOptions(**options.part(*DIFF_WEIGHT_OPTIONS))
-        side = are_weights.index(False) if False in are_weights else None
-        if side is not None:  # checked before a file is opened, which may run code
-            model = InitialWeights(sides[side], side, **options.part(*INITIAL_OPTIONS))
-        pairs = zip(sides, are_weights, strict=True)
-        sides = [as_weights(one, options["trust"]) if own else one for one, own in pairs]
-        if side is None:
-            from hookscope.file_analysis.weight_diff import compare_weights
+        kind = RUNS
+    elif are_features(a, b):
+        kind = FEATURES
+    elif any(are_weights := weight_sides(a, b)):
+        if not all(are_weights):
+            side = "AB"[are_weights.index(True)]
+            return Subject(MODEL_AND_WEIGHTS, f"{side} has only weights")
+        kind = WEIGHTS
+    else:
+        kind = CAPTURES if are_captures(a, b) else MODELS
+    return Subject(kind, f"A and B are {kind}")
 
-            return compare_weights(sides[0], sides[1], weight_options, progress)
-        from hookscope.model_analysis.diff.model_comparison import compare_with_model
 
-        return compare_with_model(sides[0], sides[1], model, weight_options, progress)
-    request = options.make(a=a, b=b)
-    if not request.compares_captures:
-        from hookscope.model_analysis.diff.model_comparison import compare_models
-
-        return compare_models(request)
-    selection = request.selection
-    return compare_captures(
-        sides,
-        request.map or {},
-        Comparator(request.atol, request.rtol, request.equal_nan),
-        LayerFilter(tuple(selection.layers), tuple(selection.types), request.depth),
-        tuple(request.kinds),
-        request.strict,
-    )
+diff.find_subject = _find_sides
 
 
 EXAMPLES = (
@@ -226,7 +306,7 @@ EXAMPLES = (
     main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",
 )
-def diff_command(ctx: click.Context, more: tuple[str, ...], **values: Any) -> None:
+def diff_command(ctx: click.Context, **values: Any) -> None:
     """Compare two captures, runs or files of weights, or models on one input.
 
     Prints one row for each tensor of A that matches one of B, in execution order: largest absolute
@@ -259,84 +339,12 @@ def diff_command(ctx: click.Context, more: tuple[str, ...], **values: Any) -> No
     """
     console: Console = ctx.obj
     console.failed = TROUBLE
-    check_more_runs(values["a"], values["b"], more)
-    if are_runs(values["a"], values["b"]):
-        _diff_runs(ctx, values, more=more)
-        return
-    if are_features(values["a"], values["b"]):
-        _diff_runs(ctx, values, "features folders")
-        return
-    from hookscope.stores.weights.open_weights import weight_sides
-
-    if any(are_weights := weight_sides(values["a"], values["b"])):
-        _diff_weights(ctx, values, are_weights)
-        return
-    captures = are_captures(values["a"], values["b"])
-    if captures:
-        typed = ParameterSource.COMMANDLINE
-        check_capture_options([x for x in MODEL_OPTIONS if ctx.get_parameter_source(x) is typed])
-        # Settings that hold for all commands, such as a seed, do not concern files.
-        values = {name: value for name, value in values.items() if name not in MODEL_OPTIONS}
-    DiffRequest(**values)  # for its checks, before torch is imported
-    what = f"Comparing {values['a']} with {values['b']} ..."
-    with console.status(what) if captures else running(console, what):
-        result = diff(**values)
-    console.show(result)
-    if not result.same:
-        ctx.exit(FAILED)
-
-
-def _diff_runs(
-    ctx: click.Context,
-    values: dict[str, Any],
-    what: str = "training runs",
-    more: tuple[str, ...] = (),
-) -> None:
-    typed = ParameterSource.COMMANDLINE
-    options = [name for name in values if name not in ("a", "b")]
-    chosen_options = [x for x in options if ctx.get_parameter_source(x) is typed]
-    check_run_diff_options(chosen_options, what)
-    chosen = {name: values[name] for name in RUN_OPTIONS}
-    RunDiffOptions(**chosen)  # for its checks, before anything is read
-    status = ctx.obj.status(f"Comparing {values['a']} with {values['b']} ...")
-    with status, ctx.obj.bar("Rows compared") as advance:
-        result = diff(values["a"], values["b"], *more, **chosen, progress=advance)
-    ctx.obj.show(result)
-    if not result.same:
-        ctx.exit(FAILED)
-
-
-def _diff_weights(
-    ctx: click.Context, values: dict[str, Any], are_weights: tuple[bool, bool]
-) -> None:
-    from hookscope.specs.weight_options import (
-        DIFF_WEIGHT_OPTIONS,
-        INITIAL_OPTIONS,
-        TRUST,
-        InitialWeights,
-        WeightDiffOptions,
-        check_weight_diff_options,
-    )
-
-    console: Console = ctx.obj
-    typed = ParameterSource.COMMANDLINE
-    options = [name for name in values if name not in ("a", "b")]
-    with_model = not all(are_weights)
-    check_weight_diff_options(
-        [x for x in options if ctx.get_parameter_source(x) is typed], with_model
-    )
-    chosen = {name: values[name] for name in DIFF_WEIGHT_OPTIONS}
-    WeightDiffOptions(**chosen)  # for its checks, before anything is read
-    chosen[TRUST] = values[TRUST]
-    if with_model:
-        initial = {name: values[name] for name in INITIAL_OPTIONS}
-        side = are_weights.index(False)
-        InitialWeights(values["ab"[side]], side, **initial)
-        chosen |= initial
-    what = f"Comparing {values['a']} with {values['b']} ..."
-    loads_model = reading(console, what, with_model or values[TRUST])
-    with loads_model, console.bar("MB compared") as advance:
-        result = diff(values["a"], values["b"], **chosen, progress=advance)
+    a, b = values["a"], values["b"]
+    given = applicable(ctx, diff, values)
+    job = diff.checked(given.pop("a"), given.pop("b"), *given.pop("more", ()), **given)
+    unit = "MB" if job.kind in (WEIGHTS, MODEL_AND_WEIGHTS) else "Rows"
+    with job_step(console, job, f"Comparing {a} with {b} ...", f"{unit} compared") as progress:
+        result = job(**progress)
     console.show(result)
     if not result.same:
         ctx.exit(FAILED)

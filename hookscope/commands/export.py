@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.options import force as force_option
+from hookscope.cli.output_file import Output, one_of, without_output
 from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import note_written_file
-from hookscope.commands.public import public
+from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import RequestError, StoreError, cause
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.output_path import (
     RUN_TABLES,
     SUFFIX,
     TABLES,
-    check_run_export,
+    check_output,
     is_run_folder,
     known_ending,
+    run_table_ending,
 )
 from hookscope.files.progress import Progress
 from hookscope.specs.command_options import ExportOptions
 from hookscope.specs.patterns import as_texts
+from hookscope.specs.public import public
 
 if TYPE_CHECKING:
     from hookscope.results.exports import Exported, ExportedRun
@@ -123,7 +125,8 @@ def _export_run(
     from hookscope.stores.runs.rank_runs import open_run
     from hookscope.stores.runs.run_export import export_run
 
-    check_run_export(path, force=True)
+    if ending := run_table_ending(path):
+        check_output(path, force=True, suffix=ending)
     if path.suffix.lower() not in RUN_TABLES:
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -187,18 +190,14 @@ features = click.argument(
     help="Folder that 'hookscope extract' wrote, or its address.",
 )
 
-output = combine(
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
-        " For a training run: .csv, .parquet, or a folder for TensorBoard."
-        " Default: NAME.export.safetensors; for a training run NAME.export.csv.",
-    ),
-    force_option,
+OUTPUT = Output(
+    "File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
+    " For a training run: .csv, .parquet, or a folder for TensorBoard."
+    " Default: NAME.export.safetensors; for a training run NAME.export.csv.",
+    one_of(*TABLES),
+    ".{command}.safetensors",
 )
+OUTPUT_OF_RUN = replace(OUTPUT, ending_of=run_table_ending, default=".{command}.csv")
 
 
 @command(
@@ -211,38 +210,29 @@ output = combine(
         " or step.",
     ),
     options_of(ExportOptions),
-    output,
+    OUTPUT.options,
     global_options,
-    click.pass_obj,
+    click.pass_context,
     examples=EXAMPLES,
     main="layer output force",
     topics="keys",
 )
-def export_command(
-    console: Console, features: str, output: str | None, force: bool, **values: Any
-) -> None:
+def export_command(ctx: click.Context, features: str, **values: Any) -> None:
     """Write features, tensors, or curves of a run, to one file.
 
     Values are read and written a few megabytes at a time, so memory use does not depend on the
     number of inputs. Torch is not loaded. In .npy and .npz files bfloat16 and float8 become float32
     and complex32 becomes complex64, without loss.
     """
-    from pathlib import Path
-
-    from hookscope.files import output_path as outputs
-
     name = os.path.basename(os.path.abspath(features))
     if os.path.isfile(features):
         name = Path(features).stem
-    if outputs.is_run_folder(features):
-        path = Path(output) if output else outputs.default_path(name, "export", ".csv")
-        replaces = outputs.check_run_export(path, force)
-    else:
-        path = Path(output) if output else outputs.default_path(name, "export")
-        replaces = outputs.check_output(path, force, suffix=outputs.known_ending(path, TABLES))
-    console.interrupt_message = "Interrupted; nothing was written."
+    file = (OUTPUT_OF_RUN if is_run_folder(features) else OUTPUT).resolve(ctx, name)
+    assert file is not None
+    console: Console = ctx.obj
+    console.interrupt_message = NOTHING_WRITTEN
     with console.bar("Exporting") as advance:
-        done = export(features, path, progress=advance, **values)
+        done = export(features, file.path, progress=advance, **without_output(values))
     if console.json:
         from hookscope.views.display import make_document
 
@@ -251,4 +241,4 @@ def export_command(
         from hookscope.views import display
 
         console.result(display.text(done, console.text_options))
-    note_written_file(console, done.path, done.bytes, replaces)
+    console.note(file._replace(path=done.path).written(done.bytes))

@@ -15,7 +15,6 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
-from hookscope.commands.public import Only, public
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
 from hookscope.files.text_sources import text_sources
@@ -23,6 +22,7 @@ from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.extract_options import ExtractOptions
 from hookscope.specs.input_spec import names_object
 from hookscope.specs.model_spec import parse_function
+from hookscope.specs.public import Only, public
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 

@@ -9,29 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, options, picture_options
+from hookscope.cli import completion_values, options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.run_context import reading, running
-from hookscope.commands.public import Given, Only, public
+from hookscope.cli.output_file import PICTURE, without_output
+from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
+from hookscope.commands.subject import find_subject
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.public import Only, handles, public
 from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.weight_options import check_model_options
+from hookscope.specs.subject_kinds import WEIGHTS
+from hookscope.specs.weight_options import WeightTrust
 from hookscope.views.images import require_matplotlib
-from hookscope.views.images.figures.drawing import recording_caption
+from hookscope.views.images.figures.drawing import Drawing, recording_caption
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from hookscope.stores.weights.weight_set import WeightSet
-    from hookscope.views.images.figures.drawing import Drawing
 
 
 @public
@@ -42,8 +44,9 @@ def filters(
     layer: str = ".",
     *,
     options: Annotated[PlotOptions, Only("channels", "by", "count", "scale", "dark")],
-    loading: Given[ModelRequest],
-    run: Annotated[Given[RunOptions], Only("seed")],
+    loading: ModelRequest,
+    run: Annotated[RunOptions, Only("seed")],
+    request: Request,
 ) -> Drawing:
     """Draw the weights of one layer: a convolution, a linear layer or an embedding.
 
@@ -76,26 +79,37 @@ def filters(
         >>> hookscope.filters("resnet18", "conv1", count=4).shows
         ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
     """
-    from hookscope.commands.weight_source import as_weights, label_of_weights
-    from hookscope.file_analysis.weight_reader import WeightReader
-    from hookscope.views.images.plot_choice import choose_filters
-
-    require_matplotlib()
-    options = replace(options, seed=run["seed"])
-    if label := label_of_weights(model):
-        check_model_options(loading.chosen, ("trust",), label)
-        from hookscope.views.images.weight_values import draw_filters
-
-        reader = WeightReader(cast("WeightSet", as_weights(model, loading["trust"])))
-        return draw_filters(reader, choose_filters(reader, layer), options)
-    request = Request("filters", loading.make(model=model), run=run.make())
     from hookscope.model_analysis.layer_weight import read_layer_weight
     from hookscope.views.images.figures.filters_figure import draw_weight
 
+    require_matplotlib()
     found = read_layer_weight(request, layer)
+    caption = recording_caption(found.origin)
     return draw_weight(
-        found.name, found.type, found.values, recording_caption(found.origin), options
+        found.name, found.type, found.values, caption, replace(options, seed=run.seed)
     )
+
+
+filters.find_subject = find_subject
+
+
+@handles(filters, WEIGHTS)
+def filters_of_weights(
+    model: str | os.PathLike[str] | WeightSet,
+    layer: str = ".",
+    *,
+    options: Annotated[PlotOptions, Only("channels", "by", "count", "seed", "scale", "dark")],
+    pickled: WeightTrust,
+) -> Drawing:
+    """Draw one tensor of weights."""
+    from hookscope.commands.subject import as_weights
+    from hookscope.file_analysis.weight_reader import WeightReader
+    from hookscope.views.images.plot_choice import choose_filters
+    from hookscope.views.images.weight_values import draw_filters
+
+    require_matplotlib()
+    reader = WeightReader(cast("WeightSet", as_weights(model, pickled.trust)))
+    return draw_filters(reader, choose_filters(reader, layer), options)
 
 
 EXAMPLES = (
@@ -133,16 +147,14 @@ EXAMPLES = (
     options_of(PlotOptions, "channels", "by", "count", "scale", "dark"),
     options.weights,
     options.seed,
-    picture_options.output,
+    PICTURE.options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
     main="channels by count weights output model-arg",
     topics="model-specs weights",
 )
-def filters_command(
-    ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any
-) -> None:
+def filters_command(ctx: click.Context, **values: Any) -> None:
     """Plot the weights of a layer.
 
     For a convolution these are its kernels, in colour if it has three input channels; for a linear
@@ -150,44 +162,32 @@ def filters_command(
     torch; without LAYER, its first convolution is drawn.
     """
     console: Console = ctx.obj
-    if _names_weights(ctx, values):
-        _draw_weights(console, output, force, dpi, values)
-        return
-    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
-        _check_layer(values["layer"])
-    from hookscope.cli.request_builder import build_request
-
-    stem = build_request("filters", values).model.stem
-    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
-    options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
-    with running(console, f"Reading {values['model']} ..."):
-        drawing = filters(**values)
-    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
-
-
-def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
-    """Whether the model is a file of weights; a single argument may be one, and no layer."""
-    from hookscope.stores.weights.open_weights import is_weights
-
-    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
-        if not is_weights(values["layer"]):
-            return False
-        values["model"], values["layer"] = values["layer"], "."
-    return is_weights(values["model"])
-
-
-def _draw_weights(
-    console: Console, output: str | None, force: bool, dpi: int, values: dict[str, Any]
-) -> None:
     from hookscope.stores.weights.open_weights import default_stem
 
-    stem = default_stem(values["model"])
-    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
-    console.interrupt_message = "Interrupted; nothing was written."
-    with reading(console, f"Reading {values['model']} ...", values["trust"]):
-        drawing = filters(**values)
-    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
+    values = without_output(values)
+    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
+        _split_argument(values)
+    job = filters.checked(**applicable(ctx, filters, values))
+    are_weights = job.kind == WEIGHTS
+    stem = default_stem(values["model"]) if are_weights else job.request.model.stem
+    file = PICTURE.resolve(ctx, stem)
+    assert file is not None
+    if not are_weights:
+        options.note_model_source(ctx)
+    console.interrupt_message = NOTHING_WRITTEN
+    with job_step(console, job, f"Reading {values['model']} ..."):
+        drawing = job()
+    show_picture(console, drawing, file, "filters")
+
+
+def _split_argument(values: dict[str, Any]) -> None:
+    """Find what the only argument is: a layer of the default model, or weights and no layer."""
+    from hookscope.stores.weights.open_weights import is_weights
+
+    if is_weights(values["layer"]):
+        values["model"], values["layer"] = values["layer"], "."
+    elif not is_weights(values["model"]):
+        _check_layer(values["layer"])
 
 
 def _check_layer(layer: str) -> None:

@@ -10,15 +10,14 @@ import click
 
 from hookscope.cli import options
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.run_context import running
-from hookscope.commands.public import Only, public
+from hookscope.cli.runner import run_analysis
 from hookscope.errors import FAILED
 from hookscope.files.signal_safety import signal_safe
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
+from hookscope.specs.public import Only, public
 from hookscope.specs.request import InputRequest, ModelRequest, Request, chosen_options
 from hookscope.specs.run_options import RunOptions
 
@@ -139,11 +138,5 @@ def gradcheck_command(ctx: click.Context, **values: Any) -> None:
     mode. Central differences with step --eps at each entry of each input are compared with the
     gradients that backward returns. Exit status: 0 if they match, 1 if not.
     """
-    console: Console = ctx.obj
-    job = gradcheck.checked(**values)
-    options.note_model_source(ctx)
-    with running(console, f"Running {values['model']} ..."):
-        result = job()
-    console.show(result)
-    if not result.ok:
+    if not run_analysis(ctx, gradcheck, values).ok:
         ctx.exit(FAILED)

@@ -11,10 +11,11 @@ from hookscope.cli import options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import run_recording
-from hookscope.commands.public import PLAIN_LOSS, Only, public
+from hookscope.cli.output_file import RECORDING
+from hookscope.cli.runner import run_recording
 from hookscope.specs.command_options import GradsOptions
 from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.public import PLAIN_LOSS, Only, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -147,7 +148,7 @@ EXAMPLES = (
     options.run,
     options.device_map,
     options_of(GradsOptions, "verify", "strict", "max_bytes"),
-    options.output,
+    RECORDING.options,
     table_options,
     global_options,
     click.pass_context,
@@ -155,9 +156,7 @@ EXAMPLES = (
     main="loss target layer input model-arg grad-edit output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
-def grads_command(
-    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
-) -> None:
+def grads_command(ctx: click.Context, **values: Any) -> None:
     """Run a model backward and record the gradients.
 
     Writes the gradients of a loss at layer outputs, parameters and the model's input to a
@@ -168,4 +167,4 @@ def grads_command(
     the gradients are those of the batch mean of (norm - 1)^2, where norm is the norm of that sum's
     gradient at one sample's input (Gulrajani et al., 2017).
     """
-    run_recording(ctx, output, force, values)
+    run_recording(ctx, grads, values)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import writes_file
-from hookscope.cli.run_context import running
-from hookscope.commands.public import PLAIN_RUN, REQUIRED, public
+from hookscope.cli.output_file import ANALYSIS
+from hookscope.cli.runner import run_analysis
 from hookscope.specs.command_options import LensOptions
+from hookscope.specs.public import PLAIN_RUN, REQUIRED, public
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -96,7 +94,7 @@ EXAMPLES = (
     options.inputs,
     options.texts,
     options.run,
-    model_output("lens"),
+    ANALYSIS.options,
     table_options,
     global_options,
     click.pass_context,
@@ -104,14 +102,7 @@ EXAMPLES = (
     main="layer target input model-arg output no-output",
     topics="model-specs layers inputs weights",
 )
-def lens_command(
-    ctx: click.Context,
-    output: str | None,
-    no_output: bool,
-    force: bool,
-    dpi: int,
-    **values: Any,
-) -> None:
+def lens_command(ctx: click.Context, **values: Any) -> None:
     """Show what each layer of a language model would predict.
 
     This is the logit lens: it applies the model's final norm and its unembedding to the output of
@@ -119,16 +110,4 @@ def lens_command(
     probable next token. The last position is shown in figures: the rank and probability of a
     target, and the divergence from the prediction of the whole model.
     """
-    console: Console = ctx.obj
-    job = lens.checked(**values)
-    file = None
-    if writes_file(ctx):
-        file = resolve_model_file("lens", output, force, job.request.model)
-    options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
-    with running(console, f"Running {values['model']} ..."):
-        from hookscope.views.display import write_analysis
-
-        result = job()
-        size = 0 if file is None else write_analysis(result, file.path, dpi)
-    show_analysis(console, result, file, size)
+    run_analysis(ctx, lens, values, ANALYSIS)

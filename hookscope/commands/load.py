@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hookscope.commands.weight_source import as_weights, check_trust
+from hookscope.commands.subject import as_weights, check_trust
 from hookscope.files.output_path import is_run_folder, names_folder
 from hookscope.stores.features.features import Features
 from hookscope.stores.runs.rank_runs import open_run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
 
@@ -15,11 +15,16 @@ from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.commands.public import public
-from hookscope.errors import RequestError
-from hookscope.files.output_path import is_run_folder, runs_in
+from hookscope.cli.output_file import PICTURE, without_output
+from hookscope.cli.run_context import show_logs
+from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
+from hookscope.commands.subject import find_subject
+from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
+from hookscope.specs.patterns import as_texts
 from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.public import Only, handles, public
+from hookscope.specs.subject_kinds import CAPTURES, RUNS, WEIGHTS
 from hookscope.specs.weight_options import WeightTrust
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.figures.drawing import Drawing
@@ -75,21 +80,25 @@ def plot(
         >>> picture.kind, picture.shows
         ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
     """
-    from hookscope.commands.weight_source import as_weights, check_trust
+    return plot_capture(cast("str | os.PathLike[str] | InMemory", file), keys, options=options)
+
+
+plot.find_subject, plot.takes_models = find_subject, False
+
+
+@handles(plot, CAPTURES)
+def plot_capture(
+    file: str | os.PathLike[str] | InMemory,
+    keys: str | Iterable[str] = (),
+    *,
+    options: PlotOptions,
+) -> Drawing:
+    """Plot tensors of a capture."""
     from hookscope.stores.capture_file import open_source
     from hookscope.views.images.figures.capture_figure import draw_capture
     from hookscope.views.images.plot_choice import choose_plot
 
-    patterns = [keys] if isinstance(keys, str) else list(keys)
-    if pickled.trust:
-        check_trust(file)
-    if folders := _run_folders(file):
-        return _plot_runs(folders, patterns, options.kind, options.dark)
-    weights = as_weights(file, pickled.trust)
-    if weights is not None:
-        require_matplotlib()
-        return _plot_weights(weights, patterns, options, progress)
-    capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
+    capture, patterns = open_source(file), as_texts(keys)
     if "cam" in capture.metadata and not patterns and options.kind is None:
         return _plot_cam(capture)
     choice = choose_plot(capture, patterns, options.kind)
@@ -101,46 +110,46 @@ def plot(
     return draw_capture(capture, choice, options)
 
 
-def _run_folders(file: object) -> list[Path]:
-    if not isinstance(file, str | os.PathLike):
-        return []
-    return [Path(file)] if is_run_folder(file) else runs_in(file)
-
-
-def _plot_runs(
-    folders: Sequence[Path], keys: Sequence[str], kind: str | None, dark: bool
+@handles(plot, RUNS, kind="A training run is drawn as curves.")
+def plot_runs(
+    file: str | os.PathLike[str],
+    keys: str | Iterable[str] = (),
+    *,
+    options: Annotated[PlotOptions, Only("dark")],
 ) -> Drawing:
+    """Plot curves of a training run, or of all in a folder."""
     from hookscope.stores.runs.rank_runs import open_run
     from hookscope.views.images.run_panels import draw_run_panels, run_panels
 
-    if kind is not None:
-        raise RequestError(
-            "--kind is for captures and weights; a training run is drawn as curves.",
-            "Leave out --kind.",
-        )
+    folders = runs_in(file) or [Path(file)]
     runs = [open_run(folder) for folder in folders]
-    panels = run_panels(runs, keys)
+    panels = run_panels(runs, as_texts(keys))
     require_matplotlib()
     title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
     if len(runs) > 1:
         scripts = dict.fromkeys(run.info["script"] for run in runs)
         title = f"{len(runs)} runs of {', '.join(scripts)}"
     names = ", ".join(folder.resolve().name for folder in folders)
-    return draw_run_panels(panels, title, names, dark)
+    return draw_run_panels(panels, title, names, options.dark)
 
 
-def _plot_weights(
-    weights: WeightSet,
-    patterns: Sequence[str],
+@handles(plot, WEIGHTS)
+def plot_weights(
+    file: str | os.PathLike[str] | WeightSet,
+    keys: str | Iterable[str] = (),
+    *,
     options: PlotOptions,
-    progress: NamedProgress | None,
+    pickled: WeightTrust,
+    progress: NamedProgress | None = None,
 ) -> Drawing:
+    """Plot tensors of weights."""
+    from hookscope.commands.subject import as_weights
     from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images.plot_choice import HIST, choose_weight_plot
     from hookscope.views.images.weight_values import draw_weights
 
-    reader = WeightReader(weights)
-    choice = choose_weight_plot(reader, patterns, options.kind)
+    reader = WeightReader(cast("WeightSet", as_weights(file, pickled.trust)))
+    choice = choose_weight_plot(reader, as_texts(keys), options.kind)
     if progress is not None:
         size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
         passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram
@@ -190,16 +199,14 @@ EXAMPLES = (
     options_of(PlotOptions, "kind", "channels", "by", "count", "seed", "dim"),
     picture_options.appearance,
     options.trust_weights,
-    picture_options.output,
+    PICTURE.options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
     main="kind channels by count scale output",
     topics="keys",
 )
-def plot_command(
-    ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any
-) -> None:
+def plot_command(ctx: click.Context, **values: Any) -> None:
     """Plot the contents of a result file or weights.
 
     Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
@@ -213,14 +220,13 @@ def plot_command(
     without a KEY mean and spread of all; --kind is then hist or flow.
     """
     console: Console = ctx.obj
-    from hookscope.cli.run_context import reading, show_logs
     from hookscope.stores.weights.open_weights import default_stem
 
-    stem = default_stem(values["file"])
-    path, replaces = picture_options.resolve_picture_path(output, force, stem, "plot")
-    console.interrupt_message = "Interrupted; nothing was written."
-    drawing_step = reading(console, "Drawing ...", values["trust"])
-    with drawing_step, console.bar("Reading") as advance:
-        show_logs(console)
-        drawing = plot(**values, progress=advance)
-    picture_options.write_picture(console, drawing, path, replaces, dpi, "plot")
+    job = plot.checked(**applicable(ctx, plot, without_output(values)))
+    file = PICTURE.resolve(ctx, default_stem(values["file"]))
+    assert file is not None
+    console.interrupt_message = NOTHING_WRITTEN
+    show_logs(console)
+    with job_step(console, job, "Drawing ...") as progress:
+        drawing = job(**progress)
+    show_picture(console, drawing, file, "plot")

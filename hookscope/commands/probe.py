@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.analysis_output import (
-    features_output,
-    folder_argument,
-    resolve_features_file,
-    show_analysis,
-)
+from hookscope.cli import options
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.run_context import show_logs
-from hookscope.commands.public import public
+from hookscope.cli.output_file import analysis_of_features
+from hookscope.cli.runner import run_on_features
 from hookscope.files.progress import Progress
 from hookscope.specs.features_options import ProbeOptions
+from hookscope.specs.public import public
 
 if TYPE_CHECKING:
     from hookscope.results.layer_probes import LayerProbes
@@ -84,12 +79,14 @@ EXAMPLES = (
     ),
 )
 
+OUTPUT = analysis_of_features(".json, .csv, or a picture (.png, .jpg, .svg, .pdf)")
+
 
 @command(
     "probe",
-    folder_argument(),
+    options.features_argument(),
     options_of(ProbeOptions, "labels", "by", "splits", "test", "l2", "seed", "memory", "layers"),
-    features_output(".json, .csv, or a picture (.png, .jpg, .svg, .pdf)"),
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -97,24 +94,10 @@ EXAMPLES = (
     main="labels layer by output",
     topics="keys",
 )
-def probe_command(
-    ctx: click.Context, features: str, output: str | None, force: bool, dpi: int, **values: Any
-) -> None:
+def probe_command(ctx: click.Context, features: str, **values: Any) -> None:
     """Measure how well a linear model reads labels from each layer.
 
     Fits logistic regression to classes, or ridge regression to numbers, and scores it on rows that
     were held out: accuracy or R2. Needs scikit-learn. Torch is not loaded.
     """
-    console: Console = ctx.obj
-    from hookscope.files.output_path import ANALYSES
-
-    ProbeOptions(**values)  # for its checks, before a file is read
-    file = resolve_features_file(output, force, ANALYSES, (features,))
-    console.interrupt_message = "Interrupted; nothing was written."
-    show_logs(console)
-    with console.status("Fitting probes ..."), console.bar("Fitting") as advance:
-        from hookscope.views.display import write_analysis
-
-        result = probe(features, **values, progress=advance)
-    size = 0 if file is None else write_analysis(result, file.path, dpi)
-    show_analysis(console, result, file, size)
+    run_on_features(ctx, probe, (features,), values, OUTPUT, "Fitting")

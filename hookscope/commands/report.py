@@ -6,26 +6,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.output_file import Output, only
 from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import note_written_file
 from hookscope.cli.run_context import reading
-from hookscope.commands.public import public
+from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.escapes import visible
-from hookscope.files.output_path import holds_features, runs_in
+from hookscope.files.output_path import PAGE, holds_features, runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import cite_command
 from hookscope.specs.checks import LEVELS, NOTE
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.patterns import layer_text
+from hookscope.specs.public import public
 from hookscope.specs.weight_options import WeightTrust
 from hookscope.stores.weights.open_weights import default_stem
 
@@ -76,7 +77,7 @@ def report(
         >>> page.tensors, page.warnings, page.html[:15]
         (1, (), '<!doctype html>')
     """
-    from hookscope.commands.weight_source import as_weights, check_trust, label_of_weights
+    from hookscope.commands.subject import as_weights, check_trust, label_of_weights
     from hookscope.views.html.run_page import LETTERS
 
     sources = [file, *others]
@@ -172,7 +173,11 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
     from hookscope.files.output_path import rank_folders
     from hookscope.results.report import Report
     from hookscope.stores.runs.training_run import TrainingRun
-    from hookscope.views.html.run_page import LETTERS, build_run_page, measured_tensors
+    from hookscope.views.html.run_page import (
+        LETTERS,
+        build_run_page,
+        measured_tensors,
+    )
 
     notes, runs = [], []
     for folder in folders:
@@ -240,6 +245,8 @@ EXAMPLES = (
     ),
 )
 
+OUTPUT = Output("Page to write. Default: the name of FILE with .html.", only(PAGE), PAGE)
+
 
 @command(
     "report",
@@ -251,14 +258,7 @@ EXAMPLES = (
         metavar="[FILE]...",
         help="A second one to show beside it, or more runs.",
     ),
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        help="Page to write. Default: the name of FILE with .html.",
-    ),
-    options.force,
+    OUTPUT.options,
     options.trust_weights,
     global_options,
     click.pass_context,
@@ -269,9 +269,8 @@ def report_command(
     ctx: click.Context,
     file: str,
     others: tuple[str, ...],
-    output: str | None,
-    force: bool,
     trust: bool,
+    **_: Any,
 ) -> None:
     """Write an HTML report of a result file, a training run or weights.
 
@@ -288,18 +287,11 @@ def report_command(
     tree of names, and statistics and a histogram of each tensor.
     """
     console: Console = ctx.obj
-    from hookscope.files import output_path as outputs
-
-    path = Path(output) if output else _default_path(Path(file))
-    for source in (file, *others):
-        if path.exists() and Path(source).exists() and path.samefile(source):
-            raise RequestError(
-                f"{path} is an input of this command and would be overwritten by its output.",
-                "Name another file with --output.",
-            )
-    outputs.check_ending(path, outputs.PAGE)
-    replaces = outputs.check_output(path, force, suffix=outputs.PAGE)
-    console.interrupt_message = "Interrupted; nothing was written."
+    # A dot in the name of a folder begins no suffix.
+    page = OUTPUT.resolve(ctx, default_stem(file), (file, *others))
+    assert page is not None
+    path = page.path
+    console.interrupt_message = NOTHING_WRITTEN
     reading_file = reading(console, f"Reading {file} ...", trust)
     with reading_file, console.bar("Reading") as advance:
         result = report(file, *others, trust=trust, progress=advance)
@@ -316,11 +308,6 @@ def report_command(
         console.result(display.text(result, console.text_options))
     for failed in result.failed:
         console.warning(f"not plotted: {failed}")
-    note_written_file(console, path, size, replaces)
+    console.note(page.written(size))
     # A file URL, which terminals show as a link and browsers open.
     console.note(f"next: open {path.absolute().as_uri()} in a browser")
-
-
-def _default_path(source: Path) -> Path:
-    """The name of the source with .html; a dot in the name of a folder begins no suffix."""
-    return Path(f"{default_stem(os.fspath(source))}.html")

@@ -107,7 +107,7 @@ def show_command(
     console: Console = ctx.obj
     draws, trust = values.pop("map"), values.pop("trust")
     if trust:
-        from hookscope.commands.weight_source import check_trust
+        from hookscope.commands.subject import check_trust
 
         check_trust(file)
     if is_run_folder(file):

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.analysis_output import (
-    features_output,
-    folder_argument,
-    resolve_features_file,
-    show_analysis,
-)
+from hookscope.cli import options
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.run_context import show_logs
-from hookscope.commands.public import public
+from hookscope.cli.output_file import analysis_of_features
+from hookscope.cli.runner import run_on_features
+from hookscope.files.output_path import PAGE
 from hookscope.files.progress import Progress
 from hookscope.specs.features_options import SimilarityOptions
+from hookscope.specs.public import public
 
 if TYPE_CHECKING:
     from hookscope.results.layer_similarity import LayerSimilarity
@@ -79,11 +75,13 @@ EXAMPLES = (
     Example("hookscope similar sample_models/features/ -o similar.png", "The matrix as a picture."),
 )
 
+OUTPUT = analysis_of_features(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)", PAGE)
+
 
 @command(
     "similar",
-    folder_argument("a"),
-    folder_argument("b", required=False),
+    options.features_argument("a"),
+    options.features_argument("b", required=False),
     options_of(
         SimilarityOptions,
         "by",
@@ -94,7 +92,7 @@ EXAMPLES = (
         "memory",
         "layers",
     ),
-    features_output(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)"),
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -102,31 +100,11 @@ EXAMPLES = (
     main="by layer distance output",
     topics="keys",
 )
-def similar_command(
-    ctx: click.Context,
-    a: str,
-    b: str | None,
-    output: str | None,
-    force: bool,
-    dpi: int,
-    **values: Any,
-) -> None:
+def similar_command(ctx: click.Context, a: str, b: str | None, **values: Any) -> None:
     """Compare the layers of features folders: CKA, RSA, ...
 
     Compares all pairs of layers of one folder, or each layer of A with each of B. Both must be of
     the same inputs, which their hashes must show. 1 means the same up to what the measure ignores,
     such as rotations. Torch is not loaded.
     """
-    console: Console = ctx.obj
-    from hookscope.files.output_path import ANALYSES, PAGE
-
-    SimilarityOptions(**values)  # for its checks, before a file is read
-    file = resolve_features_file(output, force, (*ANALYSES, PAGE), (a, b))
-    console.interrupt_message = "Interrupted; nothing was written."
-    show_logs(console)
-    with console.bar("Reading rows") as advance:
-        from hookscope.views.display import write_analysis
-
-        result = similar(a, b, **values, progress=advance)
-    size = 0 if file is None else write_analysis(result, file.path, dpi)
-    show_analysis(console, result, file, size)
+    run_on_features(ctx, similar, (a, b), values, OUTPUT, "Reading rows")

@@ -11,10 +11,11 @@ from hookscope.cli import options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import run_recording
-from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, public
+from hookscope.cli.output_file import RECORDING
+from hookscope.cli.runner import run_recording
 from hookscope.specs.command_options import StepOptions
 from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -129,7 +130,7 @@ EXAMPLES = (
     options.interventions_of("step"),
     options.run,
     options_of(StepOptions, "strict", "max_bytes"),
-    options.output,
+    RECORDING.options,
     table_options,
     global_options,
     click.pass_context,
@@ -137,13 +138,11 @@ EXAMPLES = (
     main="optimizer lr opt-arg loss target input model-arg output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
-def step_command(
-    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
-) -> None:
+def step_command(ctx: click.Context, **values: Any) -> None:
     """Run one optimizer step and record the parameter updates.
 
     Runs the model forward, the loss backward and one step of a new torch optimizer. Writes the
     gradient and the update (new minus old value) of each parameter of the selected layers to a
     safetensors file, and prints their norms and the ratio of update to weight.
     """
-    run_recording(ctx, output, force, values)
+    run_recording(ctx, step, values)

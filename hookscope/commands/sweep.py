@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.analysis_output import model_output, resolve_model_file, show_analysis
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.recording_command import check_not_an_input, writes_file
-from hookscope.cli.run_context import running
-from hookscope.commands.public import NO_TEXTS, PLAIN_LOSS, PLAIN_RUN, public
+from hookscope.cli.output_file import ANALYSIS
+from hookscope.cli.runner import run_analysis
 from hookscope.files.output_path import check_ending
 from hookscope.files.progress import Progress
 from hookscope.specs.command_options import SweepOptions
+from hookscope.specs.public import NO_TEXTS, PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -167,7 +165,7 @@ MEANINGS = {
     options.layers_by_default("leaves; with --positions the blocks of the model"),
     options.inputs,
     options.run,
-    model_output("sweep", "file"),
+    ANALYSIS.options,
     table_options,
     global_options,
     click.pass_context,
@@ -176,9 +174,7 @@ MEANINGS = {
     notes=MEANINGS,
     topics="model-specs layers edits inputs weights losses",
 )
-def sweep_command(
-    ctx: click.Context, file: str | None, no_output: bool, force: bool, dpi: int, **values: Any
-) -> None:
+def sweep_command(ctx: click.Context, **values: Any) -> None:
     """Apply one edit at each layer, position, head or expert in turn.
 
     Runs the model once for each selected layer with the edit, or once for each position, attention
@@ -186,39 +182,4 @@ def sweep_command(
     model, it is the prediction after the last token. A JSON file is written during the run: after
     an interruption, the same command resumes.
     """
-    console: Console = ctx.obj
-    from hookscope.specs.sweep_edit import sweep_files
-
-    job = sweep.checked(**values)
-    target, resumable = None, None
-    if writes_file(ctx, "file"):
-        target = resolve_model_file("sweep", file, force, job.request.model)
-        if target.replaces:
-            check_not_an_input(target.path, [*sweep_files(values["edit"]), values["weights"]])
-        resumable = target.path if target.path.suffix.lower() == ".json" else None
-    options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
-    with running(console, f"Running {values['model']} ..."):
-        from hookscope.views.display import write_analysis
-
-        with console.bar("sweeping") as advance:
-
-            def progress(done: int, total: int) -> None:
-                if done and resumable is not None:
-                    console.interrupt_message = (
-                        f"Interrupted; {done} of {total} runs are in {resumable}."
-                        " Run the same command to resume."
-                    )
-                advance(done, total)
-
-            result = job(file=resumable, progress=progress)
-        size = 0
-        if resumable is not None:  # written during the runs
-            size = resumable.stat().st_size
-        elif target is not None:
-            size = write_analysis(result, target.path, dpi)
-        if target is not None:
-            console.interrupt_message = f"Interrupted; {target.path} was written."
-    if target is not None and result.resumed:
-        target = target._replace(replaces=False)
-    show_analysis(console, result, target, size)
+    run_analysis(ctx, sweep, values, ANALYSIS, "sweeping", "runs")

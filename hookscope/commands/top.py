@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.analysis_output import (
-    features_output,
-    folder_argument,
-    resolve_features_file,
-    show_analysis,
-)
+from hookscope.cli import options
 from hookscope.cli.commands import Example, command
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.run_context import show_logs
-from hookscope.commands.public import public
+from hookscope.cli.output_file import analysis_of_features
+from hookscope.cli.runner import run_on_features
 from hookscope.files.progress import Progress
 from hookscope.specs.features_options import TopOptions
+from hookscope.specs.public import public
 
 if TYPE_CHECKING:
     from hookscope.file_analysis.top_inputs import TopInputs
@@ -77,12 +72,14 @@ EXAMPLES = (
     ),
 )
 
+OUTPUT = analysis_of_features(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)")
+
 
 @command(
     "top",
-    folder_argument(),
+    options.features_argument(),
     options_of(TopOptions),
-    features_output(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)"),
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -90,25 +87,11 @@ EXAMPLES = (
     main="layer units count output",
     topics="keys",
 )
-def top_command(
-    ctx: click.Context, features: str, output: str | None, force: bool, dpi: int, **values: Any
-) -> None:
+def top_command(ctx: click.Context, features: str, **values: Any) -> None:
     """Show the inputs that excite units most and least.
 
     Ranks the inputs of a features folder by the activation of each unit, channel or direction, with
     quantiles of all activations. In a text, brackets mark the token with the largest value. A sheet
     shows images, or texts, read from their files. Torch is not loaded.
     """
-    console: Console = ctx.obj
-    from hookscope.files.output_path import ANALYSES
-
-    TopOptions(**values)  # for its checks, before a file is read
-    file = resolve_features_file(output, force, ANALYSES, (features,))
-    console.interrupt_message = "Interrupted; nothing was written."
-    show_logs(console)
-    with console.bar("Reading rows") as advance:
-        from hookscope.views.display import write_analysis
-
-        result = top(features, **values, progress=advance)
-    size = 0 if file is None else write_analysis(result, file.path, dpi)
-    show_analysis(console, result, file, size)
+    run_on_features(ctx, top, (features,), values, OUTPUT, "Reading rows")

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from hookscope.cli import completion_values, options
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli import options
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
-from hookscope.cli.param_types import FileName
+from hookscope.cli.output_file import Output, only, without_output
 from hookscope.cli.run_context import running
-from hookscope.commands.public import PLAIN_LOSS, PLAIN_RUN, Only, public
+from hookscope.cli.runner import remember_executed
 from hookscope.errors import RequestError
 from hookscope.files.signal_safety import signal_safe
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.public import PLAIN_LOSS, PLAIN_RUN, Only, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -115,6 +116,10 @@ EXAMPLES = (
     ),
 )
 
+OUTPUT = Output(
+    "Also write a trace-event JSON file for Perfetto or Chrome.", only(".json"), flags=("--chrome",)
+)
+
 
 @command(
     "trace",
@@ -125,13 +130,7 @@ EXAMPLES = (
     options.inputs,
     options.texts,
     options.run,
-    option(
-        "--chrome",
-        section="Output",
-        type=FileName("file"),
-        help="Also write a trace-event JSON file for Perfetto or Chrome.",
-    ),
-    options.force,
+    OUTPUT.options,
     table_options,
     global_options,
     click.pass_context,
@@ -139,7 +138,7 @@ EXAMPLES = (
     main="layer leaves forward-only input model-arg shape chrome",
     topics="model-specs layers inputs weights losses",
 )
-def trace_command(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:
+def trace_command(ctx: click.Context, **values: Any) -> None:
     """List every layer call in execution order.
 
     Forward calls come first, then backward. Each line shows the call number, the shapes and bytes
@@ -147,29 +146,17 @@ def trace_command(ctx: click.Context, chrome: str | None, force: bool, **values:
     without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
     without the time spent in hooks.
     """
-    console: Console = ctx.obj
-    from pathlib import Path
-
-    from hookscope.files import output_path as outputs
-
-    job = trace.checked(**values)
-    if force and not chrome:
+    if values["force"] and not values["chrome"]:
         raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
-    if chrome:
-        outputs.check_ending(Path(chrome), ".json")
-    replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
+    console: Console = ctx.obj
+    values = without_output(values)
+    job = trace.checked(**values)
+    file = OUTPUT.resolve(ctx)
     options.note_model_source(ctx)
     with running(console, f"Running {values['model']} ..."):
         result = job()
-        written = result.save_chrome(chrome) if chrome else 0
-    names = [(layer.module, layer.type) for layer in result.coverage.executed]
-    names += [(layer.module, layer.type) for layer in result.coverage.not_executed]
-    completion_values.remember_layers(values["model"], names, complete=False)
+        written = result.save_chrome(file.path) if file else 0
+    remember_executed(values["model"], result.coverage)
     console.show(result)
-    if chrome:
-        from hookscope.files.words import bytes_text
-
-        replaced = ", replacing an earlier file" if replaces else ""
-        console.note(
-            f"wrote {chrome} ({bytes_text(written)}{replaced}); open it in https://ui.perfetto.dev"
-        )
+    if file:
+        console.note(f"{file.written(written)}; open it in https://ui.perfetto.dev")

@@ -5,31 +5,32 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 import click
-from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, row_options
-from hookscope.cli.run_context import reading, recorded_notes, running, show_logs
-from hookscope.commands.public import Given, Only, public
+from hookscope.cli.run_context import recorded_notes, running, show_logs
+from hookscope.cli.runner import applicable, job_step
+from hookscope.commands.subject import find_subject
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
-from hookscope.specs.weight_options import (
-    TREE_WEIGHT_OPTIONS,
-    TreeOptions,
-    check_hash_options,
-    check_model_options,
+from hookscope.specs.public import Checked, Only, handles, public
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    ModelRequest,
+    Request,
+    chosen_options,
 )
+from hookscope.specs.subject_kinds import WEIGHTS
+from hookscope.specs.weight_options import TreeOptions, WeightTrust, check_hash_options
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
@@ -76,13 +77,13 @@ def tree(
         str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
     ) = DEFAULT_MODEL,
     *,
-    layers: Given[LayerSelection],
+    layers: LayerSelection,
     options: TreeOptions,
     input: Annotated[InputRequest, Only("shape")],
     loading: Annotated[
-        Given[ModelRequest],
-        Only("model_args", "method", "attn", "trust", "onnx_optimize", "adapter"),
+        ModelRequest, Only("model_args", "method", "attn", "trust", "onnx_optimize", "adapter")
     ],
+    request: Request,
     progress: Progress | None = None,
 ) -> ModuleTree | WeightTree | WeightHashes:
     """Return the named-module tree of a model, or the tree of the tensors in a file of weights.
@@ -120,25 +121,6 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.nodes]
         [('.', 9930), ('conv1', 160), ('conv2', 4640), ('fc', 5130)]
     """
-    from hookscope.commands.weight_source import as_weights, label_of_weights
-    from hookscope.stores.weights.weight_tree import WeightTree
-
-    shown = {"shapes": options.shapes, "shape": input.shape}
-    chosen = [*layers.chosen, *(name for name in shown if shown[name]), *loading.chosen]
-    if options.hash:
-        check_hash_options(chosen)
-    if label := label_of_weights(model):
-        check_model_options(chosen, TREE_WEIGHT_OPTIONS, label)
-    weights = as_weights(model, loading["trust"])
-    if weights is not None:
-        if not options.hash:
-            return WeightTree.of(
-                weights, as_texts(layers["layers"]), **layers.part("depth", "leaves")
-            )
-        from hookscope.stores.weights.weight_tree import hash_weights
-
-        return hash_weights(weights, progress)
-    request = Request("tree", loading.make(model=model), layers.make(), input)
     from hookscope.model_analysis.model_tree import describe_request, initial_weights
 
     if options.hash:
@@ -146,6 +128,30 @@ def tree(
 
         return hash_weights(initial_weights(request), progress)
     return describe_request(request, options.shapes)
+
+
+tree.find_subject = find_subject  # type: ignore[attr-defined]
+
+
+@handles(tree, WEIGHTS)
+def tree_of_weights(
+    model: str | os.PathLike[str] | WeightSet,
+    *,
+    layers: Annotated[LayerSelection, Only("layers", "depth", "leaves")],
+    pickled: WeightTrust,
+    options: Annotated[TreeOptions, Only("hash")],
+    progress: Progress | None = None,
+) -> WeightTree | WeightHashes:
+    """Return the tree of names of weights, or their hashes."""
+    from hookscope.commands.subject import as_weights
+    from hookscope.stores.weights.weight_tree import WeightTree, hash_weights
+
+    if options.hash:  # before the file is opened, which may run code
+        check_hash_options(chosen_options(layers))
+    weights = cast("WeightSet", as_weights(model, pickled.trust))
+    if options.hash:
+        return hash_weights(weights, progress)
+    return WeightTree.of(weights, as_texts(layers.layers), layers.depth, layers.leaves)
 
 
 EXAMPLES = (
@@ -209,27 +215,21 @@ def tree_command(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **va
     equal for equal weights, in whatever format they are saved.
     """
     console: Console = ctx.obj
-    from hookscope.stores.weights.open_weights import is_weights
-
-    forms = {"--json": console.json, "--mermaid": mermaid, "--dot": dot}
+    forms = {"--json": console.json, "--mermaid": mermaid, "--dot": dot, "--hash": values["hash"]}
     chosen = [name for name, is_chosen in forms.items() if is_chosen]
-    if len(chosen) > 1:
+    if len(chosen) > 1 and chosen != ["--json", "--hash"]:
         raise RequestError(f"{' and '.join(chosen)} cannot be combined.", "Choose one of them.")
-    if is_weights(values["model"]):
-        _show_weights(ctx, values)
+    graphs = {"mermaid": mermaid, "dot": dot}
+    values = applicable(ctx, tree, values | graphs)
+    job = tree.checked(**values)  # type: ignore[attr-defined]
+    if job.kind == WEIGHTS:
+        _show_names(console, job, values["model"])
         return
-    from hookscope.cli.request_builder import build_request
-
-    build_request("tree", values)
     options.note_model_source(ctx)
     if values["hash"]:
-        if mermaid or dot:
-            raise RequestError(f"{chosen[0]} and --hash cannot be combined.", "Choose one of them.")
-        with running(console, f"Hashing {values['model']} ..."), console.bar("Hashing") as advance:
-            result = tree(**values, progress=advance)
-        _print_hashes(console, result)
+        _show_names(console, job, values["model"])
         return
-    result = _module_tree(console, values, cache)
+    result = _module_tree(console, job, values, cache)
     complete = len(result.modules) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )
@@ -242,7 +242,7 @@ def tree_command(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **va
     console.show(result)
 
 
-def _module_tree(console: Console, values: dict[str, Any], cache: bool) -> ModuleTree:
+def _module_tree(console: Console, job: Checked, values: dict[str, Any], cache: bool) -> ModuleTree:
     """Return the tree that an earlier run stored, without torch, or else compute and store it."""
     key = None
     if cache and not console.verbose:
@@ -264,56 +264,26 @@ def _module_tree(console: Console, values: dict[str, Any], cache: bool) -> Modul
                 logging.getLogger("hookscope").log(level, "%s", text)
             return stored.tree
     with running(console, f"Reading {values['model']} ..."), recorded_notes() as notes:
-        result: ModuleTree = tree(**values)
+        result: ModuleTree = job()
     # The key again: a file that was changed during the run must not be stored as it was before.
     if key and key == tree_key(spec, values, interpreter):
         write_tree(key, StoredTree(result, tuple(notes)))
     return result
 
 
-def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Show weights, without torch and without numpy unless values are needed."""
-    console: Console = ctx.obj
-    names = (*values, "mermaid", "dot")
-    typed = [x for x in names if ctx.get_parameter_source(x) is ParameterSource.COMMANDLINE]
-    chosen = [name for name in typed if name != "model"]
-    check_model_options(chosen, TREE_WEIGHT_OPTIONS, values["model"])
-    if values["hash"]:
-        check_hash_options(typed)
-    kept = {name: values[name] for name in ("model", *TREE_WEIGHT_OPTIONS)}
-    with _without_collection():
-        with ExitStack() as stack:
-            step = f"Reading {values['model']} ..."
-            stack.enter_context(reading(console, step, kept["trust"]))
-            if kept["hash"]:
-                kept["progress"] = stack.enter_context(console.bar("Hashing"))
-            result = tree(**kept)
-        if kept["hash"]:
-            _print_hashes(console, result)
-            return
-        # Not console.show: it knows every result, and importing all of them needs numpy.
-        from hookscope.views.weight_tree import weight_tree_document, weight_tree_lines
-
-        if console.json:
-            console.document(weight_tree_document(result))
-        else:
-            console.result(weight_tree_lines(result, console.text_options))
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Thousands of names are many objects, and looking for garbage is a fifth of the time."""
-    gc.disable()
+def _show_names(console: Console, job: Checked, model: str) -> None:
+    """Show the tree of names of weights, or the hashes of weights or of a model."""
+    hashes = job.values["options"].hash
+    if hashes and (console.sort or console.top):
+        raise RequestError("--sort and --top are for tables.", "Leave them out with --hash.")
+    verb = "Hashing" if hashes else "Reading"
+    gc.disable()  # thousands of names are many objects, and looking for garbage takes a fifth
     try:
-        yield
+        with job_step(console, job, f"{verb} {model} ...", verb) as progress:
+            result = job(**progress)
+        console.show(result)
     finally:
         gc.enable()
-
-
-def _print_hashes(console: Console, hashes: WeightHashes) -> None:
-    if console.sort or console.top:
-        raise RequestError("--sort and --top are for tables.", "Leave them out with --hash.")
-    console.show(hashes)
 
 
 def _print_graph(console: Console, tree: ModuleTree, mermaid: bool) -> None:

@@ -52,17 +52,6 @@ _RANK_FOLDER = re.compile(r"rank(\d+)")
 _NEAR = 4096  # bytes
 
 
-def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
-    """Return the name of a command's result in the working folder.
-
-    It does not begin with a layer's name: a shell would expand an unquoted ``layer3.*`` to it.
-
-    >>> default_path("resnet18", "capture").name
-    'resnet18.capture.safetensors'
-    """
-    return Path(f"{model_name}.{command}{suffix}")
-
-
 def names_folder(path: str | os.PathLike[str]) -> bool:
     """Whether a path means a folder: an address, a path with a final slash, or an existing folder.
 
@@ -184,31 +173,31 @@ def picture_ending(path: Path) -> str:
     return ending
 
 
-def check_run_export(path: Path, force: bool) -> bool:
-    """Check that the export of a run can be written; return whether it replaces a file.
+def run_table_ending(path: Path) -> str:
+    """Return the suffix of the export of a run; empty for a folder.
 
     A folder is created where there is none; the event file in it has a name of its own.
     """
     suffix = path.suffix.lower()
     if path.is_dir() or not suffix:
-        return False
+        return ""
     if suffix not in RUN_TABLES:
         raise RequestError(
             f"The output {path} has the extension of an unsupported format.",
             "Use .csv or .parquet, or the name of a folder for TensorBoard.",
         )
-    return check_output(path, force, suffix=suffix)
+    return suffix
 
 
-def check_report_output(path: Path, force: bool) -> bool:
-    """Check that a report of findings can be written; return whether it replaces a file."""
+def report_ending(path: Path) -> str:
+    """Return the suffix of a report of findings, which determines its format."""
     suffix = path.suffix.lower()
     if suffix not in REPORT_MARKS:
         raise RequestError(
             f"The output {path} does not have the extension of a report.",
             "Use .sarif (SARIF 2.1.0) or .xml (JUnit).",
         )
-    return check_output(path, force, suffix=suffix)
+    return suffix
 
 
 def check_output(

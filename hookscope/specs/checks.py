@@ -30,13 +30,9 @@ NONFINITE, SPIKE, LOSS, LEARNING_RATE, UPDATES = (
 GROWTH, OVERFLOW, SKIPPED, ADAM, INCOMPLETE, UNFINISHED = (
     *("growth", "overflow", "skipped", "adam", "incomplete", "unfinished"),
 )
-# The options of ``check`` that apply to a run.
-RUN_OPTIONS = ("only", "skip", "dead", "vanishing", "floor")
 ZERO, CONSTANT, OUTLIER = "zero", "constant", "outlier"
 FLOAT16_OVERFLOW, FLOAT16_UNDERFLOW = "float16-overflow", "float16-underflow"
 ADAPTER, VARIANCE = "adapter", "variance"
-# The options of ``check`` that apply to weights.
-WEIGHT_OPTIONS = ("only", "skip", "trust")
 
 
 class Check(NamedTuple):
@@ -405,18 +401,6 @@ class RunThresholds:
 
 
 DEFAULT_RUN_THRESHOLDS = RunThresholds()
-
-
-def check_run_options(path: object, chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option of ``check`` is chosen that a run has no use for."""
-    for name in chosen:
-        if name not in RUN_OPTIONS:
-            option = f"--{name.replace('model_args', 'model_arg').replace('_', '-')}"
-            accepted = ", ".join(f"--{name}" for name in RUN_OPTIONS)
-            raise RequestError(
-                f"{option} is for models, and {path} is the folder of a training run.",
-                f"Leave it out. A run takes {accepted}.",
-            )
 
 
 WEIGHT_CHECKS: dict[str, Check] = {

@@ -34,7 +34,6 @@ from hookscope.specs.request import (
     LayerSelection,
     ModelRequest,
     Request,
-    chosen_options,
 )
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import same_setting, setting
@@ -48,9 +47,12 @@ PAIRED_OPTIONS: dict[str, Any] = {
     **{"weights": "random", "rename": None, "model_args": None},
     **dict.fromkeys(("method", "attn", "onnx_optimize", "adapter", "dtype", "device")),
 }
-# The options of a comparison of training runs.
-RUN_OPTIONS = ("layers", "atol", "rtol", "strict")
 _INPUT = ("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "chat")
+# The options of a comparison of captures, and those of models alone.
+CAPTURE_OPTIONS = (
+    *("map", "atol", "rtol", "equal_nan", "strict"),
+    *("layers", "types", "depth", "what"),
+)
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (TORCHSCRIPT, EXPORTED, ONNX)
@@ -195,9 +197,7 @@ class DiffRequest:
             hold_iterable(self, name)
         check_tolerances(self.atol, self.rtol)
         self.selection, self.kinds  # noqa: B018 - computed for their checks
-        if self.compares_captures:
-            check_capture_options(self.model_options)
-        else:
+        if not self.compares_captures:
             self.requests  # noqa: B018 - computed for its checks
 
     @cached_property
@@ -214,12 +214,6 @@ class DiffRequest:
     def kinds(self) -> frozenset[str]:
         """The kinds of records that are compared; empty for the default."""
         return frozenset(resolve_kinds(self.what, VALUE_KINDS) if self.what else ())
-
-    @property
-    def model_options(self) -> list[str]:
-        """Names of the chosen options that only models have."""
-        chosen = chosen_options(self) | ({} if self.input is None else {"input": True})
-        return [name for name in MODEL_OPTIONS if name in chosen and getattr(self, name) != ()]
 
     @property
     def has_input(self) -> bool:
@@ -255,18 +249,6 @@ class RunDiffOptions(ExactDiffOptions):
     Without patterns of layers, what belongs to no layer is compared too. ``strict`` requires the
     same series and the same steps, or the same keys.
     """
-
-
-def check_run_diff_options(chosen: Iterable[str], what: str = "training runs") -> None:
-    """Raise RequestError if an option of ``diff`` is chosen that runs or features cannot use."""
-    for name in chosen:
-        if name not in RUN_OPTIONS:
-            option = {"model_args": "model-arg", "types": "type"}.get(name, name.replace("_", "-"))
-            hint = "NaN in both is equal." if name == "equal_nan" else ""
-            raise RequestError(
-                f"--{option} is not for {what}, and A and B are {what}.",
-                f"Leave it out. {hint}",
-            )
 
 
 @contextmanager
@@ -348,17 +330,6 @@ def are_captures(a: Any, b: Any) -> bool:
 
 def _is_capture(side: Any) -> bool:
     return isinstance(side, str | os.PathLike) and is_hookscope_file(Path(side))
-
-
-def check_capture_options(chosen: Iterable[str]) -> None:
-    """Raise RequestError if an option that only models have is chosen for captures."""
-    unused = [name for name in MODEL_OPTIONS if name in chosen]
-    if unused:
-        name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0].replace('_', '-')}"
-        raise RequestError(
-            f"{name} is only for models, and A and B are captures.",
-            "Leave it out.",
-        )
 
 
 def split_paired_options(

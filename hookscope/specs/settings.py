@@ -2,7 +2,7 @@
 
 A group is a frozen dataclass whose fields are made by ``setting``. From the description of a field
 come the option of the command line, its help and its completion (``hookscope.cli.declared``), and
-the keyword of the function in Python with its line under ``Args`` (``hookscope.commands.public``).
+the keyword of the function in Python with its line under ``Args`` (``hookscope.specs.public``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from hookscope.errors import HookscopeError
 from hookscope.files.suggestions import did_you_mean
 
 _KEY = "setting"
+# The options that are repeated name one of what the keywords name.
+_SINGULAR = {
+    **{"layers": "layer", "types": "type", "model_args": "model-arg", "edits": "edit"},
+    **{"grad_edits": "grad-edit", "hooks": "hook", "hook_args": "hook-arg", "opt_args": "opt-arg"},
+}
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,16 @@ def not_one_of(
     return f"{value!r} is not one of {', '.join(choices)}.{several} {near}".strip()
 
 
+def spell_option(name: str) -> str:
+    """Return an option as it is typed, by the name of its keyword.
+
+    Example:
+        >>> spell_option("model_args"), spell_option("max_bytes")
+        ('--model-arg', '--max-bytes')
+    """
+    return f"--{_SINGULAR.get(name, name.replace('_', '-'))}"
+
+
 def setting(default: Any, help: str = "", **more: Any) -> Any:
     """Return a field of a group with its default and its description; see ``Setting``.
 
@@ -179,6 +194,11 @@ def same_setting(group: type, name: str, default: Any = MISSING, **changes: Any)
         default=other.default if default is MISSING else default,
         metadata={_KEY: replace(about, **changes)},
     )
+
+
+def described_fields(group: type) -> dict[str, Setting]:
+    """Return all fields of a group that functions take, with a description, which may be empty."""
+    return {each.name: each.metadata.get(_KEY) or Setting() for each in fields(group) if each.init}
 
 
 def settings_of(group: type) -> Iterator[tuple[str, Setting]]:

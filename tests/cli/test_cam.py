@@ -136,7 +136,7 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["--alpha", "nan"], "alpha is nan, and an opacity is from 0 to 1"),
         (["--alpha", "nan", "--no-output"], "alpha is nan, and an opacity is from 0 to 1"),
         (["-o", "foreign.png"], "was not written by hookscope"),
-        (["-o", "five.png", "--force"], "five.png is an input of this run"),
+        (["-o", "five.png", "--force"], "five.png is an input of this command"),
         (["--by", "grandcam"], "'grandcam' is not one of"),
         (["--by", "guided", "--layer", "conv1"], "takes no layer"),
         (["--layer", "fc"], "has no spatial output (1x10)"),

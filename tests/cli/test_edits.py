@@ -59,7 +59,7 @@ def test_the_file_that_a_patch_reads_is_not_replaced(run: Run, tmp_path: Path) -
     before = file.read_bytes()
     done = run("capture", TRAINED, "--edit", f"relu1=patch:{file}", cwd=tmp_path)
     assert done.rc == 2
-    assert "is an input of this run and would be overwritten" in done.stderr
+    assert "is an input of this command and would be overwritten" in done.stderr
     assert file.read_bytes() == before
 
 

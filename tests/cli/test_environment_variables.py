@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.cli.main import COMMANDS
+from hookscope.specs.commands import COMMANDS
 
 # For keys whose values are no words of a list, numbers or pairs.
 WRONG = {

@@ -100,7 +100,7 @@ def test_a_variable_may_hold_a_word_with_colons(parse, monkeypatch) -> None:
 def test_a_capture_is_not_replaced_by_what_is_made_of_it(typed) -> None:
     typed("capture", "net.py:Net", "--input", "ids.npy")
     own = "Net.capture.safetensors:table/output"
-    assert "is an input of this run" in typed("capture", "net.py:Net", "--input", own, status=2)
+    assert "is an input of this command" in typed("capture", "net.py:Net", "--input", own, status=2)
 
 
 def test_grads_and_trace_take_the_same_words(typed) -> None:

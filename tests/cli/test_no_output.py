@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hookscope.cli.recording_command import writes_file
+from hookscope.cli.output_file import writes_file
 
 WITH_OUTPUT = ("capture", "grads", "step", "ablate", "sweep", "cam")
 

@@ -27,7 +27,7 @@ PRESENTATION |= {"sort", "top", "precision", "csv"}
 # The positional form of --model.
 PRESENTATION |= {"model_spec"}
 # The keyword for --output, which commands write themselves.
-OUTPUTS = {"capture": "file"}
+OUTPUTS = dict.fromkeys(("capture", "sweep", "ablate"), "file")
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded

@@ -72,8 +72,8 @@ def test_check_writes_json_sarif_and_junit(run, work: Path) -> None:
         ),
         (["check", "resnet18", "--only", "spike"], "The check spike is only for training runs."),
         (["diff", "bad", "resnet18"], "bad is the folder of a training run and resnet18 is not"),
-        (["diff", "good", "bad", "--equal-nan"], "--equal-nan is not for training runs"),
-        (["diff", "good", "bad", "--input", "zeros:1x3"], "--input is not for training runs"),
+        (["diff", "good", "bad", "--equal-nan"], "--equal-nan is for models and captures"),
+        (["diff", "good", "bad", "--input", "zeros:1x3"], "--input is for models, and A and B"),
         (["diff", "good", "ranks"], "ranks has the runs of 2 ranks"),
         (["diff", "good", "bad", "--atol", "-1"], "--atol -1.0 is not a valid tolerance"),
     ],
@@ -125,7 +125,9 @@ def test_python_gives_the_same_results(work: Path) -> None:
             hookscope.check(work / "bad", **wrong)
     for wrong in ({"map": {"a": "b"}}, {"depth": 0}, {"dtype": "float64"}):
         [name] = wrong
-        with pytest.raises(RequestError, match=f"--{name} is not for training runs"):
+        with pytest.raises(
+            RequestError, match=rf"--{name} is for models.*, and A and B are training runs"
+        ):
             hookscope.diff(work / "good", work / "bad", **wrong)
 
 

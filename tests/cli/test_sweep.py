@@ -51,7 +51,7 @@ def test_the_output_may_not_be_the_patch(run: Run, tmp_path: Path) -> None:
     done = run("sweep", CAPITALS, *LAYERS, *ITALY, "--edit", f"patch:{file}", "-o", file)
 
     assert done.rc == 2
-    assert "is an input of this run" in done.stderr
+    assert "is an input of this command" in done.stderr
 
 
 @pytest.mark.parametrize(

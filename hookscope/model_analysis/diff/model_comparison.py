@@ -47,9 +47,15 @@ from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
 from hookscope.specs.model_spec import ONNX
-from hookscope.specs.request import InputRequest, LayerSelection, Request, chosen_options
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    ModelRequest,
+    Request,
+    chosen_options,
+)
 from hookscope.specs.tensor_key import OUTPUT
-from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions
+from hookscope.specs.weight_options import WeightDiffOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call
@@ -296,21 +302,20 @@ def _selected_layers(
 def compare_with_model(
     a: Any,
     b: Any,
-    initial: InitialWeights,
+    request: ModelRequest,
+    seed: int,
     options: WeightDiffOptions,
     progress: Progress | None = None,
 ) -> WeightDiff:
-    """Compare the parameters and saved buffers of a model with weights, by name."""
-    weights = a if initial.side else b
-    loaded = find_model(initial.request, initial.seed)
+    """Compare the parameters and saved buffers of a model, A or B, with weights, by name."""
+    is_b = b is request.model
+    loaded = find_model(request, seed)
     check_not_lazy(loaded.module)
-    model = _weights_of(loaded, initial.seed)
-    sides, rename = (model, weights), options.rename
+    model, rename = _weights_of(loaded, seed), options.rename
     if isinstance(rename, Mapping):  # as with --weights FILE, it is about names in the file
-        options = replace(options, rename=({}, rename) if initial.side == 0 else (rename, {}))
-    if initial.side:
-        sides = weights, model
-    return compare_weights(*sides, options, progress)
+        options = replace(options, rename=(rename, {}) if is_b else ({}, rename))
+    a, b = (a, model) if is_b else (model, b)
+    return compare_weights(a, b, options, progress)
 
 
 def _weights_of(loaded: LoadedModel, seed: int) -> WeightSet:

@@ -16,6 +16,7 @@ from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.checks import EXPLODING, VANISHING
 from hookscope.specs.request import ONLY_PYTHON
+from hookscope.specs.settings import spell_option
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.capture import attention_lines, effect_lines, verified_lines
 from hookscope.views.grads import loss_lines
@@ -28,17 +29,6 @@ from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_l
 _SHORTENED = TextOptions(width=1 << 20)  # a long text is shortened as on a terminal
 MAX_NAMES = 5  # names in a sentence; the table has all
 RECORDING_COMMANDS = ("capture", "grads", "step")
-# Keywords of the API whose option has another name.
-_FLAGS = {
-    "layers": "layer",
-    "types": "type",
-    "model_args": "model-arg",
-    "edits": "edit",
-    "grad_edits": "grad-edit",
-    "hooks": "hook",
-    "hook_args": "hook-arg",
-    "opt_args": "opt-arg",
-}
 _SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
 _ARTICLES = {EXPLODING: f"an {EXPLODING}", VANISHING: f"a {VANISHING}"}
 _OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
@@ -223,7 +213,7 @@ def original_command(metadata: Mapping[str, Any]) -> str:
 
 def _option_words(name: str, value: Any) -> Iterator[str]:
     """The words of an option on the command line."""
-    flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"
+    flag = spell_option(name)
     if isinstance(value, bool):
         yield flag if value else flag.replace("--", "--no-", 1)
     elif isinstance(value, Mapping):

@@ -79,7 +79,7 @@ def test_what_cannot_be_compared_exits_with_2(folders, tmp_path: Path, run) -> N
     done = run("diff", folders[0], "resnet18")
     assert done.rc == 2 and "is a features folder, and the other is not" in done.stderr
     done = run("diff", *folders, "--seed", "3")
-    assert done.rc == 2 and "--seed is not for features folders" in done.stderr
+    assert done.rc == 2 and "--seed is for models, and A and B are features folders" in done.stderr
     short = write_features(tmp_path / "short", {"a/output": ramp(9, 2, 3)}, 4)
     done = run("diff", folders[0], short)
     assert done.rc == 2 and "10 rows" in done.stderr and "different inputs" in done.stderr

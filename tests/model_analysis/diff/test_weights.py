@@ -82,16 +82,24 @@ def test_rows_are_sorted_and_cut_like_those_of_any_table(run, files) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["A", "B", "--equal-nan"], "--equal-nan is not for weights.", "NaN in both is equal"),
-        (["A", "B", "--map", "a=b"], "--map is not for weights.", "use --rename"),
-        (["A", "B", "--seed", "3"], "--seed is for models, and A and B contain weights", "Leave"),
-        (["A", "B", "--dtype", "float16"], "--dtype is for models that run", "MODEL MODEL --weig"),
+        (
+            ["A", "B", "--equal-nan"],
+            "--equal-nan is for models and captures, and A",
+            "NaN in both is equal",
+        ),
+        (["A", "B", "--map", "a=b"], "--map is for models and captures, and A", "use --rename"),
+        (["A", "B", "--seed", "3"], "--seed is for models, and A and B are weights", "Leave"),
+        (["A", "B", "--dtype", "float16"], "--dtype is for models, and A", "MODEL MODEL --weig"),
         (
             ["A", "NETS:Net", "--input", "zeros:1x3x8x8"],
-            "--input is for models that run",
+            "--input is for models, and A has only weights",
             "Leave it out",
         ),
-        (["A", "B", "--type", "Conv2d"], "--type is for models that run", "Leave it out"),
+        (
+            ["A", "B", "--type", "Conv2d"],
+            "--type is for models and captures, and A and B are",
+            "Leave it out",
+        ),
         (["A", "B", "--layer", "fd"], "No tensor of A or B matches 'fd'.", "The names are: "),
         (["A", "B", "--atol", "-1"], "--atol -1.0 is not a valid tolerance.", "0 or more"),
         (["A", "B", "--rename", "fd=fc"], "begins with 'fd'", "A prefix consists"),

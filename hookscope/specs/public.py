@@ -9,17 +9,18 @@ import textwrap
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from hookscope.errors import RequestError
 from hookscope.specs.request import Request
-from hookscope.specs.settings import settings_of
+from hookscope.specs.settings import described_fields, spell_option
+from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 REQUEST = "request"
 MODEL = "model"  # the only field that may be given by position
+_GROUPS = ("hookscope.specs.", "hookscope.commands.")  # where groups of options are declared
 _WIDTH = 96
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
@@ -35,43 +36,6 @@ PLAIN_RUN = Only("seed", "dtype", "device", "train")
 PLAIN_LOSS = Only("loss", "target", "reduction", "raw")
 NO_TEXTS = Only("input", "shape", "preprocess", "size", "mean", "std")  # of InputRequest
 REQUIRED = object()  # in Annotated[ModelRequest, REQUIRED]: the model has no default
-
-
-@dataclass(frozen=True)
-class Given(Generic[T]):
-    """The values of a group that is not made yet, so not checked.
-
-    ``Given[Group]`` is for a function that needs the group only in some cases, such as for a model
-    and not for a file of weights.
-
-    Example:
-        >>> from hookscope.specs.run_options import RunOptions
-        >>> run = Given(RunOptions, {"seed": 0, "dtype": "float16"})
-        >>> run["seed"], run.chosen, run.make().dtype
-        (0, ['dtype'], 'float16')
-    """
-
-    group: type[T]
-    values: Mapping[str, Any]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    def part(self, *names: str) -> dict[str, Any]:
-        """Return the values of some fields."""
-        return {name: self.values[name] for name in names}
-
-    def make(self, **more: Any) -> T:
-        """Return the group, with ``more`` fields that are parameters of the function itself."""
-        return self.group(**self.values, **more)
-
-    @property
-    def chosen(self) -> list[str]:
-        """The names of the fields whose values are neither empty nor the default."""
-        defaults = {field.name: field.default for field in fields(self.group)}  # type: ignore[arg-type]
-        return [
-            name for name, value in self.values.items() if not _is_default(value, defaults[name])
-        ]
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -90,7 +54,6 @@ class _Group:
     type: type
     names: tuple[str, ...]
     required: bool
-    made: bool = True  # else it is given as ``Given``
     others: tuple[str, ...] = ()  # fields that are parameters of the function itself
 
     @classmethod
@@ -98,25 +61,21 @@ class _Group:
         notes: Sequence[Any] = ()
         if get_origin(annotation) is Annotated:
             annotation, *notes = get_args(annotation)
-        made = get_origin(annotation) is not Given
-        if not made:
-            [annotation] = get_args(annotation)
-        described = dict(settings_of(annotation)) if hasattr(annotation, "section") else {}
-        if not described:
+        if not getattr(annotation, "__module__", "").startswith(_GROUPS):
             return None
+        described = described_fields(annotation)
         only = next((note.names for note in notes if isinstance(note, Only)), tuple(described))
-        return cls(annotation, only, REQUIRED in notes, made)
+        return cls(annotation, only, REQUIRED in notes)
 
     def without(self, names: Container[str]) -> _Group:
         """Return the group without some of its keywords, which the function has itself."""
-        kept, others = (
-            tuple(name for name in self.names if (name in names) is own) for own in (False, True)
-        )
+        kept = tuple(name for name in self.names if name not in names)
+        others = tuple(name for name in described_fields(self.type) if name in names)
         return replace(self, names=kept, others=others)
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         by_name = {field.name: field for field in fields(self.type)}
-        described = dict(settings_of(self.type))
+        described = described_fields(self.type)
         for name in self.names:
             default = by_name[name].default
             if default is MISSING or (name == MODEL and self.required):
@@ -133,15 +92,22 @@ class _Group:
         """Raise RequestError if a keyword has a value that its description does not allow."""
         error = getattr(self.type, "error", RequestError)
         types = {field.name: str(field.type) for field in fields(self.type)}
-        for name, about in settings_of(self.type):
+        for name, about in described_fields(self.type).items():
             if name not in self.names or name not in given:
                 continue
             if fault := about.fault(types[name], given[name]):
                 raise error(f"Invalid value for {name}: {fault}")
 
+    def flags(self) -> Iterator[tuple[str, str]]:
+        """Return each keyword with its option as it is typed."""
+        described = described_fields(self.type)
+        for name in self.names:
+            long = (flag for flag in described[name].flags if flag.startswith("--"))
+            yield name, next(long, spell_option(name))
+
     def lines(self) -> Iterator[tuple[str, str]]:
         """Return each keyword with its line of the docstring."""
-        described = dict(settings_of(self.type))
+        described = described_fields(self.type)
         for name in self.names:
             about = described[name]
             text = about.python or about.help[:1].lower() + about.help[1:]
@@ -156,12 +122,27 @@ class _Group:
             yield name, line
 
     def of_values(self, given: Mapping[str, Any]) -> Any:
-        """Return the group, or its values, of the keywords that are given."""
-        if self.made:
-            names = (*self.names, *self.others)
-            return self.type(**{name: given[name] for name in names if name in given})
-        defaults = {field.name: field.default for field in fields(self.type)}
-        return Given(self.type, {name: given.get(name, defaults[name]) for name in self.names})
+        """Return the group of the keywords that are given."""
+        names = (*self.names, *self.others)
+        return self.type(**{name: given[name] for name in names if name in given})
+
+
+@dataclass(frozen=True)
+class Handler:
+    """The function of a verb for one kind of subject; ``hints`` are for options it refuses."""
+
+    function: Any
+    hints: Mapping[str, str]
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options as they are typed, by keyword."""
+        options: Mapping[str, str] = self.function.options
+        return options
+
+
+# By the verb, which is the name of the public function, and the kind of subject.
+HANDLERS: dict[tuple[str, str], Handler] = {}
 
 
 @dataclass(frozen=True)
@@ -172,6 +153,7 @@ class Checked:
         function: the written function.
         values: its arguments, groups of options among them.
         request: what they ask of a model, if the function takes a ``Request``.
+        kind: of the subject, if the function has several.
 
     Example:
         >>> import hookscope
@@ -181,6 +163,7 @@ class Checked:
 
     function: Callable[..., Any]
     values: Mapping[str, Any]
+    kind: str = MODELS
 
     @property
     def request(self) -> Request:
@@ -207,6 +190,8 @@ def public(function: F) -> Any:
     ``function.checked(...)`` makes the groups and does not run; ``function.settings`` has the
     description of each keyword.
 
+    ``handles`` adds the functions of other kinds of subjects.
+
     Example:
         >>> from hookscope.specs.run_options import RunOptions
         >>> @public
@@ -217,7 +202,10 @@ def public(function: F) -> Any:
         (6, ['seed', 'times'])
     """
     written = inspect.signature(function)
-    annotated = {name: _Group.of(_hint(function, name)) for name in written.parameters}
+    annotated = {
+        name: None if name == REQUEST else _Group.of(_hint(function, name))
+        for name in written.parameters
+    }
     own = [name for name, group in annotated.items() if group is None and name != REQUEST]
     groups = {name: group and group.without(own) for name, group in annotated.items()}
     flat: list[inspect.Parameter] = []
@@ -228,11 +216,27 @@ def public(function: F) -> Any:
     flat.sort(key=lambda parameter: parameter.kind)
     signature = written.replace(parameters=flat)
 
+    verb = function.__name__
+
     def checked(*args: Any, **keywords: Any) -> Checked:
         try:
             given = signature.bind(*args, **keywords).arguments
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            raise TypeError(f"{verb}() {error}") from None
+        if not made.find_subject:
+            return check_values(given)
+        subject = made.find_subject(given)
+        handler = HANDLERS.get((verb, subject.kind))
+        if handler is None:
+            return check_values(given)
+        for name in made.options:
+            if name in given and not _is_default(given[name], signature.parameters[name].default):
+                check_accepted(made, name, subject)
+        taken = {name: given[name] for name in handler.function.keywords if name in given}
+        job: Checked = handler.function.check_values(taken)
+        return replace(job, kind=subject.kind)
+
+    def check_values(given: Mapping[str, Any]) -> Checked:
         for group in groups.values():
             if group is not None:  # each value by itself, before what they ask for together
                 group.check(given)
@@ -242,37 +246,76 @@ def public(function: F) -> Any:
             if group is not None or name in given
         }
         if REQUEST in written.parameters:
-            request = values[REQUEST] = Request.of(function.__name__, values.values())
+            request = values[REQUEST] = Request.of(verb, values.values())
             for group in list(values.values()):
                 if hasattr(group, "check_request"):
                     group.check_request(request)
-        return Checked(function, values)
+        return Checked(function, values, MODELS if made.takes_models else "")
 
     def flat_function(*args: Any, **keywords: Any) -> Any:
         return checked(*args, **keywords)()
 
     # With the globals of the written function, so that its module owns it and doctest runs its
     # example.
-    made = FunctionType(
+    made: Any = FunctionType(
         flat_function.__code__,
         function.__globals__,
         function.__name__,
         closure=flat_function.__closure__,
     )
     functools.update_wrapper(made, function)
-    del made.__wrapped__  # type: ignore[attr-defined]
-    made.__signature__ = signature  # type: ignore[attr-defined]
-    made.checked = checked  # type: ignore[attr-defined]
-    made.settings = {  # type: ignore[attr-defined]
+    del made.__wrapped__
+    made.__signature__ = signature
+    made.checked, made.check_values, made.find_subject = checked, check_values, None
+    made.settings = {
         name: about
         for group in groups.values()
         if group is not None
-        for name, about in settings_of(group.type)
+        for name, about in described_fields(group.type).items()
         if name in group.names
     }
+    made.takes_models = True
+    made.keywords = list(signature.parameters)
+    made.options = {k: v for group in groups.values() if group for k, v in group.flags()}
     lines = dict(line for group in groups.values() if group is not None for line in group.lines())
     made.__doc__ = _documented(function.__doc__ or "", [each.name for each in flat], lines)
     return made
+
+
+def handles(function: Any, kind: str, /, **hints: str) -> Callable[[F], F]:
+    """Mark what a public function does for one kind of subject; it takes some of its keywords.
+
+    ``function.find_subject`` finds the kind.
+
+    Args:
+        function: the public function, which is itself for models, unless its ``takes_models`` is
+            False.
+        kind: such as ``RUNS``.
+        hints: what to do instead, by the keyword that does not apply to the kind.
+    """
+
+    def register(handler: F) -> F:
+        HANDLERS[function.__name__, kind] = Handler(public(handler), hints)
+        return handler
+
+    return register
+
+
+def check_accepted(function: Any, name: str, subject: Subject) -> None:
+    """Raise RequestError if an option does not apply to a kind of subject."""
+    verb = function.__name__
+    handler = HANDLERS[verb, subject.kind]
+    if name in handler.options:
+        return
+    kinds = [kind for each, kind in HANDLERS if each == verb and kind != MODEL_AND_WEIGHTS]
+    others = [kind for kind in kinds if name in HANDLERS[verb, kind].options]
+    listed = " and ".join([MODELS] * function.takes_models + others)
+    accepted = ", ".join(handler.options.values())
+    takes = f"{subject.kind.capitalize()} take {accepted}." if accepted else ""
+    raise RequestError(
+        f"{function.options.get(name, spell_option(name))} is for {listed}, and {subject.label}.",
+        f"Leave it out. {handler.hints.get(name, takes)}".rstrip(),
+    )
 
 
 def _hint(function: Callable[..., Any], name: str) -> Any:

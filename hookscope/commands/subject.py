@@ -1,16 +1,58 @@
-"""Weights as the functions of hookscope take them: a path, or a set that is already open."""
+"""What a function is asked about: a model, a capture, features, a training run or weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import RequestError
-from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
-from hookscope.stores.weights.open_weights import is_weights, open_weights
-from hookscope.stores.weights.weight_set import WeightSet
+from hookscope.files.output_path import (
+    holds_features,
+    is_hookscope_file,
+    is_run_folder,
+    runs_in,
+)
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.subject_kinds import CAPTURES, FEATURES, MODELS, RUNS, WEIGHTS, Subject
+
+if TYPE_CHECKING:
+    from hookscope.stores.weights.weight_set import WeightSet
+
+
+def subject_of(source: Any) -> Subject:
+    """Return what a source is, by what is on disk. Nothing is opened, and no code of a file runs.
+
+    Raises:
+        RequestError: a dict is given, such as a state dict.
+
+    Example:
+        >>> subject_of("sample_models/digits.safetensors")
+        Subject(kind='weights', label='sample_models/digits.safetensors has only weights')
+        >>> subject_of("resnet18").kind, subject_of("sample_models/run").kind
+        ('models', 'training runs')
+    """
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        if is_run_folder(source):
+            return Subject(RUNS, f"{name} is the folder of a training run")
+        if runs_in(source):
+            return Subject(RUNS, f"{name} is a folder of training runs")
+        if holds_features(source):
+            return Subject(FEATURES, f"{name} is a features folder")
+        if is_hookscope_file(Path(source)):
+            return Subject(CAPTURES, f"{name} is a capture")
+    elif hasattr(source, "records"):
+        return Subject(CAPTURES, "this is a capture in memory")
+    if label := label_of_weights(source):
+        return Subject(WEIGHTS, f"{label} has only weights")
+    return Subject(MODELS, f"{source} is a model")
+
+
+def find_subject(given: Mapping[str, Any]) -> Subject:
+    """Return what the first argument of a function is."""
+    return subject_of(given.get("model", given.get("file", DEFAULT_MODEL)))
 
 
 def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
@@ -30,6 +72,9 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
         >>> as_weights("sample_models/digits.safetensors").parameters, as_weights("resnet18")
         (9930, None)
     """
+    from hookscope.stores.weights.open_weights import open_weights
+    from hookscope.stores.weights.weight_set import WeightSet
+
     if isinstance(source, WeightSet):
         return source
     if not label_of_weights(source):
@@ -53,6 +98,9 @@ def label_of_weights(source: Any) -> str:
         >>> label_of_weights("sample_models/digits.safetensors"), label_of_weights("resnet18")
         ('sample_models/digits.safetensors', '')
     """
+    from hookscope.stores.weights.open_weights import is_weights
+    from hookscope.stores.weights.weight_set import WeightSet
+
     if isinstance(source, WeightSet):
         return source.label
     check_no_state_dict(source)
@@ -65,14 +113,9 @@ def check_trust(source: Any) -> None:
 
     A result has no code to run. Anything else passes: what opens it says what is wrong with it.
     """
-    name = "a capture in memory"
-    if label_of_weights(source):
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else "a capture in memory"
+    if subject_of(source).kind in (MODELS, WEIGHTS):
         return
-    if isinstance(source, str | os.PathLike):
-        name = os.fspath(source)
-        is_result = is_hookscope_file(Path(name)) or is_run_folder(name) or holds_features(name)
-        if not is_result:
-            return
     raise RequestError(f"--trust is for weights, and {name} is a result.", "Leave it out.")
 
 
