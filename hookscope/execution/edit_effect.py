@@ -45,15 +45,8 @@ def describe_effect(
 ) -> dict[str, Any]:
     """Return the metadata of a run with edits: ``edits``, ``grad_edits`` and ``effect``.
 
-    Each edit has its text as ``edit``, and the keys of the tensors that it ``changed``. ``effect``
-    comes from a run of the same model without edits. It has
-
-    - ``output``: the change of each tensor of the model's output (see ``tensor_change``),
-    - ``top``: for a classifier with named classes, the most probable classes of each image,
-      ``unedited`` and ``edited``; ``next_tokens``: likewise, for a language model,
-    - ``drift``: with ``compare``, the change of each recorded tensor. The first entry of a capture
-      is the first edited tensor, because tensors before it do not change; with edited weights, it
-      has all tensors.
+    ``effect`` comes from a run of the same model without edits; see ``EditEffect``. With
+    ``compare`` it has the ``drift``, the change of each recorded tensor from the first edited on.
     """
     interventions = prepared.interventions
     if not interventions:
@@ -136,9 +129,8 @@ def tensor_change(before: Tensor | None, after: Tensor) -> TensorChange:
     of the difference over that of ``before``. Equal entries, and two NaN, differ by 0. Both are
     None if there is no such tensor before, or the shapes differ.
 
-    Example:
-        >>> tensor_change(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0]))
-        {'largest': 1.0, 'relative': 0.2}
+    >>> tensor_change(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0]))
+    {'largest': 1.0, 'relative': 0.2}
     """
     if before is None or before.shape != after.shape:
         return {"largest": None, "relative": None}
@@ -153,9 +145,8 @@ def relative_change(before: Any, after: Any) -> float | None:
     It is the ``relative`` of ``tensor_change`` for the vector of all entries. It is None if the
     outputs do not have the same tensors, or no floating-point tensors.
 
-    Example:
-        >>> relative_change((torch.tensor([3.0]), torch.tensor([4.0])), (torch.zeros(1),) * 2)
-        1.0
+    >>> relative_change((torch.tensor([3.0]), torch.tensor([4.0])), (torch.zeros(1),) * 2)
+    1.0
     """
     old, new = ([(p, t) for p, t in walk(x) if _is_measured(t)] for x in (before, after))
     if not old or [(p, t.shape) for p, t in old] != [(p, t.shape) for p, t in new]:

@@ -18,13 +18,7 @@ from torch import Tensor, nn
 from hookscope.errors import LossError, LossFailed, ModelError
 from hookscope.execution.target import Target, resolve_target, target_for_function
 from hookscope.sources.user_code import load_functions, run_user_code
-from hookscope.specs.losses import (
-    FORMULAS,
-    LossFormula,
-    check_custom_loss_options,
-    check_loss_name,
-    check_reduction,
-)
+from hookscope.specs import losses
 from hookscope.specs.model_spec import end_sentence, may_name_function, parse_function
 from hookscope.tensors.nested import map_tensors, walk
 from hookscope.tensors.tensor_stats import euclidean_norm
@@ -82,13 +76,13 @@ def compute_loss(
     its first floating-point tensor. A list has no class scores: detectors and optical flow return
     lists.
 
-    Example:
-        >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
-        tensor(2.3026)
+    >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
+    tensor(2.3026)
     """
-    check_loss_name(name)
-    formula = FORMULAS[name]
-    chosen = _reduction(formula, reduction, raw)
+    losses.check_loss_name(name)
+    formula = losses.FORMULAS[name]
+    losses.check_reduction(formula, reduction)
+    chosen = reduction or (formula.raw_reduction if raw else formula.reduction)
     text = formula.raw_formula if raw else formula.formula
     if not formula.needs_target:
         if not (isinstance(target, str) and target == "argmax"):
@@ -100,11 +94,6 @@ def compute_loss(
     resolved = resolve_target(target, logits, categories)
     value = _reduce(_loss_terms(name, logits, resolved, raw), chosen, len(logits))
     return Loss(value, name, text, chosen, resolved.text, raw, resolved.classes)
-
-
-def _reduction(formula: LossFormula, reduction: str | None, raw: bool) -> str:
-    check_reduction(formula, reduction)
-    return reduction or (formula.raw_reduction if raw else formula.reduction)
 
 
 def _reduce(terms: Tensor, reduction: str, batch: int) -> Tensor:
@@ -192,9 +181,8 @@ def class_scores(output: Any) -> Tensor:
 def has_classes(output: Any, task: str = "") -> bool:
     """Return whether an output has class scores, judged by its structure and the task.
 
-    Example:
-        >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
-        (True, False)
+    >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
+    (True, False)
     """
     structure = isinstance(output, list | tuple) and not hasattr(output, "logits")
     tokens = isinstance(output, Tensor) and output.ndim == 3
@@ -241,11 +229,10 @@ def projection_loss(output: Any, seed: int) -> Loss:
     gradient: the sum and the norm of a softmax or of a normalised output are constant, and a
     cross-entropy with the predicted class has a small gradient if the prediction is certain.
 
-    Example:
-        >>> x = torch.zeros(8, requires_grad=True)
-        >>> projection_loss(x, seed=0).value.backward()
-        >>> 0.5 < float(x.grad.norm()) < 2
-        True
+    >>> x = torch.zeros(8, requires_grad=True)
+    >>> projection_loss(x, seed=0).value.backward()
+    >>> 0.5 < float(x.grad.norm()) < 2
+    True
     """
     flat = flatten_floating(output)
     if not flat.numel():
@@ -315,20 +302,19 @@ class CustomLoss:
 def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> CustomLoss | None:
     """Return the custom loss that ``loss`` names or is; None if it is the name of a formula.
 
-    Example:
-        >>> import torch
-        >>> energy = resolve_custom_loss(lambda output: (output**2).sum(), None, False)
-        >>> energy.compute(torch.ones(2, 3), "argmax", None).value
-        tensor(6.)
+    >>> import torch
+    >>> energy = resolve_custom_loss(lambda output: (output**2).sum(), None, False)
+    >>> energy.compute(torch.ones(2, 3), "argmax", None).value
+    tensor(6.)
     """
     if callable(loss):
         name = getattr(loss, "__name__", type(loss).__name__)
-        check_custom_loss_options(name, reduction, raw)
+        losses.check_custom_loss_options(name, reduction, raw)
         return _inspect_function(loss, name, "")
     if not isinstance(loss, str) or not may_name_function(loss):
         return None
     reference = parse_function(loss)
-    check_custom_loss_options(loss, reduction, raw)
+    losses.check_custom_loss_options(loss, reduction, raw)
     [function] = load_functions([reference])
     return _inspect_function(function, loss, reference.home if reference.in_file else "")
 
@@ -351,7 +337,7 @@ def _inspect_function(function: Callable[..., Any], name: str, path: str) -> Cus
 def _assign_parameters(
     parameters: Sequence[inspect.Parameter], names: set[str], where: str
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The value of each parameter: that of its name, else the output, then the target."""
+    """The value of each parameter: its name's, else the output, then the target."""
     named = {parameter.name for parameter in parameters} & names
     unassigned = [name for name in (OUTPUT, TARGET) if name not in named]
     takes: list[str] = []

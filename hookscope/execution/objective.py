@@ -39,10 +39,9 @@ class GradientPenalty:
 def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]]) -> GradientPenalty:
     """Return the penalty of ``score`` at ``inputs``. Its graph includes the parameters.
 
-    Example:
-        >>> x = torch.ones(2, 4, requires_grad=True)
-        >>> gradient_penalty((2 * x**2 / 2).sum(), [((), x)]).norms  # 2x: the root of 4 * 2^2
-        (4.0, 4.0)
+    >>> x = torch.ones(2, 4, requires_grad=True)
+    >>> gradient_penalty((2 * x**2 / 2).sum(), [((), x)]).norms  # 2x: the root of 4 * 2^2
+    (4.0, 4.0)
     """
     if not inputs or not score.requires_grad:
         raise LossError(
@@ -56,7 +55,8 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]])
         grads = torch.autograd.grad(
             score, [x for _, x in inputs], seed_gradient, create_graph=True, materialize_grads=True
         )
-    rows_by_input = [_sample_rows(grad) for grad in grads]
+    # One row for each sample.
+    rows_by_input = [x.flatten(1) if x.ndim > 1 else x.reshape(1, -1) for x in grads]
     if len({len(rows) for rows in rows_by_input}) > 1:
         sizes = " and ".join(str(len(rows)) for rows in rows_by_input)
         raise LossError(
@@ -97,11 +97,6 @@ def explain_double_backward() -> Iterator[None]:
             hint="Replace that operator. For fused attention, select the plain kernel with"
             " torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         ) from error
-
-
-def _sample_rows(grad: Tensor) -> Tensor:
-    """The gradient as one row for each sample."""
-    return grad.flatten(1) if grad.ndim > 1 else grad.reshape(1, -1)
 
 
 @dataclass(frozen=True)

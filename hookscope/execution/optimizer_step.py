@@ -53,9 +53,8 @@ def resolve_optimizer(
 ) -> OptimizerSpec:
     """Return the optimizer that ``name`` means, its arguments read by their annotations.
 
-    Example:
-        >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
-        {'momentum': 0.9, 'lr': 0.1}
+    >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
+    {'momentum': 0.9, 'lr': 0.1}
     """
     kind: type[torch.optim.Optimizer] = getattr(torch.optim, OPTIMIZERS[name])
     known = [key for key in inspect.signature(kind).parameters if key != "params"]

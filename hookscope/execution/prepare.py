@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.execution.prompt_tokens import describe_arguments
@@ -129,7 +129,9 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         layers, positions = _selected(request, module, loaded.spec)
     dtype = dtype or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
     cast = None if getattr(module, "_hookscope_keeps_dtypes", False) else dtype
-    value = map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, cast))
+    value = map_tensors(
+        batch.value, lambda path, x: x.to(device, cast if x.is_floating_point() else None)
+    )
     place = {**describe_arguments(loaded, value), "options": {"generate": run.generate}}
     return Prepared(
         loaded,
@@ -155,7 +157,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
 def _selected(
     request: Request, module: nn.Module, spec: str
 ) -> tuple[tuple[Layer, ...], dict[str, Positions]]:
-    """The selected layers, and the positions of those that are selected with positions only."""
+    """The selected layers, and the positions of the layers selected with positions only."""
     stores = request.command == "capture"
     parsed = request.layers.parsed_in(names_in(module), positions=stores)
     layers = _select(request.layers, [name for name, _ in parsed], module, spec)
@@ -255,10 +257,6 @@ def _move_model(
         repair = "Move it before you pass it: model.to(...)."
         module = copy_model(module, "to be moved", repair)
     return module.to(device=device, dtype=dtype)
-
-
-def _to_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
 
 def check_generation(module: nn.Module, spec: str, steps: int, method: str | None) -> None:

@@ -47,9 +47,8 @@ class Target:
 def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Target:
     """Return ``target`` for ``logits``, which have the classes as dimension 1.
 
-    Example:
-        >>> resolve_target("3,0", torch.zeros(2, 10)).classes
-        tensor([3, 0])
+    >>> resolve_target("3,0", torch.zeros(2, 10)).classes
+    tensor([3, 0])
     """
     logits = logits.detach()
     if isinstance(target, os.PathLike) or is_target_file(target):
@@ -83,11 +82,10 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
     tensor in it. ``argmax``, the default, becomes None. Other objects are passed on as they are.
     So is other text if the model has no named classes.
 
-    Example:
-        >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
-        ((3, '3'), (1, '1 (dog)'))
-        >>> target_for_function("argmax")
-        (None, '')
+    >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
+    ((3, '3'), (1, '1 (dog)'))
+    >>> target_for_function("argmax")
+    (None, '')
     """
     if isinstance(target, os.PathLike) or is_target_file(target):
         path = os.fspath(target)
@@ -197,12 +195,8 @@ def _class_index(part: Any, count: int, categories: Sequence[str]) -> int:
 def find_class(label: str, categories: Sequence[str]) -> int:
     """Return the index of a class by its label; capitals count only if two labels differ by them.
 
-    Raises:
-        LossError: no class, or several, have the label.
-
-    Example:
-        >>> find_class("dog", ["Cat", "Dog"]), find_class("cat", ["Cat", "cat"])
-        (1, 1)
+    >>> find_class("dog", ["Cat", "Dog"]), find_class("cat", ["Cat", "cat"])
+    (1, 1)
     """
     matches = [i for i, name in enumerate(categories) if name == label] or [
         i for i, name in enumerate(categories) if name.lower() == label.lower()

@@ -53,7 +53,7 @@ log = logging.getLogger("hookscope")
 LARGE = 10**9  # bytes from which on the size of a recording is logged before it is made
 # A pass on the meta device makes PyTorch import its compiler, which takes as long as half of
 # ``import torch``. torchvision, which timm needs too, imports it anyway. For other models the pass
-# is made without a request if the model or its input has so many bytes that it may be worth it.
+# is made without a request only if the model or its input is large enough to be worth it.
 _COMPILER_IS_LOADED = (TORCHVISION, TIMM)
 _LARGE_MODEL, _LARGE_INPUT = 1 << 28, 1 << 23
 
@@ -287,8 +287,8 @@ def check_recording_size(
 ) -> CallOrder | None:
     """Log the size of a large recording before it is made, and reject one over ``max_bytes``.
 
-    The code of a live module runs an extra time only if there is a limit or the run is to stop, and
-    so does that of a small model on a small input.
+    The code of a live module, or of a small model on a small input, runs an extra time only if
+    there is a limit or the run is to stop.
     """
     kinds = frozenset(kinds)
     measured = not prepared.positions  # they depend on values

@@ -261,7 +261,7 @@ class AttentionTracker:
 
 
 def _adds_up(weights: Tensor) -> bool:
-    """Whether the last dimension is that of the softmax."""
+    """Whether the softmax is over the last dimension."""
     wide = weights.double() if weights.device.type == "cpu" else weights.float()
     blind = wide.isnan().all(-1)  # a query that attends to nothing
     fine = (wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)

@@ -18,19 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.hooks.gradient_shares import (
-    Edge,
-    GradientShare,
-    GradientShares,
-    is_newest,
-    next_node_number,
-)
+from hookscope.hooks import gradient_shares
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall, RecordKey, what_of
 from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.tensors import nested
 from hookscope.tensors.input_clones import (
     InputClone,
     clone_preserving_strides,
@@ -39,16 +34,8 @@ from hookscope.tensors.input_clones import (
     with_type_and_attributes,
     write_back,
 )
-from hookscope.tensors.nested import (
-    FUNCTORCH_REASON,
-    TensorPath,
-    distinct_tensors,
-    is_functorch_tensor,
-    map_tensors,
-    unreadable_reason,
-    walk,
-)
 from hookscope.tensors.tensor_stats import euclidean_norm
+from hookscope.tensors.torch_internals import next_sequence_nr
 
 VIEW_CHANGED = "a view that was changed in place: its gradient arrives at another tensor"
 TWICE = "the gradient of a backward pass after one with create_graph=True"
@@ -97,8 +84,8 @@ class GradientWatcher:
         reason = ""
         if not (tensor.is_floating_point() or tensor.is_complex()):
             reason = "integer" if tensor.dtype is not torch.bool else "bool"
-        elif is_functorch_tensor(tensor):
-            reason = FUNCTORCH_REASON
+        elif nested.is_functorch_tensor(tensor):
+            reason = nested.FUNCTORCH_REASON
         elif not torch.is_grad_enabled():
             reason = "computed without autograd"
         elif not tensor.requires_grad:
@@ -114,14 +101,14 @@ class GradientWatcher:
     def expect(self, key: RecordKey, tensor: Tensor, *, has_view: bool = False) -> OnGradient:
         """Return a function that records the gradient of ``tensor``, as it is now, under ``key``.
 
-        With ``has_view`` a part of it arrives through a view that is used elsewhere.
+        With ``has_view`` a part arrives through a view that is used elsewhere.
         """
         self.waiting[key] = None
         if not has_view and not tensor._is_view():
             return partial(self._on_arrival, key)
         self.views.add(key)
         # After a change in place, autograd continues with the base of the view. The gradient that
-        # arrives here is then only that of the uses before the change.
+        # arrives here then comes only from the uses before the change.
         alias = tensor.detach()
         return partial(self._on_arrival_at_view, key, alias, alias._version)
 
@@ -173,7 +160,7 @@ class GradientWatcher:
             return
         if torch.is_grad_enabled():
             self._differentiable[key] = False
-        parts = list(walk(gradient)) if gradient.is_nested else [((), gradient)]
+        parts = list(nested.walk(gradient)) if gradient.is_nested else [((), gradient)]
         if key in self._arrivals:
             for total, (_, part) in zip(self._arrivals[key], parts, strict=True):
                 if total is not None:
@@ -201,7 +188,7 @@ class GradientWatcher:
         # The number of a backward pass, not of a call of the module.
         number = self._backward_passes[parameter] = self._backward_passes.get(parameter, 0) + 1
         numbered = RecordKey(key.layer, number, key.what, key.kind)
-        if reason := unreadable_reason(gradient) or unreadable_reason(parameter):
+        if reason := nested.unreadable_reason(gradient) or nested.unreadable_reason(parameter):
             self._sink.mark_absent(numbered, reason)
             return
         wide = torch.promote_types(parameter.dtype, torch.float32)
@@ -240,8 +227,8 @@ class WatchedInput:
     tensor: Tensor
     version: int
     key: RecordKey
-    edge: Edge
-    share: GradientShare
+    edge: gradient_shares.Edge
+    share: gradient_shares.GradientShare
 
     @property
     def changed(self) -> bool:
@@ -257,11 +244,11 @@ class GradientRecorder:
         self.modified_inputs: list[str] = []
         self._sink = sink
         self._clones = clones
-        self._shares = GradientShares(hooks)
+        self._shares = gradient_shares.GradientShares(hooks)
 
     def has_whole_share(self, output: Tensor) -> bool:
         """Whether nothing has used an output when the call ends, and it is watched itself."""
-        return not self._clones and is_newest(output)
+        return not self._clones and gradient_shares.is_newest(output)
 
     def watch_parameter(
         self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()
@@ -282,11 +269,13 @@ class GradientRecorder:
         if inputs:
             arguments = (call.args, call.kwargs)
             self._mark_repeats(call, INPUT, arguments)
-            call.args, call.kwargs = map_tensors(arguments, partial(self._watch_input, call, state))
+            call.args, call.kwargs = nested.map_tensors(
+                arguments, partial(self._watch_input, call, state)
+            )
 
     def close_inputs(self, call: ModuleCall, state: CallGradients) -> None:
         """End the call's shares of its inputs: later uses do not count."""
-        returned = list(distinct_tensors(call.output).values())
+        returned = list(nested.distinct_tensors(call.output).values())
         same = {id(tensor) for tensor in returned}
         views = {storage_id(tensor) for tensor in returned if tensor._is_view()}
         for watched in state.inputs:
@@ -297,7 +286,7 @@ class GradientRecorder:
             if id(tensor) in same and not watched.changed:
                 share.give_up = partial(self.watcher.give_up, key, USED_WITHIN)
             else:
-                share.last = next_node_number()
+                share.last = next_sequence_nr()
                 if storage_id(tensor) in views:
                     share.report = self.watcher.expect(key, tensor, has_view=True)
             self._shares.add(watched.edge, share)
@@ -305,7 +294,7 @@ class GradientRecorder:
     def watch_outputs(self, call: ModuleCall) -> None:
         """Watch the outputs of a call, which may be replaced by clones."""
         self._mark_repeats(call, OUTPUT, call.output)
-        call.output = map_tensors(call.output, partial(self._watch_output, call))
+        call.output = nested.map_tensors(call.output, partial(self._watch_output, call))
 
     def end_call(self, call: ModuleCall, state: CallGradients) -> None:
         """A call ends; its output may be replaced by a clone."""
@@ -313,7 +302,9 @@ class GradientRecorder:
         if not self._shares.leave():
             return
         clones = {id(clone.clone) for clone in state.clones}
-        given = [x for _, x in walk((call.args, call.kwargs), whole=True) if id(x) not in clones]
+        given = [
+            x for _, x in nested.walk((call.args, call.kwargs), whole=True) if id(x) not in clones
+        ]
         call.output = self._shares.resolve(call.output, given)
 
     def abandon_call(self, state: CallGradients) -> None:
@@ -331,12 +322,14 @@ class GradientRecorder:
                 self.modified_inputs.append(call.layer.name)
 
     def _watch_input(
-        self, call: ModuleCall, state: CallGradients, path: TensorPath, tensor: Tensor
+        self, call: ModuleCall, state: CallGradients, path: nested.TensorPath, tensor: Tensor
     ) -> Tensor:
         """Watch a module's share of the gradient at an input; return the input to pass to it."""
         layer = call.layer
         key = RecordKey(layer, call.number, f"{what_of(INPUT, path)}.grad", INPUT_GRAD)
-        if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
+        is_smooth = tensor.is_floating_point() or tensor.is_complex()
+        lacks_grad = torch.is_grad_enabled() and is_smooth and not tensor.requires_grad
+        if layer.name == ROOT and lacks_grad:
             own = tensor.detach()  # the caller's tensor must not change
             leaf = (own.clone() if own.is_inference() else own).requires_grad_()
             state.clones.append(InputClone.of(tensor, clone_preserving_strides(leaf)))
@@ -348,12 +341,12 @@ class GradientRecorder:
             self.watcher.watch(key, state.clones[-1].clone)
             return state.clones[-1].clone
         edge = self._shares.edge(tensor)
-        share = GradientShare(self.watcher.expect(key, tensor), state.first_node)
+        share = gradient_shares.GradientShare(self.watcher.expect(key, tensor), state.first_node)
         self.watcher.on_gradient(tensor, share.arrived)
         state.inputs.append(WatchedInput(tensor, tensor._version, key, edge, share))
         return tensor
 
-    def _watch_output(self, call: ModuleCall, path: TensorPath, tensor: Tensor) -> Tensor:
+    def _watch_output(self, call: ModuleCall, path: nested.TensorPath, tensor: Tensor) -> Tensor:
         """Watch the gradient at an output, from its uses after the call; return the output."""
         what = f"{what_of(OUTPUT, path)}.grad"
         key = RecordKey(call.layer, call.number, what, OUTPUT_GRAD)
@@ -363,10 +356,10 @@ class GradientRecorder:
             clone = with_type_and_attributes(clone_preserving_strides(tensor), tensor)
             self.watcher.watch(key, clone)
             return clone
-        if is_newest(tensor):
+        if gradient_shares.is_newest(tensor):
             self.watcher.watch(key, tensor)
             return tensor
-        share = GradientShare(self.watcher.expect(key, tensor), next_node_number())
+        share = gradient_shares.GradientShare(self.watcher.expect(key, tensor), next_sequence_nr())
         share.give_up = partial(self.watcher.give_up, key, USED_WITHIN)
         self.watcher.on_gradient(tensor, share.arrived)
         self._shares.add(self._shares.edge(tensor), share)
@@ -379,12 +372,8 @@ class GradientRecorder:
         if they are not the same tensor. So they stay one tensor, with one gradient.
         """
         first: dict[int, str] = {}
-        for path, tensor in walk(value, whole=True):
+        for path, tensor in nested.walk(value, whole=True):
             what = what_of(kind, path)
             if first.setdefault(id(tensor), what) != what:
                 key = RecordKey(call.layer, call.number, f"{what}.grad", f"{kind}.grad")
                 self._sink.mark_absent(key, f"the same tensor as {first[id(tensor)]}")
-
-
-def _can_carry_gradient(tensor: Tensor) -> bool:
-    return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())

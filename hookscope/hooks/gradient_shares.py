@@ -24,11 +24,10 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.torch_state import backward_pass_id
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.input_clones import InputClone, clone_preserving_strides
 from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
-from hookscope.tensors.torch_internals import next_sequence_nr
+from hookscope.tensors.torch_internals import current_graph_task_id, next_sequence_nr
 
 Edge = tuple[Node, int]
 Report = Callable[[Tensor], None]
@@ -61,10 +60,9 @@ class GradientShare:
 
     def add(self, part: Tensor | None) -> None:
         """Add one part; the last one completes the sum."""
-        if (
-            self._pass != backward_pass_id()
-        ):  # an earlier pass may have ended before it was complete
-            self._sum, self._parts, self._pass = None, 0, backward_pass_id()
+        current = current_graph_task_id()
+        if self._pass != current:  # an earlier pass may have ended before it was complete
+            self._sum, self._parts, self._pass = None, 0, current
         if part is not None:
             self._sum = part if self._sum is None else self._sum + part
         self._parts += 1
@@ -73,7 +71,7 @@ class GradientShare:
 
     def arrived(self, total: Tensor | None) -> None:
         """The gradient at the tensor is complete, from all of its uses together."""
-        part = self._sum if self._pass == backward_pass_id() else None
+        part = self._sum if self._pass == current_graph_task_id() else None
         self._finish(total if self._whole else part)
 
     def _finish(self, grad: Tensor | None) -> None:
@@ -113,7 +111,7 @@ class GradientShares:
         here = self._here
         nodes = [tensor.grad_fn for tensor in distinct_tensors(returned).values()]
         numbers = [node._sequence_nr() for node in nodes if node is not None]
-        first = min([next_node_number(), *numbers])
+        first = min([next_sequence_nr(), *numbers])
         if here.depth == 0:
             here.start, here.own = first, 0
         here.depth += 1
@@ -129,10 +127,10 @@ class GradientShares:
         """The place of a tensor in the graph."""
         node = tensor.grad_fn
         if node is None:  # a leaf: only a node that uses it leads to the one that accumulates
-            before = next_node_number()
+            before = next_sequence_nr()
             with grad_mode(True):
                 node = _any_use(tensor).next_functions[0][0]
-            self._here.own += next_node_number() - before
+            self._here.own += next_sequence_nr() - before
         assert node is not None
         return node, tensor.output_nr
 
@@ -150,7 +148,7 @@ class GradientShares:
         """Find the uses of all tensors that were added. The outermost call has ended."""
         here = self._here
         shares, here.shares = here.shares, []
-        created = next_node_number() - here.start - here.own
+        created = next_sequence_nr() - here.start - here.own
         leaving = [x for x in distinct_tensors(output).values() if x.requires_grad]
         uses = _ShareSearch({edge for edge, _ in shares}, here.start).run(leaving, created)
         clones: dict[int, Tensor] = {}
@@ -170,7 +168,9 @@ class GradientShares:
                 tensor, clone_preserving_strides(tensor)
             ).clone
             assert clone.grad_fn is not None
-            uses[edge] += _uses_of(edge, clone.grad_fn)
+            node = clone.grad_fn
+            places = [n for n, other in enumerate(node.next_functions) if other == edge]
+            uses[edge] += [TensorUse(node._sequence_nr(), node, n) for n in places]
         reports: dict[Node, list[tuple[int, GradientShare]]] = {}
         for edge, share in shares:  # the inner one of two calls comes first
             for use in share.resolve(uses[edge]):
@@ -180,21 +180,10 @@ class GradientShares:
         return map_tensors(output, lambda path, tensor: clones.get(id(tensor), tensor))
 
 
-def _uses_of(edge: Edge, node: Node) -> Iterator[TensorUse]:
-    for index, other in enumerate(node.next_functions):
-        if other == edge:
-            yield TensorUse(node._sequence_nr(), node, index)
-
-
-def next_node_number() -> int:
-    """The number of the node that this thread creates next."""
-    return next_sequence_nr()
-
-
 def is_newest(tensor: Tensor) -> bool:
     """Whether this thread created nothing in the graph after a tensor, and so nothing uses it."""
     node = tensor.grad_fn
-    return node is not None and node._sequence_nr() == next_node_number() - 1
+    return node is not None and node._sequence_nr() == next_sequence_nr() - 1
 
 
 def _spread(
@@ -219,7 +208,7 @@ class _ShareSearch:
         self.uses: dict[Edge, list[TensorUse]] = {edge: [] for edge in edges}
         self.start = start
         self._seen: set[Node] = set()
-        self._end = next_node_number()
+        self._end = next_sequence_nr()
         self._found = 0
 
     def run(self, outputs: Iterable[Tensor], created: int) -> dict[Edge, list[TensorUse]]:

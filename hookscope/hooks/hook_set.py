@@ -125,7 +125,7 @@ def hook_depth() -> int:
 # one. One thread at a time may change them.
 _registering = fork_safe_lock()
 
-_HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
+_HANDLES = 1000  # of tensors, until dead ones are looked for
 
 
 class HookSet(SignalSafeContext["HookSet"]):
@@ -134,21 +134,14 @@ class HookSet(SignalSafeContext["HookSet"]):
     They are called only for the thread that entered the block; see ``hookscope.tensors.threads``. A
     copy or a pickle of the model that is made within the block has none. Compiled code calls no
     hooks, so compiled modules run uncompiled within the block.
-
-    Args:
-        model: the model that will run.
-
-    Attributes:
-        called_elsewhere: modules with a hook that were called by other threads.
-        keeps_compiled: whether compiled modules stay compiled; set by a subclass that hooks none.
     """
 
-    keeps_compiled = False
+    keeps_compiled = False  # set by a subclass that hooks no module
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.threads = RecordingThreads()
-        self.called_elsewhere: set[nn.Module] = set()
+        self.called_elsewhere: set[nn.Module] = set()  # those with a hook, by other threads
         self.stands_in_for_compiled = False
         self._handles: list[RemovableHandle] = []
         self._most_handles = _HANDLES

@@ -74,10 +74,9 @@ def modules_in(model: nn.Module) -> list[nn.Module]:
     ``modules()`` passes every module through a generator for each module that contains it. What is
     done once for each run of a model needs a faster way.
 
-    Example:
-        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
-        >>> modules_in(net) == list(net.modules())
-        True
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
+    >>> modules_in(net) == list(net.modules())
+    True
     """
     found: dict[nn.Module, None] = {}
     waiting = [model]
@@ -94,10 +93,9 @@ def modules_in(model: nn.Module) -> list[nn.Module]:
 def layers_of(model: nn.Module) -> list[Layer]:
     """Return each distinct module of ``model`` in definition order, the model itself as ``.``.
 
-    Example:
-        >>> shared = nn.Linear(2, 2)
-        >>> [(x.name, x.aliases) for x in layers_of(nn.ModuleDict({"a": shared, "b": shared}))]
-        [('.', ()), ('a', ('b',))]
+    >>> shared = nn.Linear(2, 2)
+    >>> [(x.name, x.aliases) for x in layers_of(nn.ModuleDict({"a": shared, "b": shared}))]
+    [('.', ()), ('a', ('b',))]
     """
     names: dict[nn.Module, list[str]] = {}
     for name, module in _named(model):
@@ -111,7 +109,7 @@ def names_in(model: nn.Module) -> set[str]:
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module but the wrappers, under every name of it."""
+    """Every module but the wrappers, under each of its names."""
     waiting = [("", model)]
     while waiting:
         name, module = waiting.pop()
@@ -138,18 +136,18 @@ def submodule(model: nn.Module, name: str) -> nn.Module | None:
 
 def check_not_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
-    lazy = [module for module in modules_in(model) if _is_lazy(module)]
+    lazy = [
+        module
+        for module in modules_in(model)
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None and is_lazy(tensor)
+    ]
     for layer in layers_of(model) if lazy else ():
         if layer.module is lazy[0]:
             raise RequestError(
                 f"{layer.title} ({layer.type}) is lazy and has no shape yet.",
                 "Run the model once on an input before you pass it.",
             )
-
-
-def _is_lazy(module: nn.Module) -> bool:
-    own = chain(module._parameters.values(), module._buffers.values())
-    return any(tensor is not None and is_lazy(tensor) for tensor in own)
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
@@ -182,9 +180,8 @@ def describe_model(model: nn.Module, spec: str) -> ModuleTree:
 
     No parameter is copied, and the model may be on the meta device.
 
-    Example:
-        >>> describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
-        10
+    >>> describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
+    10
     """
     nodes = tuple(_describe_one(layer) for layer in layers_of(model))
     removed: Mapping[str, str] = getattr(model, "_hookscope_absent", {})
@@ -232,10 +229,9 @@ def select(
 ) -> tuple[Layer, ...]:
     """Return the chosen layers of ``model`` in definition order.
 
-    Example:
-        >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> [layer.name for layer in select(net, ["*"], types=["Linear"])]
-        ['0', '2']
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> [layer.name for layer in select(net, ["*"], types=["Linear"])]
+    ['0', '2']
     """
     every = layers_of(model)
     included, excluded = patterns.split_exclusions(layers)

@@ -60,12 +60,11 @@ _BUILDING_BLOCKS = ("torch.nn.", "torch.ao.nn.", "hookscope.sources.torchscript.
 def plain_name(function: Any) -> str:
     """The operator's name without overload, namespace or underscores; empty without an operator.
 
-    Example:
-        >>> import torch
-        >>> [plain_name(f) for f in (torch.Tensor.__iadd__, torch.ops.aten.flatten.using_ints)]
-        ['add_', 'flatten']
-        >>> plain_name(torch.Tensor.shape.__get__)
-        ''
+    >>> import torch
+    >>> [plain_name(f) for f in (torch.Tensor.__iadd__, torch.ops.aten.flatten.using_ints)]
+    ['add_', 'flatten']
+    >>> plain_name(torch.Tensor.shape.__get__)
+    ''
     """
     if isinstance(function, OpOverload):
         function = function.overloadpacket
@@ -92,9 +91,8 @@ def is_building_block(module: nn.Module) -> bool:
 
     The class that it was made from decides, also for a scripted or exported module.
 
-    Example:
-        >>> is_building_block(nn.Linear(2, 2)), is_building_block(nn.Sequential(nn.ReLU()))
-        (True, False)
+    >>> is_building_block(nn.Linear(2, 2)), is_building_block(nn.Sequential(nn.ReLU()))
+    (True, False)
     """
     kind = type(module)
     origin = getattr(kind, "_hookscope_class", f"{kind.__module__}.{kind.__qualname__}")

@@ -41,7 +41,7 @@ def leave_out_this_frame(error: BaseException) -> None:
 def around_every_step(before: OnOptimizer, after: OnOptimizer) -> list[Undo]:
     """Call ``before`` and ``after`` around the steps of all optimizers; return how to end it.
 
-    If the ``step`` of an optimizer calls that of its base class, they are called around the outer.
+    If the ``step`` of an optimizer calls its base class's, they are called around the outer.
     """
 
     def outermost(function: OnOptimizer) -> Callable[[Optimizer, Any, Any], None]:
@@ -82,7 +82,7 @@ def around_function(
 
     PyTorch has no hook there. The function is an attribute of a module or a class; it is called
     with the same arguments and returns the same. ``after`` is not called if it raises. A traceback
-    that passes through it has no frame of it, and a warning names the line that it would without.
+    that passes through it leaves out its frame, and a warning names the line that it would without.
     """
     original = getattr(owner, name)
 

@@ -66,12 +66,6 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         sink: receives the tensors; by default they are stored in a capture.
         caches: also record the tensors in caches of transformers, as they are at the call.
 
-    Attributes:
-        calls: numbers the calls; shared by all subscribers of the run.
-        capture: what was recorded.
-        sink: receives the tensors.
-        gradients: watches the gradients.
-
     Recording changes nothing in the model, with one exception: where the gradient at the model's
     own input is recorded and the input does not require grad, the model gets a clone that does.
     ``modified_inputs`` names the modules for which that may matter.

@@ -164,9 +164,8 @@ def calls_no_module(module: nn.Module) -> bool:
     True for the modules of PyTorch without children, if nothing was attached to this one.
     Containers may get children during a call, and a loss may have a function of the caller's.
 
-    Example:
-        >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.MultiheadAttention(2, 1))
-        (True, False)
+    >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.MultiheadAttention(2, 1))
+    (True, False)
     """
     kind = type(module)
     code = getattr(kind.forward, "__code__", None)
@@ -198,19 +197,12 @@ class CallRegistry:
     an interrupt ended has none; see ``HookedModule``. Replicas of a module that several threads run
     count as the module itself. Calls of threads that are not part of the recording have no number;
     see ``hookscope.tensors.threads``.
-
-    Args:
-        model: the model that will run.
-
-    Attributes:
-        hooks: the hooks on modules; registered while there is a subscriber.
-        counts: how many calls of each module have begun, in the order of their first calls.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.hooks = HookSet(model)
-        self.counts: dict[nn.Module, int] = {}
+        self.hooks = HookSet(model)  # registered while there is a subscriber
+        self.counts: dict[nn.Module, int] = {}  # calls that have begun, in order of first calls
         self._subscribers: list[CallSubscriber] = []
         self._modules: dict[nn.Module, HookedModule] = {}
         self._open = _OpenCalls()

@@ -205,10 +205,9 @@ def locate_in(
 def take_positions(tensor: Tensor, located: LocatedPositions) -> Tensor:
     """Return the entries at some positions; differentiable.
 
-    Example:
-        >>> rows = torch.arange(6).reshape(1, 3, 2)
-        >>> take_positions(rows, LocatedPositions(1, ((0, 2),))).tolist()
-        [[[0, 1], [4, 5]]]
+    >>> rows = torch.arange(6).reshape(1, 3, 2)
+    >>> take_positions(rows, LocatedPositions(1, ((0, 2),))).tolist()
+    [[[0, 1], [4, 5]]]
     """
     return tensor.take_along_dim(_index(tensor, located), located.dim)
 
@@ -216,10 +215,9 @@ def take_positions(tensor: Tensor, located: LocatedPositions) -> Tensor:
 def put_positions(tensor: Tensor, located: LocatedPositions, part: Tensor) -> Tensor:
     """Return a copy of a tensor with other entries at some positions; differentiable.
 
-    Example:
-        >>> rows = torch.zeros(1, 3, 2)
-        >>> put_positions(rows, LocatedPositions(1, ((1,),)), torch.ones(1, 1, 2)).tolist()
-        [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
+    >>> rows = torch.zeros(1, 3, 2)
+    >>> put_positions(rows, LocatedPositions(1, ((1,),)), torch.ones(1, 1, 2)).tolist()
+    [[[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]
     """
     return tensor.scatter(located.dim, _index(tensor, located).expand(part.shape), part)
 

@@ -15,18 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from hookscope.files.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.hooks.layers import modules_in
+from hookscope.tensors import torch_internals
 from hookscope.tensors.threads import SharedSetting
-from hookscope.tensors.torch_internals import (
-    current_function_mode,
-    current_graph_task_id,
-    len_function_stack,
-    pop_function_mode,
-    pop_function_mode_temporarily,
-    push_function_mode,
-)
 
 # The code of PyTorch's generator that removes a mode while the mode handles a call.
-_REMOVED_FOR_A_CALL = inspect.unwrap(pop_function_mode_temporarily).__code__
+_REMOVED_FOR_A_CALL = inspect.unwrap(torch_internals.pop_function_mode_temporarily).__code__
 
 # The stance of the compiler is a setting of the whole process.
 EAGER = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
@@ -81,8 +74,8 @@ class FunctionMode(SignalSafeContext[None]):
         self._depth = 0
 
     def _enter(self) -> None:
-        self._depth = len_function_stack()
-        push_function_mode(self._mode)
+        self._depth = torch_internals.len_function_stack()
+        torch_internals.push_function_mode(self._mode)
 
     def _leave(
         self,
@@ -94,21 +87,15 @@ class FunctionMode(SignalSafeContext[None]):
             generator = getattr(frame.f_locals.get("self"), "gen", None)
             if isinstance(generator, GeneratorType) and generator.gi_code is _REMOVED_FOR_A_CALL:
                 generator.close()
-        while len_function_stack() > self._depth:
-            pop_function_mode()
+        while torch_internals.len_function_stack() > self._depth:
+            torch_internals.pop_function_mode()
 
     @property
     def is_innermost(self) -> bool:
         """Whether no other mode was enabled after it."""
-        return current_function_mode() is self._mode
+        return torch_internals.current_function_mode() is self._mode
 
 
 def inside_backward() -> bool:
     """Return whether a backward pass is running: a module that runs now is recomputed for it."""
-    # Not by ``backward_pass_id``: this is asked at each call of a module.
-    return bool(current_graph_task_id() != -1)
-
-
-def backward_pass_id() -> int:
-    """Return the number of the backward pass that runs on this thread; -1 if there is none."""
-    return current_graph_task_id()
+    return bool(torch_internals.current_graph_task_id() != -1)

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,20 +24,8 @@ from hookscope.hooks.layers import Layer, select
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tensor_sink import TensorSink
 from hookscope.sources.user_code import bind_arguments, function_file, function_name, load_functions
-from hookscope.specs.choices import (
-    BACKWARD,
-    BACKWARD_PRE,
-    FORWARD,
-    FORWARD_PRE,
-    GRADIENT_HOOKS,
-    HOOK_KINDS_OF,
-    ON_TENSOR,
-    STEP_HOOKS,
-    STEP_POST,
-    STEP_PRE,
-)
+from hookscope.specs import choices
 from hookscope.specs.intervention_spec import Hooks, parse_hook, resolve_hook_kinds
 from hookscope.specs.model_spec import FunctionSpec
 from hookscope.specs.patterns import ROOT
@@ -49,13 +36,13 @@ from hookscope.tensors.nested import map_tensors, outline
 Function = Callable[..., Any]
 
 _CALLED_WITH = {
-    FORWARD: ("module", "input", "output"),
-    FORWARD_PRE: ("module", "input"),
-    BACKWARD: ("module", "grad_input", "grad_output"),
-    BACKWARD_PRE: ("module", "grad_output"),
-    ON_TENSOR: ("grad",),
-    STEP_PRE: ("optimizer", "args", "kwargs"),
-    STEP_POST: ("optimizer", "args", "kwargs"),
+    choices.FORWARD: ("module", "input", "output"),
+    choices.FORWARD_PRE: ("module", "input"),
+    choices.BACKWARD: ("module", "grad_input", "grad_output"),
+    choices.BACKWARD_PRE: ("module", "grad_output"),
+    choices.ON_TENSOR: ("grad",),
+    choices.STEP_PRE: ("optimizer", "args", "kwargs"),
+    choices.STEP_POST: ("optimizer", "args", "kwargs"),
 }
 
 
@@ -87,7 +74,7 @@ def load_user_hooks(
     has_kinds = bool(kinds)
     kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
     for (glob, _), kind in zip(parsed, kinds, strict=True):
-        if kind in STEP_HOOKS and glob is not None:
+        if kind in choices.STEP_HOOKS and glob is not None:
             raise RequestError(
                 f"A hook of kind {kind!r} does not run at layers, but {glob!r} selects some.",
                 "Remove the glob. The hook runs once, with the optimizer.",
@@ -119,16 +106,17 @@ def _check_is_forward_hook(function: Function, arguments: Mapping[str, Any], ver
         for parameter in parameters
         if parameter.default is parameter.empty and parameter.name not in arguments
     ]
-    kind = {3: BACKWARD, 2: BACKWARD_PRE, 1: ON_TENSOR}.get(len(names))
+    kind = {3: choices.BACKWARD, 2: choices.BACKWARD_PRE, 1: choices.ON_TENSOR}.get(len(names))
     if kind is None or not any(name.startswith("grad") for name in names):
         return
     add = f"Add --hook-kind {kind}."
-    if kind not in HOOK_KINDS_OF[verb]:
+    if kind not in choices.HOOK_KINDS_OF[verb]:
         add = f"{verb} runs no backward pass: use hookscope grads with --hook-kind {kind}."
     raise RequestError(
         f"The hook {function_name(function)}({', '.join(names)}) takes gradients, and no"
         " --hook-kind is given.",
-        f"{add} The default kind, {FORWARD}, is called with {', '.join(_CALLED_WITH[FORWARD])}.",
+        f"{add} The default kind, {choices.FORWARD}, is called with"
+        f" {', '.join(_CALLED_WITH[choices.FORWARD])}.",
     )
 
 
@@ -138,7 +126,7 @@ def bind_user_hooks(
     """Bind each hook to its layers in ``model``: those of its glob, else ``layers``."""
 
     def layers_of_hook(hook: UserHook) -> tuple[Layer, ...]:
-        if hook.kind in STEP_HOOKS:
+        if hook.kind in choices.STEP_HOOKS:
             return (Layer(ROOT, model),)
         return layers if hook.glob is None else select(model, [hook.glob], spec=model_spec)
 
@@ -251,19 +239,19 @@ class HookBinding(CallSubscriber):
                 self._check_same((args, kwargs), result)
             return result
 
-        pre = self.hook.kind == STEP_PRE
+        pre = self.hook.kind == choices.STEP_PRE
         hook_set.around_step(optimizer, *((call, None) if pre else (None, call)))
 
     def before_call(self, call: ModuleCall) -> BackwardHookPair | None:
         """Run a hook of the kind forward_pre, or insert a gate for the gradients at the inputs."""
         module, number = call.module, call.number
-        if self.hook.kind == FORWARD_PRE:
+        if self.hook.kind == choices.FORWARD_PRE:
             result = self._run(number, module, call.args)
             if result is not None:
                 result = result if isinstance(result, tuple) else (result,)
                 self._check_same(call.args, result)
                 call.args = result
-        elif self.hook.kind == BACKWARD:
+        elif self.hook.kind == choices.BACKWARD:
             pair = BackwardHookPair(lambda into, out: self._back(number, into, module, into, out))
             call.args = pair.enter(call.args)
             return pair
@@ -276,16 +264,16 @@ class HookBinding(CallSubscriber):
             call.output = pair.leave(call.output)
         elif call.failed:
             return
-        elif self.hook.kind == FORWARD:
+        elif self.hook.kind == choices.FORWARD:
             result = self._run(number, module, call.args, call.output)
             if result is not None:
                 self._check_same(call.output, result)
                 call.output = result
-        elif self.hook.kind == BACKWARD_PRE:
+        elif self.hook.kind == choices.BACKWARD_PRE:
             call.output = insert_gradient_gate(
                 call.output, lambda grads: self._back(number, grads, module, grads)
             )
-        elif self.hook.kind == ON_TENSOR:
+        elif self.hook.kind == choices.ON_TENSOR:
             call.output = map_tensors(
                 call.output,
                 lambda path, tensor: insert_gradient_gate(
@@ -333,8 +321,9 @@ class HookBinding(CallSubscriber):
         )
 
     def _location(self, number: int) -> str:
-        if self.hook.kind in STEP_HOOKS:
-            return f"{'before' if self.hook.kind == STEP_PRE else 'after'} the optimizer's step"
+        if self.hook.kind in choices.STEP_HOOKS:
+            when = "before" if self.hook.kind == choices.STEP_PRE else "after"
+            return f"{when} the optimizer's step"
         call = f", call {number}" if number > 1 else ""
         return f"at layer {self.layer.title} ({self.layer.type}{call})"
 
@@ -360,17 +349,23 @@ def attach_user_hooks(
 
     Without a recorder their emitted values are not stored.
     """
-    keep = None if recorder is None else partial(_emit, recorder.sink)
+    sink = None if recorder is None else recorder.sink
+
+    def record(layer: Layer, call: int, name: str, tensor: Tensor) -> None:
+        assert sink is not None
+        sink.store(RecordKey(layer, call, name, EMITTED), tensor)
+
+    keep = None if sink is None else record
     by_hook = {
         hook: [HookBinding(hook, layer, calls, keep) for layer in hook.layers] for hook in hooks
     }
     bindings = [binding for bound in by_hook.values() for binding in bound]
-    backward = [binding for binding in bindings if binding.hook.kind in GRADIENT_HOOKS]
+    backward = [binding for binding in bindings if binding.hook.kind in choices.GRADIENT_HOOKS]
     others = [binding for binding in bindings if binding not in backward]
     try:
         with HookSet(calls.model) as hook_set:
             for binding in (*others, *reversed(backward)):  # a gradient reaches the last one first
-                if binding.hook.kind not in STEP_HOOKS:
+                if binding.hook.kind not in choices.STEP_HOOKS:
                     calls.subscribe(binding, [binding.layer])
                 elif optimizer is not None:
                     binding.attach_to_step(hook_set, optimizer)
@@ -384,15 +379,11 @@ def attach_user_hooks(
             _log_runs(hook, [binding.runs for binding in bound])
 
 
-def _emit(sink: TensorSink, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
-    sink.store(RecordKey(layer, call, name, EMITTED), tensor)
-
-
 def _log_runs(hook: UserHook, runs: list[int]) -> None:
     if not any(runs):
         log.warning("hook %s (%s) never ran at any of %d layers", hook.label, hook.kind, len(runs))
         return
     times = f"{sum(runs)} time{'' if sum(runs) == 1 else 's'}"
     where = f" at {sum(map(bool, runs))} of {len(runs)} layer{'' if len(runs) == 1 else 's'}"
-    place = "" if hook.kind in STEP_HOOKS else where
+    place = "" if hook.kind in choices.STEP_HOOKS else where
     log.info("hook: %s (%s) ran %s%s", hook.label, hook.kind, times, place)

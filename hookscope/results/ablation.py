@@ -126,11 +126,10 @@ def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[Lay
 
     Equal ones keep their order.
 
-    Example:
-        >>> a = LayerAblation("a", "ReLU", None, score=1.0)
-        >>> b = LayerAblation("b", "ReLU", None, score=-2.0)
-        >>> [ablation.layer for ablation in rank_ablations([a, b], "score")]
-        ['b', 'a']
+    >>> a = LayerAblation("a", "ReLU", None, score=1.0)
+    >>> b = LayerAblation("b", "ReLU", None, score=-2.0)
+    >>> [ablation.layer for ablation in rank_ablations([a, b], "score")]
+    ['b', 'a']
     """
 
     def sort_key(ablation: LayerAblation) -> tuple[int, float]:

@@ -127,10 +127,10 @@ class DifferingModule:
         descriptions: what it is in A and in B: the class and its arguments, or the operators of the
             file with their attributes; empty if nothing is known.
         equal: names of its parameters and buffers that are equal in both.
-        unequal: names of those that have one shape and differ.
-        transposed: names of those that one of the two stores transposed.
+        unequal: names of tensors of one shape that differ.
+        transposed: names of tensors that one of the two stores transposed.
         model_compared: number of parameters of the whole model that have one name and one shape.
-        model_unequal: number of those that differ.
+        model_unequal: number of these that differ.
     """
 
     names: tuple[str, str]

@@ -28,9 +28,8 @@ def channel_dim(type: str, ndim: int) -> int:
     (``Conv1d``, ``BatchNorm1d``), and ``(C, H, W)`` if it ends in ``2d``. In all other cases it is
     1, as in ``(N, C)`` and ``(N, C, H, W)``.
 
-    Example:
-        >>> channel_dim("Conv2d", 4), channel_dim("LayerNorm", 3), channel_dim("Linear", 4)
-        (1, 2, 3)
+    >>> channel_dim("Conv2d", 4), channel_dim("LayerNorm", 3), channel_dim("Linear", 4)
+    (1, 2, 3)
     """
     if type in _ALONG_THE_LAST:
         return max(ndim - 1, 0)
@@ -45,9 +44,8 @@ def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageS
     It is ``channel_dim``, or the last dimension if the shape is ``channels_last`` and the class
     name does not contradict.
 
-    Example:
-        >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
-        3
+    >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
+    3
     """
     known = type.endswith(("1d", "2d", "3d")) or kind in (ATTENTION, PARAM_GRAD, PARAM_UPDATE)
     if not known and image and channels_last(shape, image):
@@ -61,9 +59,8 @@ def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
     They are if the two dimensions before the last have the image's aspect ratio, and the last two
     have not. If both have it, the layout is that of PyTorch's layers, channels first.
 
-    Example:
-        >>> channels_last((1, 7, 7, 768), (224, 224)), channels_last((1, 8, 8, 8), (224, 224))
-        (True, False)
+    >>> channels_last((1, 7, 7, 768), (224, 224)), channels_last((1, 8, 8, 8), (224, 224))
+    (True, False)
     """
     if len(shape) not in (4, 5):
         return False
@@ -87,9 +84,8 @@ def layout(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None
     a dimension of which the first entry is drawn, ``M`` the middle entry. Empty if there are no
     maps.
 
-    Example:
-        >>> layout("Conv2d", "output", (2, 64, 7, 7), None)
-        '0CSS'
+    >>> layout("Conv2d", "output", (2, 64, 7, 7), None)
+    '0CSS'
     """
     ndim = len(shape)
     if kind in (PARAM_GRAD, PARAM_UPDATE):
@@ -117,9 +113,8 @@ def find_token_grid(
     It is the grid of an earlier layer's maps, else one of the image's aspect, with as few tokens
     before it as possible, up to 16.
 
-    Example:
-        >>> find_token_grid(197, (224, 224))
-        TokenGrid(height=14, width=14, prefix=1)
+    >>> find_token_grid(197, (224, 224))
+    TokenGrid(height=14, width=14, prefix=1)
     """
     prefixes = range(min(MAX_PREFIX_TOKENS, length - 2) + 1)
     for prefix in prefixes:

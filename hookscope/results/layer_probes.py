@@ -1,4 +1,4 @@
-"""The result of probing layers: how well a linear model reads labels from each of them."""
+"""The result of probing layers: how well a linear model reads labels from each."""
 
 from __future__ import annotations
 

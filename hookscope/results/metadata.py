@@ -307,12 +307,15 @@ class Metadata(TypedDict, total=False):
     columns: dict[str, list[Any]]
 
 
+# The names of weights that came with the model: neither random nor from a file or a library.
+OWN_WEIGHTS = ("as built", "as saved", "as given")
+
+
 def has_random_weights(metadata: Mapping[str, Any]) -> bool:
     """Whether a run used random weights, so that the model was not trained.
 
-    Example:
-        >>> has_random_weights({"model": {"spec": "resnet18", "weights": "random"}})
-        True
+    >>> has_random_weights({"model": {"spec": "resnet18", "weights": "random"}})
+    True
     """
     model = metadata.get("model") or {}
     return bool(model.get("weights") == "random")

@@ -58,7 +58,7 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class AbsentModule:
-    """A module of the model that was exported which is not in its file, and what became of it."""
+    """A module of the exported model that is not in its file, and what became of it."""
 
     name: str
     reason: str

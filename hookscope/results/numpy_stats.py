@@ -16,10 +16,9 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
     """Return the statistics of an array, given in blocks.
 
-    Example:
-        >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
-        >>> s.mean, s.min, s.max, s.zeros, s.nan
-        (1.0, 0.0, 2.0, 1, 1)
+    >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
+    >>> s.mean, s.min, s.max, s.zeros, s.nan
+    (1.0, 0.0, 2.0, 1, 1)
     """
     moments = Moments()
     numel, exact = 0, False
@@ -51,9 +50,8 @@ def _sums(finite: NDArray[np.float64], exponent: int) -> tuple[float, float, flo
 def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
     """Return the sum of the squares of finite numbers as ``value * 2**exponent``.
 
-    Example:
-        >>> sum_of_squares(np.array([3.0, 4.0]))
-        (25.0, 0)
+    >>> sum_of_squares(np.array([3.0, 4.0]))
+    (25.0, 0)
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         plain = float(np.sum(np.square(np.abs(values))))

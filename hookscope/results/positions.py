@@ -106,7 +106,7 @@ def _later_sequence(record: Record) -> _Sequence | None:
 
 
 def _sequence(record: Record, metadata: Mapping[str, Any]) -> _Sequence | None:
-    """The sequence dimension of a tensor; that of the queries in attention weights."""
+    """The sequence dimension of a tensor; of attention weights, the queries'."""
     dims = sequence_dims(record, metadata)
     if dims:
         dim, prompt = min(dims.items(), key=lambda item: item[0])

@@ -240,7 +240,7 @@ class Recording(Result):
 
     @property
     def has_coverage(self) -> bool:
-        """Whether it says which modules ran; that of a stopped training has one call alone."""
+        """Whether it says which modules ran; a stopped training's has one call alone."""
         return bool(self.coverage.matched or not self._records)
 
     @property

@@ -275,7 +275,7 @@ class Sweep(ChangedRuns[SweepCell]):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that are defined, that of the map first."""
+        """The metrics that are defined, the map's first."""
         names = [n for n in SWEEP_METRICS if n == "kl" or n == "output" or self._defined(n)]
         if not self.clean.decisions:
             names.remove("kl")

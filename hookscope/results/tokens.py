@@ -97,9 +97,8 @@ def stored_positions(key: str, metadata: Mapping[str, Any]) -> StoredPositions |
 def prompts_of(metadata: Mapping[str, Any]) -> tuple[PromptTokens, ...]:
     """Return the tokens of each argument with token ids; empty for other models.
 
-    Example:
-        >>> prompts_of({"model": {"spec": "resnet18"}})
-        ()
+    >>> prompts_of({"model": {"spec": "resnet18"}})
+    ()
     """
     return tuple(
         PromptTokens(

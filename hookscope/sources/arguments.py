@@ -12,7 +12,7 @@ from typing import Any, Literal, Union
 
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import quote_word
-from hookscope.specs.model_spec import CommandLineText
+from hookscope.specs.value_readers import CommandLineText
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _CONTAINERS = {list: "[1,2]", tuple: "[1,2]", set: "[1,2]", dict: '{"a":1}'}
@@ -25,12 +25,11 @@ def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> 
     (``true``, ``null``, ``[1, 2]``), else as a Python literal, else it stays text. Values from
     Python are not changed.
 
-    Example:
-        >>> def build(width: int, act: str, scale=1.0): ...
-        >>> texts = {"width": "8", "act": "1", "scale": "0.5"}
-        >>> values = {name: CommandLineText(text) for name, text in texts.items()}
-        >>> convert_arguments(build, values)
-        {'width': 8, 'act': '1', 'scale': 0.5}
+    >>> def build(width: int, act: str, scale=1.0): ...
+    >>> texts = {"width": "8", "act": "1", "scale": "0.5"}
+    >>> values = {name: CommandLineText(text) for name, text in texts.items()}
+    >>> convert_arguments(build, values)
+    {'width': 8, 'act': '1', 'scale': 0.5}
     """
     hints = _hints(target)
     return {

@@ -7,7 +7,7 @@ An input is a *call value*: a tuple has positional arguments, a dict keyword arg
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import InputError, is_out_of_memory
+from hookscope.errors import InputError, RequestError, is_out_of_memory
 from hookscope.files.hashes import BackgroundHash
+from hookscope.specs.model_spec import ModelSpec
 from hookscope.tensors.seeding import seeded_torch
 
 if TYPE_CHECKING:
@@ -226,6 +227,43 @@ class WeightsRequest:
     spec: str = "random"
     rename: tuple[tuple[str, str], ...] = ()
     partial: bool = False
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """What a source of models is asked for. A source passes over what it has no use for.
+
+    A file that has its values is opened the same with ``seed`` and ``meta``.
+    """
+
+    spec: ModelSpec
+    weights: WeightsRequest = field(default=WeightsRequest())
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    meta: bool = False
+    method: str = "forward"
+    attn: str | None = None
+    trust: bool = False
+    optimize: str = "none"
+    adapter: str | None = None
+
+    def refuse_arguments(self) -> None:
+        """Raise RequestError for arguments of a model that is built already."""
+        if self.model_args:
+            raise RequestError(
+                f"{self.spec.text!r} contains a model that is already built, which takes no"
+                " arguments.",
+                "Leave out --model-arg.",
+            )
+
+    def refuse_building(self, what: str) -> None:
+        """Raise RequestError for weights, or arguments, of a file that has its own."""
+        if self.weights.spec != "random" or self.model_args:
+            option = "--model-arg" if self.model_args else "--weights"
+            raise RequestError(
+                f"{self.spec.text!r} is {what}, which has its own weights and arguments.",
+                f"Leave out {option}, or give the model's source: FILE.py:NAME.",
+            )
 
 
 @dataclass(frozen=True)

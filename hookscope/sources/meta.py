@@ -40,11 +40,10 @@ _FACTORIES = frozenset(
 class ParametersOnMeta(TorchFunctionMode):
     """While active, parameters are created on the meta device.
 
-    Example:
-        >>> with ParametersOnMeta():
-        ...     layer = torch.nn.Linear(4, 2)
-        >>> layer.weight.is_meta, torch.arange(3).is_meta
-        (True, False)
+    >>> with ParametersOnMeta():
+    ...     layer = torch.nn.Linear(4, 2)
+    >>> layer.weight.is_meta, torch.arange(3).is_meta
+    (True, False)
     """
 
     drew = False
@@ -126,7 +125,7 @@ def meta_copy(model: nn.Module) -> nn.Module:
 
     Everything else is copied deeply, so a forward pass of the copy does not change the model. Hooks
     of accelerate are left out: they would load the offloaded weights. A model that computes shapes
-    of inputs on meta and has no state, such as that of an ONNX file, is returned itself.
+    of inputs on meta and has no state, such as an ONNX file's, is returned itself.
     """
     if getattr(model, "_hookscope_computes_shapes", False):
         return model

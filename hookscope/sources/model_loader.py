@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,42 +14,26 @@ from torch import nn
 from hookscope.errors import ModelError, RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.live import as_hookable
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.wrappers import unwrapped
-from hookscope.specs import catalog
-from hookscope.specs.adapter_folder import NO_ADAPTER, check_adapter
+from hookscope.specs import catalog, model_spec
+from hookscope.specs.catalog import NO_ADAPTER, check_adapter
 from hookscope.specs.literal_arguments import join_arguments
-from hookscope.specs.model_spec import (
-    EXPORTED,
-    FILE,
-    LIVE,
-    MODULE,
-    ONNX,
-    PICKLED,
-    PLUGIN,
-    TIMM,
-    TORCHSCRIPT,
-    TORCHVISION,
-    TRANSFORMERS,
-    is_weights_file,
-)
 
 FORWARD = "forward"
 
-# Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel. That of
-# TorchScript also takes method, that of exported programs trust, that of transformers attn
-# and adapter, that of ONNX files optimize.
+# Each module has a function load(request: LoadRequest) -> LoadedModel.
 _SOURCES = {
-    TORCHVISION: "hookscope.sources.torchvision",
-    FILE: "hookscope.sources.python_file",
-    MODULE: "hookscope.sources.python_file",
-    TIMM: "hookscope.sources.timm",
-    TRANSFORMERS: "hookscope.sources.transformers.transformers_source",
-    PLUGIN: "hookscope.sources.third_party",
-    TORCHSCRIPT: "hookscope.sources.torchscript.torchscript_source",
-    EXPORTED: "hookscope.sources.exported.exported_source",
-    ONNX: "hookscope.sources.onnx.onnx_source",
-    PICKLED: "hookscope.sources.pickled_model",
+    model_spec.TORCHVISION: "hookscope.sources.torchvision",
+    model_spec.FILE: "hookscope.sources.python_file",
+    model_spec.MODULE: "hookscope.sources.python_file",
+    model_spec.TIMM: "hookscope.sources.timm",
+    model_spec.TRANSFORMERS: "hookscope.sources.transformers.transformers_source",
+    model_spec.PLUGIN: "hookscope.sources.third_party",
+    model_spec.TORCHSCRIPT: "hookscope.sources.torchscript.torchscript_source",
+    model_spec.EXPORTED: "hookscope.sources.exported.exported_source",
+    model_spec.ONNX: "hookscope.sources.onnx.onnx_source",
+    model_spec.PICKLED: "hookscope.sources.pickled_model",
 }
 
 
@@ -80,29 +64,29 @@ def load(
     parsed = catalog.check_model_spec(spec, trust)
     catalog.check_attn(parsed, attn)
     check_adapter(parsed, adapter)
-    keywords = join_arguments(spec, parsed.arguments, model_args)
     source = import_module(_SOURCES[parsed.source])
-    options: dict[str, Any] = {}
-    if parsed.source == TORCHSCRIPT:
-        options["method"] = method or FORWARD
-    elif parsed.source == EXPORTED:
-        options["trust"] = trust
-    elif parsed.source == TRANSFORMERS:
-        options["attn"] = attn
-        options["adapter"] = None if adapter in (None, NO_ADAPTER) else os.fspath(adapter)
-    elif parsed.source == ONNX:
-        options["optimize"] = onnx_optimize or "none"
-    loaded = source.load(
-        parsed, weights=request, model_args=keywords, seed=seed, meta=meta, **options
+    loaded: LoadedModel = source.load(
+        LoadRequest(
+            parsed,
+            weights=request,
+            model_args=join_arguments(spec, parsed.arguments, model_args),
+            seed=seed,
+            meta=meta,
+            method=method or FORWARD,
+            attn=attn,
+            trust=trust,
+            optimize=onnx_optimize or "none",
+            adapter=None if adapter in (None, NO_ADAPTER) else os.fspath(adapter),
+        )
     )
-    loaded = replace(cast(LoadedModel, loaded), module=as_hookable(loaded.module))
+    loaded = replace(loaded, module=as_hookable(loaded.module))
     if method not in (None, FORWARD):
         _replace_forward(loaded.module, spec, str(method))
     return loaded
 
 
 def _check_file_options(request: WeightsRequest) -> None:
-    if (request.rename or request.partial) and not is_weights_file(request.spec):
+    if (request.rename or request.partial) and not model_spec.is_weights_file(request.spec):
         option = "--rename" if request.rename else "--partial"
         raise RequestError(
             f"{option} is for weights from a file, but no file is given.",
@@ -129,4 +113,4 @@ def wrap(model: nn.Module | torch.export.ExportedProgram) -> LoadedModel:
     """Return a live model as a LoadedModel; it keeps its mode, weights and device."""
     module = as_hookable(model)
     name = type(unwrapped(module)).__name__
-    return LoadedModel(module, name, name, LIVE, weights=WeightsInfo("as given"))
+    return LoadedModel(module, name, name, model_spec.LIVE, weights=WeightsInfo("as given"))

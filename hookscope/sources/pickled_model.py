@@ -11,19 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hookscope.errors import ModelError, RequestError, WeightsFileError
+from hookscope.errors import ModelError, WeightsFileError
 from hookscope.files.file_types import SAVE_WEIGHTS, WRITE_AGAIN, describe_file, is_pickled_object
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.files.plain_pickle import OpaqueObject
 from hookscope.files.shell_words import quote_word
 from hookscope.files.words import join_first
-from hookscope.sources import weights as weight_files
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo
 from hookscope.sources.model_weights import tensor_set
 from hookscope.sources.user_code import run_user_code
-from hookscope.specs.catalog import no_weights_by_name
-from hookscope.specs.model_spec import ModelSpec, is_weights_file
+from hookscope.sources.weights import load_over
 from hookscope.stores.weights.checkpoint_parts import DamagedCheckpoint, choose_part
 from hookscope.stores.weights.open_weights import open_weights, split_part
 from hookscope.stores.weights.weight_dtypes import read_numpy_dtype
@@ -119,31 +117,14 @@ def _plain(content: Any, depth: int) -> Any:
     return _plain(attributes, depth + 1) if isinstance(attributes, dict) else None
 
 
-def load(
-    spec: ModelSpec,
-    *,
-    weights: WeightsRequest,
-    model_args: dict[str, Any],
-    seed: int,
-    meta: bool,
-) -> LoadedModel:
-    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
-
-    ``seed`` and ``meta`` are ignored: the file has the values. The model is the whole content of
-    the file, or the only module in a mapping.
-    """
-    if model_args:
-        raise RequestError(
-            f"{spec.text!r} contains a model that is already built, which takes no arguments.",
-            "Leave out --model-arg.",
-        )
+def load(request: LoadRequest) -> LoadedModel:
+    """Open a pickled model: the whole content of its file, or the only module in a mapping."""
+    spec = request.spec
+    request.refuse_arguments()
     content, _ = unpickle_trusted(spec.path)
     module = _only_module(content, spec.path)
-    info = WeightsInfo("as saved", BackgroundHash(blake3_of, spec.path))
-    if weights.spec != "random":
-        if not is_weights_file(weights.spec):
-            raise no_weights_by_name(weights.spec)
-        info = weight_files.load_file_into(module, weights)
+    own = WeightsInfo("as saved", BackgroundHash(blake3_of, spec.path))
+    info = load_over(module, request.weights, own)
     return LoadedModel(module.eval(), spec.text, spec.name, spec.source, weights=info)
 
 

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from hookscope.errors import ModelError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.sources import arguments, weights
+from hookscope.sources import arguments
 from hookscope.sources.loaded import (
     LoadedModel,
+    LoadRequest,
     Recipe,
     SoundRecipe,
     TextRecipe,
     WeightsInfo,
-    WeightsRequest,
     stack_waveforms,
 )
 from hookscope.sources.user_code import import_user_module, run_file, run_user_code
+from hookscope.sources.weights import load_over
 from hookscope.sources.wrappers import copy_model
-from hookscope.specs.catalog import no_weights_by_name
-from hookscope.specs.model_spec import FILE, ModelSpec, end_sentence, is_weights_file
+from hookscope.specs.model_spec import FILE, ModelSpec, end_sentence
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_throughout
 
@@ -41,33 +41,37 @@ _CLASS, _INSTANCE, _FACTORY, _AUTOGRAD = "class", "instance", "function", "autog
 _OTHER_FUNCTIONS = ("example_input", "preprocess", "tokenize", "main")
 
 
-def load(
-    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
-) -> LoadedModel:
-    """Build the model that ``spec`` names in a file or a module to import.
+def load(request: LoadRequest) -> LoadedModel:
+    """Build the model of a file or of a module to import.
 
-    See ``hookscope.sources.model_loader.load``. ``meta`` is ignored: the user's code may read the
-    values of its parameters.
+    ``meta`` is ignored: the user's code may read the values of its parameters.
     """
+    spec, seed = request.spec, request.seed
     with seeded_throughout(seed):
         file = run_file(spec.path) if spec.source == FILE else import_user_module(spec.path)
         name, value = _find(file, spec)
         # Seeded again, so that other code of the file does not change the weights.
         with seeded_throughout(seed):
-            module = _build(spec, name, value, model_args)
+            module = _build(spec, name, value, request.model_args)
+    if request.weights.spec == "random":
+        log.info("weights: as built by %s from seed %d", spec.path, seed)
+    info = load_over(module, request.weights, WeightsInfo("as built"))
     members = vars(file)
     example, preprocess = members.get("example_input"), members.get("preprocess")
     tokenize, rate = members.get("tokenize"), members.get("sample_rate")
+    sound = None
+    if isinstance(rate, int) and rate > 0:
+        sound = SoundRecipe(stack_waveforms, rate, f"sample_rate of {spec.path}")
     return LoadedModel(
         module=module.eval(),
         spec=spec.text,
         name=name,
         source=spec.source,
         categories=tuple(map(str, members.get("categories") or ())),
-        weights=_load_weights(module, spec, weights, seed),
+        weights=info,
         own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
         own_text=_text_recipe(spec, tokenize) if callable(tokenize) else None,
-        own_sound=_sound_recipe(spec, rate) if isinstance(rate, int) and rate > 0 else None,
+        own_sound=sound,
         own_example=partial(run_user_code, spec.path, example) if callable(example) else None,
     )
 
@@ -111,7 +115,7 @@ def _listing(path: str, models: list[str], offered: dict[str, str]) -> str:
     return f"Choose from {', '.join(specs)}." if specs else "It defines no class or function."
 
 
-def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -> nn.Module:
+def _build(spec: ModelSpec, name: str, value: Any, model_args: Mapping[str, Any]) -> nn.Module:
     if isinstance(value, nn.Module):
         if model_args or spec.arguments.positional:
             raise ModelError(
@@ -170,17 +174,6 @@ def _check_arguments(
         ) from None
 
 
-def _load_weights(
-    module: nn.Module, spec: ModelSpec, request: WeightsRequest, seed: int
-) -> WeightsInfo:
-    if request.spec == "random":
-        log.info("weights: as built by %s from seed %d", spec.path, seed)
-        return WeightsInfo("as built")
-    if is_weights_file(request.spec):
-        return weights.load_file_into(module, request)
-    raise no_weights_by_name(request.spec)
-
-
 def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
     def run(image: Image) -> Tensor:
         result = run_user_code(spec.path, partial(preprocess, image))
@@ -210,19 +203,14 @@ def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextR
     return TextRecipe(run, f"tokenize() of {spec.path}")
 
 
-def _sound_recipe(spec: ModelSpec, rate: int) -> SoundRecipe:
-    return SoundRecipe(stack_waveforms, rate, f"sample_rate of {spec.path}")
-
-
 def function_module(function: type[torch.autograd.Function]) -> nn.Module:
     """Return a module that calls ``apply`` of an autograd function, and has its name.
 
-    Example:
-        >>> class Twice(torch.autograd.Function):
-        ...     @staticmethod
-        ...     def forward(ctx, x): return 2 * x
-        >>> function_module(Twice)(torch.ones(2)), function_module(Twice)
-        (tensor([2., 2.]), Twice())
+    >>> class Twice(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x): return 2 * x
+    >>> function_module(Twice)(torch.ones(2)), function_module(Twice)
+    (tensor([2., 2.]), Twice())
     """
 
     def forward(self: nn.Module, *args: Any) -> Any:

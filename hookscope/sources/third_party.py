@@ -12,30 +12,28 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, HookscopeError, ModelError
 from hookscope.sources import arguments
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo
 from hookscope.sources.weights import load_file_into
-from hookscope.specs.model_spec import ModelSpec, end_sentence, is_weights_file, plugin_entry_points
+from hookscope.specs.model_spec import end_sentence, is_weights_file, plugin_entry_points
 from hookscope.tensors.seeding import seeded_torch
 
 
-def load(
-    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
-) -> LoadedModel:
+def load(request: LoadRequest) -> LoadedModel:
     """Load a model from the source that is registered for the spec's prefix.
 
-    See ``hookscope.sources.model_loader.load``. A file of weights is read here. The source is then
-    asked for random weights.
+    A file of weights is read here. The source is then asked for random weights.
     """
+    spec, weights, meta = request.spec, request.weights, request.meta
     entry = plugin_entry_points()[spec.path]
     name = spec.text.partition(":")[2]
     from_file = is_weights_file(weights.spec) and not meta
-    keywords = arguments.convert_arguments(dict, model_args)  # without annotations
-    with seeded_torch(seed), redirect_stdout(sys.stderr):
+    keywords = arguments.convert_arguments(dict, request.model_args)  # without annotations
+    with seeded_torch(request.seed), redirect_stdout(sys.stderr):
         function = _function(entry)
         named_weights = "random" if from_file else weights.spec
         try:
             loaded = function(
-                name, weights=named_weights, model_args=keywords, seed=seed, meta=meta
+                name, weights=named_weights, model_args=keywords, seed=request.seed, meta=meta
             )
         except HookscopeError:
             raise

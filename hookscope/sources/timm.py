@@ -15,11 +15,11 @@ from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.optional_packages import optional_package
 from hookscope.sources import arguments, downloads, weights
-from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
-from hookscope.sources.meta import ParametersOnMeta, build_model
+from hookscope.sources.loaded import LoadedModel, LoadRequest, Recipe, Size, WeightsInfo
+from hookscope.sources.meta import build_model
 from hookscope.sources.torchvision import weights_only_load
 from hookscope.specs.catalog import ModelInfo, check_model_name
-from hookscope.specs.model_spec import TIMM, ModelSpec, is_weights_file
+from hookscope.specs.model_spec import TIMM
 
 with optional_package("timm", "timm", "A timm: model"):
     import timm
@@ -34,25 +34,26 @@ _RESERVED |= {"cache_dir"}
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def load(
-    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
-) -> LoadedModel:
-    """Build the timm model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
-    name = spec.name
+def load(request: LoadRequest) -> LoadedModel:
+    """Build a model of timm."""
+    name = request.spec.name
     if not timm.is_model(name.partition(".")[0]):
         check_model_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
     elif "." in name:
         check_model_name(name, timm.list_pretrained(), "Without a tag, the default tag is used.")
-    keywords = arguments.convert_arguments(timm.create_model, model_args)
+    keywords = arguments.convert_arguments(timm.create_model, request.model_args)
     for reserved in keywords.keys() & _RESERVED:
         raise RequestError(f"{reserved!r} cannot be a model argument.", "Use --weights instead.")
-    module, info = _build(name, weights, keywords, seed, meta)
+    if request.weights.spec.lower() == "default" and not request.meta:
+        module, info = _pretrained(name, keywords, request.seed)
+    else:
+        module, info = weights.build(partial(_create, name, keywords, request.seed), request)
     config = _data_config(module, keywords)
     classes = getattr(module, "num_classes", 0)
     colour = config["input_size"][0] == 3
     return LoadedModel(
         module=module,
-        spec=spec.text,
+        spec=request.spec.text,
         name=name,
         source=TIMM,
         task="classification" if classes and colour else "",
@@ -77,19 +78,6 @@ def _describe(name: str, tags: list[str]) -> ModelInfo:
     shape = "x".join(map(str, (1, *config.input_size))) if config else ""
     task = "classification" if config is None or config.num_classes else ""
     return ModelInfo(f"{TIMM}:{name}", task, None, tuple(tags), shape)
-
-
-def _build(
-    name: str, request: WeightsRequest, keywords: dict[str, Any], seed: int, meta: bool
-) -> tuple[nn.Module, WeightsInfo]:
-    if meta:
-        return _create(name, keywords, seed, ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    if request.spec.lower() == "default":
-        return _pretrained(name, keywords, seed)
-    if is_weights_file(request.spec):
-        return weights.build_from_file(partial(_create, name, keywords, seed), request)
-    log.info("weights: random from seed %d, so untrained (--weights default: pretrained)", seed)
-    return _create(name, keywords, seed), WeightsInfo("random")
 
 
 def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Module, WeightsInfo]:

@@ -26,14 +26,14 @@ from hookscope.sources.loaded import (
     PAIR,
     Layout,
     LoadedModel,
+    LoadRequest,
     Numbers,
     Recipe,
     Size,
     WeightsInfo,
-    WeightsRequest,
     clip_layout,
 )
-from hookscope.sources.meta import ParametersOnMeta, build_model
+from hookscope.sources.meta import build_model
 from hookscope.specs.catalog import ModelInfo, check_model_name, no_such_weights
 from hookscope.specs.model_spec import TORCHVISION, ModelSpec, is_weights_file
 from hookscope.tensors.threads import SharedSetting
@@ -231,26 +231,26 @@ def _list(values: Sequence[float]) -> str:
     return " ".join(f"{value:g}" for value in values)
 
 
-def load(
-    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
-) -> LoadedModel:
-    """Build a model of torchvision; see ``hookscope.sources.model_loader.load``."""
-    name = spec.name
+def load(request: LoadRequest) -> LoadedModel:
+    """Build a model of torchvision."""
+    name = request.spec.name
     check_model_name(name, models.list_models(), suggest_sources=True)
-    entry = models.get_model_weights(name).DEFAULT
-    if not meta:
-        entry = choose_weights(name, weights.spec) or entry
-    module, info = _build(name, weights, model_args, seed, meta)
-    task = _task(name)
+    chosen = None if request.meta else choose_weights(name, request.weights.spec)
+    entry = chosen or models.get_model_weights(name).DEFAULT
+    module, info = _build(request, chosen)
+    package = models.get_model_builder(name).__module__.split(".")[2]
+    task = _TASKS.get(package, "classification")
     if task == "quantized":
         log.info("%s: built as a float model, without quantization", name)
     loaded = LoadedModel(
         module=module,
-        spec=spec.text,
+        spec=request.spec.text,
         name=name,
         source=TORCHVISION,
         task=task,
-        categories=() if "num_classes" in model_args else _categories(entry),
+        categories=()
+        if "num_classes" in request.model_args
+        else tuple(entry.meta.get("categories") or ()),
         weights=info,
         own_recipe=preset_recipe(entry),
         layout=_layout(task),
@@ -268,13 +268,7 @@ def live() -> tuple[ModelInfo, ...]:
 
 
 def _describe(name: str) -> ModelInfo:
-    loaded = load(
-        ModelSpec(TORCHVISION, name, "", name),
-        weights=WeightsRequest(),
-        model_args={},
-        seed=0,
-        meta=True,
-    )
+    loaded = load(LoadRequest(ModelSpec(TORCHVISION, name, "", name), meta=True))
     assert loaded.shape is not None
     return ModelInfo(
         name=name,
@@ -285,30 +279,23 @@ def _describe(name: str) -> ModelInfo:
     )
 
 
-def _build(
-    name: str, request: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
-) -> tuple[nn.Module, WeightsInfo]:
+def _build(request: LoadRequest, entry: Any) -> tuple[nn.Module, WeightsInfo]:
+    """The model with the pretrained weights ``entry``, or without."""
+    name, seed = request.spec.name, request.seed
     builder = models.get_model_builder(name)
     options = _plain_options(builder, name)
-    keywords = arguments.convert_arguments(builder, model_args)
+    keywords = arguments.convert_arguments(builder, request.model_args)
     for reserved in keywords.keys() & _RESERVED:
         raise RequestError(f"{reserved!r} cannot be a model argument.", "Use --weights instead.")
-    create = partial(_call, name, builder, {**options, **keywords}, keywords, seed)
-    if meta:
-        return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    entry = choose_weights(name, request.spec)
     if entry is None:
-        if request.spec != "random":
-            return weights.build_from_file(create, request)
-        log.info("weights: random from seed %d, so untrained (--weights default: pretrained)", seed)
-        return create(nullcontext()), WeightsInfo("random")
+        create = partial(_call, name, builder, {**options, **keywords}, keywords, seed)
+        return weights.build(create, request)
     path = downloads.fetch(entry.url)
     file_hash = BackgroundHash(blake3_of, path)
     options.pop("image_size", None)  # the weights set it
+    options = {**options, **keywords, "weights": entry}
     with weights_only_load(path):
-        module = _call(
-            name, builder, {**options, **keywords, "weights": entry}, keywords, seed, nullcontext()
-        )
+        module = _call(name, builder, options, keywords, seed, nullcontext())
     return module, WeightsInfo(entry.name, file_hash)
 
 
@@ -342,17 +329,8 @@ def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:
     return options
 
 
-def _task(name: str) -> str:
-    package = models.get_model_builder(name).__module__.split(".")[2]
-    return _TASKS.get(package, "classification")
-
-
 def _layout(task: str) -> Layout:
     return {"detection": LIST, "optical flow": PAIR, "video": clip_layout(_FRAMES)}.get(task, BATCH)
-
-
-def _categories(entry: Any) -> tuple[str, ...]:
-    return tuple(entry.meta.get("categories") or ())
 
 
 def _side(entry: Any, task: str) -> int:

@@ -158,10 +158,11 @@ def bind_arguments(
     functions: list[Callable[..., Any]], values: Mapping[str, Any], calls: list[tuple[str, ...]]
 ) -> list[Callable[..., Any]]:
     """Return the functions with each of ``values`` bound in those that have a parameter for it."""
-    keywords = [_accepted(function, values) for function in functions]
+    parameters = [_parameters(function) for function in functions]
+    keywords = [{k: v for k, v in values.items() if k in names} for names in parameters]
     for key in values:
         if not any(key in own for own in keywords):
-            names = [n for f in functions for n in _parameters(f)]
+            names = [name for own in parameters for name in own]
             raise RequestError(
                 f"No hook has a parameter {key!r}.",
                 did_you_mean(key, names) or "Give --hook-arg for a parameter of a hook's function.",
@@ -217,11 +218,6 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return list(inspect.signature(function).parameters)
     except ValueError:  # written in C, without a signature
         return []
-
-
-def _accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    names = _parameters(function)
-    return {key: value for key, value in values.items() if key in names}
 
 
 def _check_callable(

@@ -17,9 +17,10 @@ from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.hashes import BackgroundHash
 from hookscope.files.words import join_first
 from hookscope.sources.checkpoint import lazy_tensors
-from hookscope.sources.loaded import WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
-from hookscope.specs.model_spec import check_weights_file, end_sentence
+from hookscope.specs.catalog import no_weights_by_name
+from hookscope.specs.model_spec import check_weights_file, end_sentence, is_weights_file
 from hookscope.stores.weights.weight_names import model_family, resolve_names
 
 log = logging.getLogger("hookscope")
@@ -45,6 +46,26 @@ def load_file_into(module: nn.Module, request: WeightsRequest) -> WeightsInfo:
     file_hash = BackgroundHash(files.blake3)
     fit = _fit(lazy_tensors(files), module, request)
     return _report(request.spec, file_hash, fit, *_load(module, fit, request))
+
+
+def load_over(module: nn.Module, request: WeightsRequest, own: WeightsInfo) -> WeightsInfo:
+    """Load a file of weights, if there is one, over those that a model from a file has."""
+    if request.spec == "random":
+        return own
+    if not is_weights_file(request.spec):
+        raise no_weights_by_name(request.spec)
+    return load_file_into(module, request)
+
+
+def build(create: Build, request: LoadRequest) -> tuple[nn.Module, WeightsInfo]:
+    """Build a model on the meta device, or with weights of a file, or with random ones."""
+    if request.meta:
+        return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
+    if is_weights_file(request.weights.spec):
+        return build_from_file(create, request.weights)
+    note = "weights: random from seed %d, so untrained (--weights default: pretrained)"
+    log.info(note, request.seed)
+    return create(nullcontext()), WeightsInfo("random")
 
 
 def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, WeightsInfo]:

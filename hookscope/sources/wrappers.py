@@ -65,7 +65,7 @@ def type_names(module: nn.Module) -> tuple[str, ...]:
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the name of a module's class; of one that FSDP2 shards, that of its class before.
+    """Return the name of a module's class; of one that FSDP2 shards, the class before.
 
     ``fully_shard`` replaces the class ``Net`` of a module by a subclass of it, ``FSDPNet``.
     """

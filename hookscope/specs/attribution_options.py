@@ -118,7 +118,7 @@ class AttributeOptions:
             known = f"The methods are {', '.join(METHODS)}."
             raise RequestError(f"There is no method called {self.by!r}.", f"{near} {known}".strip())
         for name in ("target", "against", "baseline"):
-            _check_token(getattr(self, name), optional=name != "target")
+            check_token(getattr(self, name), optional=name != "target")
         if self.against == "argmax":
             raise RequestError(
                 "argmax is not a token to compare with.", "Give the text or the id of one."
@@ -138,7 +138,8 @@ class AttributeOptions:
             )
 
 
-def _check_token(value: object, *, optional: bool) -> None:
+def check_token(value: object, *, optional: bool = False) -> None:
+    """Raise RequestError unless a value is the text or the id of a token."""
     if value is None and optional:
         return
     if value == "" or isinstance(value, bool) or not isinstance(value, str | int):

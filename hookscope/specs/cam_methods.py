@@ -142,8 +142,7 @@ def check_cam_options(
 ) -> None:
     """Raise RequestError if a choice is unknown, or the method does not use an option.
 
-    Example:
-        >>> check_cam_options("integrated", None, 64, "black", "bilinear")
+    >>> check_cam_options("integrated", None, 64, "black", "bilinear")
     """
     if method not in METHODS:
         near = did_you_mean(method, METHODS, METHOD_ALIASES)

@@ -7,6 +7,7 @@ torchvision is installed, the list is taken from torchvision itself.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,19 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from hookscope.errors import ModelError, RequestError
+from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.model_spec import (
-    PLUGIN,
-    TIMM,
-    TORCHVISION,
-    TRANSFORMERS,
-    ModelSpec,
-    check_weights_file,
-    is_weights_file,
-    parse_model,
-    reject_path,
-)
+from hookscope.specs import model_spec
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.settings import not_one_of
 
@@ -66,9 +57,9 @@ def list_is_current() -> bool:
     return bool(installed.split(".")[:2] == made_for.split(".")[:2])
 
 
-def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
+def known_models(source: str = model_spec.TORCHVISION) -> tuple[ModelInfo, ...]:
     """Return the models of the installed torchvision or timm, sorted by name."""
-    if source == TORCHVISION and list_is_current():
+    if source == model_spec.TORCHVISION and list_is_current():
         return bundled_models()
     # Imported by name: this file is torch-free and that one is not.
     live = import_module(f"hookscope.sources.{source}").live
@@ -88,8 +79,8 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     """
     if task is not None and task not in TASKS:
         raise ModelError(f"Invalid value for task: {not_one_of(task, TASKS)}")
-    prefix = f"{TIMM}:" if pattern.startswith(f"{TIMM}:") else ""
-    every = known_models(TIMM if prefix else TORCHVISION)
+    prefix = f"{model_spec.TIMM}:" if pattern.startswith(f"{model_spec.TIMM}:") else ""
+    every = known_models(model_spec.TIMM if prefix else model_spec.TORCHVISION)
     is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}
     part = pattern.removeprefix(prefix).lower()
     matches = compile_pattern(f"{prefix}*{part}*" if is_part else pattern)
@@ -103,29 +94,32 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     return matching
 
 
-def check_model_spec(text: str, trust: bool = False) -> ModelSpec:
+def check_model_spec(text: str, trust: bool = False) -> model_spec.ModelSpec:
     """Parse a model spec and check it without torch; with ``trust``, a pickled model is one."""
-    spec = parse_model(text, trust)
-    if spec.source == TORCHVISION and list_is_current():
+    spec = model_spec.parse_model(text, trust)
+    if spec.source == model_spec.TORCHVISION and list_is_current():
         known = [info.name for info in bundled_models()]
         check_model_name(spec.name, known, suggest_sources=True)
     return spec
 
 
-def check_weights(spec: ModelSpec, weights: str) -> None:
+def check_weights(spec: model_spec.ModelSpec, weights: str) -> None:
     """Check, without torch, the weights that are chosen for the model ``spec``."""
     if weights == "random":
         return
-    if spec.source != TORCHVISION:
-        if weights.lower() == "default" and spec.source in (TIMM, TRANSFORMERS):
+    if spec.source != model_spec.TORCHVISION:
+        if weights.lower() == "default" and spec.source in (
+            model_spec.TIMM,
+            model_spec.TRANSFORMERS,
+        ):
             return
-        if is_weights_file(weights):
-            check_weights_file(weights)
-        elif spec.source in (TIMM, TRANSFORMERS):
+        if model_spec.is_weights_file(weights):
+            model_spec.check_weights_file(weights)
+        elif spec.source in (model_spec.TIMM, model_spec.TRANSFORMERS):
             raise RequestError(
                 f"There are no weights called {weights!r}.", "Give random, default or a file."
             )
-        elif spec.source != PLUGIN:
+        elif spec.source != model_spec.PLUGIN:
             raise no_weights_by_name(weights)
         return
     known = (
@@ -135,15 +129,15 @@ def check_weights(spec: ModelSpec, weights: str) -> None:
     )
     if weights.lower() == "default" or weights in known:
         return
-    if is_weights_file(weights):
-        check_weights_file(weights)
+    if model_spec.is_weights_file(weights):
+        model_spec.check_weights_file(weights)
     elif known:
         raise no_such_weights(spec.name, weights, known)
 
 
-def check_attn(spec: ModelSpec, kind: str | None) -> None:
+def check_attn(spec: model_spec.ModelSpec, kind: str | None) -> None:
     """Raise RequestError if ``kind`` is given for a model that has no choice of attention."""
-    if kind is not None and spec.source != TRANSFORMERS:
+    if kind is not None and spec.source != model_spec.TRANSFORMERS:
         raise RequestError(
             f"--attn is only for models of transformers (hf:FOLDER), and {spec.text!r} is not one.",
             "Leave it out.",
@@ -171,8 +165,33 @@ def check_model_name(
 ) -> None:
     """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
-        reject_path(name)
+        model_spec.reject_path(name)
         near = did_you_mean(name, known)
         if suggest_sources and ("-" in name or not near):  # torchvision's have no hyphen
             listing += f" A model of transformers is written hf:{name}, one of timm timm:{name}."
         raise ModelError(f"There is no model called {name!r}.", f"{near} {listing}".strip())
+
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+NO_ADAPTER = "none"
+
+
+def check_adapter(
+    spec: model_spec.ModelSpec | None, adapter: str | os.PathLike[str] | None
+) -> None:
+    """Raise an error if an adapter is given that cannot be attached."""
+    if adapter is None or os.fspath(adapter) == NO_ADAPTER:
+        return
+    if spec is None or spec.source != model_spec.TRANSFORMERS:
+        what = "a module was given" if spec is None else f"{spec.text!r} is not one"
+        raise RequestError(
+            f"--adapter is only for models of transformers (hf:FOLDER), and {what}.",
+            "Leave it out, or give the model as hf:FOLDER.",
+        )
+    folder = Path(adapter)
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if not (folder / name).is_file():
+            raise WeightsError(
+                f"{os.fspath(adapter)!r} is not the folder of an adapter: it has no {name}.",
+                "Give a folder that save_pretrained of peft wrote.",
+            )

@@ -138,34 +138,8 @@ CHECKS: dict[str, Check] = {
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """The values beyond which a measure is a finding.
-
-    Attributes:
-        dead: share of dead units in a layer. The default, half, is that of the rule ``DeadRelu`` of
-            Amazon SageMaker Debugger (parameter ``threshold_layer``, 50 percent:
-            docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html). That rule reports a layer above
-            the threshold, and counts a unit as dead if it is active in less than 1 percent of its
-            values. Here a layer at the threshold is reported too, and a dead unit is always zero.
-        saturated: share of entries at a bound.
-        margin: how near a bound counts as at it, as a share of the width between the bounds.
-        vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
-        exploding: the same upwards; parameters' 100 times it.
-        floor: norm of a gradient under which it has vanished whatever the others are: Adam's
-            epsilon, below which even a step that divides by the size of the gradient ignores it.
-        ceiling: entry of a gradient over which it has exploded: the largest float16.
-
-    Raises:
-        RequestError: a share is not between 0 and 1, or another number not above 0.
-    """
-
-    dead: float = 0.5
-    saturated: float = 0.9
-    margin: float = 0.01
-    vanishing: float = 1e-4
-    exploding: float = 1e4
-    floor: float = 1e-8
-    ceiling: float = 65504.0
+class _Limits:
+    """Numbers above 0; some are shares, which may be 0."""
 
     def __post_init__(self) -> None:
         for name, value in self.to_json().items():
@@ -181,6 +155,34 @@ class Thresholds:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Thresholds(_Limits):
+    """The values beyond which a measure is a finding.
+
+    Attributes:
+        dead: share of dead units in a layer. The default, half, is that of the rule ``DeadRelu`` of
+            Amazon SageMaker Debugger (parameter ``threshold_layer``, 50 percent:
+            docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html). That rule reports a layer above
+            the threshold, and counts a unit as dead if it is active in less than 1 percent of its
+            values. Here a layer at the threshold is reported too, and a dead unit is always zero.
+        saturated: share of entries at a bound.
+        margin: how near a bound counts as at it, as a share of the width between the bounds.
+        vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
+        exploding: the same upwards; parameters' 100 times it.
+        floor: norm of a gradient under which it has vanished whatever the others are: Adam's
+            epsilon, below which even a step that divides by the size of the gradient ignores it.
+        ceiling: entry of a gradient over which it has exploded: the largest float16.
+    """
+
+    dead: float = 0.5
+    saturated: float = 0.9
+    margin: float = 0.01
+    vanishing: float = 1e-4
+    exploding: float = 1e4
+    floor: float = 1e-8
+    ceiling: float = 65504.0
+
+
 DEFAULT_THRESHOLDS = Thresholds()
 
 
@@ -192,9 +194,8 @@ def select_checks(
 ) -> tuple[str, ...]:
     """Return the names of the checks to make, in the order of the table.
 
-    Example:
-        >>> select_checks("inf,nan", None), len(select_checks(None, ["tied"])) == len(CHECKS) - 1
-        (('nan', 'inf'), True)
+    >>> select_checks("inf,nan", None), len(select_checks(None, ["tied"])) == len(CHECKS) - 1
+    (('nan', 'inf'), True)
     """
     wanted, unwanted = (
         [word.strip() for word in words.split(",")] if isinstance(words, str) else list(words or ())
@@ -315,7 +316,7 @@ RUN_CHECKS: dict[str, Check] = {
 
 
 @dataclass(frozen=True)
-class RunThresholds:
+class RunThresholds(_Limits):
     """The values beyond which a curve of a training run is a finding.
 
     "Ours" marks a number that no source gives.
@@ -385,19 +386,6 @@ class RunThresholds:
     skipped: float = 0.1
     skipped_start: int = 20
     adam_rms: float = 2.3
-
-    def __post_init__(self) -> None:
-        for name, value in self.to_json().items():
-            if not value >= 0 or (name != "dead" and value == 0):
-                raise RequestError(f"{name} cannot be {value:g}.", "Give a number above 0.")
-        if self.dead > 1:
-            raise RequestError(
-                f"dead cannot be {self.dead:g}: it is a share.", "Give a number from 0 to 1."
-            )
-
-    def to_json(self) -> dict[str, float]:
-        """Return them as a plain dict."""
-        return asdict(self)
 
 
 DEFAULT_RUN_THRESHOLDS = RunThresholds()
@@ -477,7 +465,7 @@ WEIGHT_CHECKS: dict[str, Check] = {
 
 
 @dataclass(frozen=True)
-class WeightThresholds:
+class WeightThresholds(_Limits):
     """The values beyond which a measure of a tensor is a finding.
 
     "Ours" marks a number that no source gives.
@@ -504,10 +492,6 @@ class WeightThresholds:
     outlier_ratio: float = 3.0
     least_channels: int = 8
     least_entries: int = 9
-
-    def to_json(self) -> dict[str, float]:
-        """Return them as a plain dict."""
-        return asdict(self)
 
 
 DEFAULT_WEIGHT_THRESHOLDS = WeightThresholds()

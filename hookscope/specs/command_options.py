@@ -8,31 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.cam_methods import (
-    BASELINES,
-    DEFAULT_METHOD,
-    METHOD_ALIASES,
-    METHODS,
-    STEPS,
-    UPSAMPLINGS,
-    check_cam_options,
-)
-from hookscope.specs.checks import (
-    CHECKS,
-    DEFAULT_RUN_THRESHOLDS,
-    DEFAULT_THRESHOLDS,
-    RUN_CHECKS,
-    WEIGHT_CHECKS,
-    Check,
-    RunThresholds,
-    Thresholds,
-    select_checks,
-)
+from hookscope.specs import cam_methods, checks
+from hookscope.specs.attribution_options import check_token
 from hookscope.specs.choices import (
     ABLATION_EDITS,
     ABLATION_METRICS,
@@ -49,8 +31,12 @@ from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
 from hookscope.specs.tensor_key import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_arguments, read_byte_count, read_shape
 
-_EVERY_CHECK = tuple(dict.fromkeys((*CHECKS, *RUN_CHECKS, *WEIGHT_CHECKS)))
-_CHECKS_OF = {"models": CHECKS, "training runs": RUN_CHECKS, "files of weights": WEIGHT_CHECKS}
+_EVERY_CHECK = tuple(dict.fromkeys((*checks.CHECKS, *checks.RUN_CHECKS, *checks.WEIGHT_CHECKS)))
+_CHECKS_OF = {
+    "models": checks.CHECKS,
+    "training runs": checks.RUN_CHECKS,
+    "files of weights": checks.WEIGHT_CHECKS,
+}
 
 
 def hold_iterable(options: object, name: str) -> None:
@@ -299,7 +285,7 @@ class ChosenChecks:
         python="names of checks to skip.",
     )
 
-    known: ClassVar[Mapping[str, Check]]
+    known: ClassVar[Mapping[str, checks.Check]]
 
     def __post_init__(self) -> None:
         hold_iterable(self, "only")
@@ -309,14 +295,14 @@ class ChosenChecks:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the checks to make."""
-        return select_checks(self.only, self.skip, self.known, _CHECKS_OF)
+        return checks.select_checks(self.only, self.skip, self.known, _CHECKS_OF)
 
 
 _THRESHOLDS = "Thresholds"  # the section of the help
 
 
 def _threshold(name: str, help: str, python: str) -> Any:
-    default = getattr(DEFAULT_THRESHOLDS, name)
+    default = getattr(checks.DEFAULT_THRESHOLDS, name)
     return setting(default, help, section=_THRESHOLDS, metavar="X", python=python)
 
 
@@ -328,7 +314,7 @@ class CheckOptions(ChosenChecks):
     its default.
     """
 
-    known = CHECKS
+    known = checks.CHECKS
 
     dead: float = _threshold(
         "dead",
@@ -363,7 +349,8 @@ class CheckOptions(ChosenChecks):
     floor: float | None = setting(
         None,
         "Gradient norm below which it has always vanished. Default:"
-        f" {DEFAULT_THRESHOLDS.floor:g}, of a training run {DEFAULT_RUN_THRESHOLDS.floor:g}.",
+        f" {checks.DEFAULT_THRESHOLDS.floor:g}, of a training run"
+        f" {checks.DEFAULT_RUN_THRESHOLDS.floor:g}.",
         section=_THRESHOLDS,
         metavar="X",
         python="norm below which a gradient vanishes in any case. None: 1e-8; in a run 1e-7.",
@@ -379,27 +366,21 @@ class CheckOptions(ChosenChecks):
         self.thresholds  # noqa: B018 - computed for its checks
 
     @property
-    def thresholds(self) -> Thresholds:
+    def thresholds(self) -> checks.Thresholds:
         """The thresholds of the findings."""
-        return Thresholds(
-            dead=self.dead,
-            saturated=self.saturated,
-            margin=self.margin,
-            vanishing=self.vanishing,
-            exploding=self.exploding,
-            floor=DEFAULT_THRESHOLDS.floor if self.floor is None else self.floor,
-            ceiling=self.ceiling,
-        )
+        chosen = {field.name: getattr(self, field.name) for field in fields(checks.Thresholds)}
+        floor = checks.DEFAULT_THRESHOLDS.floor if self.floor is None else self.floor
+        return checks.Thresholds(**chosen | {"floor": floor})
 
 
 @dataclass(frozen=True)
 class RunCheckOptions(ChosenChecks):
     """Which checks ``check`` makes of a training run, and the thresholds that have an option."""
 
-    known = RUN_CHECKS
+    known = checks.RUN_CHECKS
 
-    dead: float = DEFAULT_RUN_THRESHOLDS.dead
-    vanishing: float = DEFAULT_RUN_THRESHOLDS.vanishing
+    dead: float = checks.DEFAULT_RUN_THRESHOLDS.dead
+    vanishing: float = checks.DEFAULT_RUN_THRESHOLDS.vanishing
     floor: float | None = None
 
     def __post_init__(self) -> None:
@@ -407,17 +388,17 @@ class RunCheckOptions(ChosenChecks):
         self.thresholds  # noqa: B018 - computed for its checks
 
     @property
-    def thresholds(self) -> RunThresholds:
+    def thresholds(self) -> checks.RunThresholds:
         """The thresholds of the findings."""
-        floor = DEFAULT_RUN_THRESHOLDS.floor if self.floor is None else self.floor
-        return RunThresholds(dead=self.dead, vanishing=self.vanishing, floor=floor)
+        floor = checks.DEFAULT_RUN_THRESHOLDS.floor if self.floor is None else self.floor
+        return checks.RunThresholds(dead=self.dead, vanishing=self.vanishing, floor=floor)
 
 
 @dataclass(frozen=True)
 class WeightCheckOptions(ChosenChecks):
     """Which checks ``check`` makes of a file of weights."""
 
-    known = WEIGHT_CHECKS
+    known = checks.WEIGHT_CHECKS
 
 
 @dataclass(frozen=True)
@@ -552,14 +533,7 @@ class LensOptions:
     )
 
     def __post_init__(self) -> None:
-        if (
-            self.target == ""
-            or isinstance(self.target, bool)
-            or not isinstance(self.target, str | int)
-        ):
-            raise RequestError(
-                f"{self.target!r} is not a token.", "Give its text, such as ' Paris', or its id."
-            )
+        check_token(self.target)
 
 
 @dataclass(frozen=True)
@@ -569,10 +543,11 @@ class CamOptions:
     section = "Map"
 
     by: str = setting(
-        DEFAULT_METHOD,
-        f"Method, such as {', '.join(list(METHODS)[:3])}. See 'hookscope help cam-methods'.",
-        choices=tuple(METHODS),
-        aliases=METHOD_ALIASES,
+        cam_methods.DEFAULT_METHOD,
+        f"Method, such as {', '.join(list(cam_methods.METHODS)[:3])}."
+        " See 'hookscope help cam-methods'.",
+        choices=tuple(cam_methods.METHODS),
+        aliases=cam_methods.METHOD_ALIASES,
         metavar="METHOD",
         python="from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or"
         " ``layercam``; from its values: ``eigencam`` (independent of the target) or ``scorecam``"
@@ -601,9 +576,9 @@ class CamOptions:
         python="a class index, several for a batch, a label, ``argmax`` or a tensor of indices.",
     )
     upsample: str = setting(
-        UPSAMPLINGS[0],
+        cam_methods.UPSAMPLINGS[0],
         "How the map is resized to the image.",
-        choices=UPSAMPLINGS,
+        choices=cam_methods.UPSAMPLINGS,
         python="``bilinear`` or ``nearest``, from the layer's grid to the image.",
     )
     steps: int | None = setting(
@@ -611,14 +586,14 @@ class CamOptions:
         "Steps of integrated gradients.",
         minimum=1,
         metavar="N",
-        shown_default=str(STEPS),
+        shown_default=str(cam_methods.STEPS),
         python="for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.",
     )
     baseline: Any = setting(
         None,
         "Baseline: model input 0, or a black or white image.",
-        choices=BASELINES,
-        shown_default=BASELINES[0],
+        choices=cam_methods.BASELINES,
+        shown_default=cam_methods.BASELINES[0],
         python="for ``integrated`` and ``occlusion``: ``zero``, ``black`` or ``white`` (for image"
         " files), or a tensor that broadcasts to the preprocessed images. None for ``zero``.",
     )
@@ -640,16 +615,17 @@ class CamOptions:
         LayerSelection(() if self.layer is None else self.layer)
 
     def __post_init__(self) -> None:
-        check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch)
+        cam_methods.check_cam_options(
+            self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch
+        )
         check_target(self.target)
 
 
 def check_early_stop(request: Request, options: CaptureOptions) -> None:
     """Raise RequestError if the run is to end early and something else needs the rest of it.
 
-    Example:
-        >>> from hookscope.specs.request import ModelRequest
-        >>> check_early_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions())
+    >>> from hookscope.specs.request import ModelRequest
+    >>> check_early_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions())
     """
     if not options.stop:
         return
@@ -668,10 +644,9 @@ def check_early_stop(request: Request, options: CaptureOptions) -> None:
 def may_stop(request: Request, options: CaptureOptions) -> bool:
     """Return whether no option and no kind of model needs the whole run.
 
-    Example:
-        >>> from hookscope.specs.request import ModelRequest
-        >>> may_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions(verify=True))
-        False
+    >>> from hookscope.specs.request import ModelRequest
+    >>> may_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions(verify=True))
+    False
     """
     return request.model.source != ONNX and not options_needing_output(request, options)
 

@@ -11,24 +11,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
 from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.files.shell_words import quote_word
+from hookscope.specs import model_spec
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
-from hookscope.specs.model_spec import (
-    EXPORTED,
-    LIVE,
-    ONNX,
-    TORCHSCRIPT,
-    is_weights_file,
-    parse_assignments,
-    parse_prefixes,
-)
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -39,7 +31,7 @@ from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.tolerances import ExactDiffOptions, check_tolerances
-from hookscope.specs.value_readers import read_prefixes
+from hookscope.specs.value_readers import read_arguments, read_prefixes
 
 # Options of a model that may be given once for both or twice, for A and then B; with their defaults
 # in commands that take one model.
@@ -55,7 +47,7 @@ CAPTURE_OPTIONS = (
 )
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 # These files hold their own weights, and the arguments that the model was built with.
-_SELF_CONTAINED = (TORCHSCRIPT, EXPORTED, ONNX)
+_SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
 log = logging.getLogger("hookscope")
 
 SIDES = ("A", "B")
@@ -63,12 +55,28 @@ SIDES = ("A", "B")
 _PAIR = "as for ``capture``, for both models, or a pair for A and B."
 
 
-def _read_prefixes_for_both(pairs: Sequence[str]) -> Any:
-    return parse_pairs_for_both(pairs, parse_prefixes)
+def parse_pairs_for_both(
+    pairs: Sequence[str], read: Callable[[Sequence[str]], dict[str, Any]]
+) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
+    """Parse ``KEY=VALUE`` pairs; a key that is given twice is for A and then for B.
+
+    >>> parse_pairs_for_both(["width=8", "depth=2", "width=16"], read_arguments)
+    ({'width': '8', 'depth': '2'}, {'width': '16', 'depth': '2'})
+    """
+    first: dict[str, str] = {}
+    again = []
+    for pair in pairs:
+        key = pair.partition("=")[0]
+        if key in first:
+            again.append(pair)
+        else:
+            first[key] = pair
+    a = read(list(first.values()))
+    return (a, a | read(again)) if again else a
 
 
-def _read_arguments_for_both(pairs: Sequence[str]) -> Any:
-    return parse_pairs_for_both(pairs, parse_assignments)
+_prefixes_for_both = partial(parse_pairs_for_both, read=read_prefixes)
+_arguments_for_both = partial(parse_pairs_for_both, read=read_arguments)
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class DiffRequest:
         "rename",
         help="Replace the prefix OLD by NEW in checkpoint keys, or names of weights; an OLD given"
         " twice applies to A, then B. Repeatable.",
-        collect=_read_prefixes_for_both,
+        collect=_prefixes_for_both,
         python=f"{_PAIR} For weights, it replaces prefixes of names in A, or in B if no name in A"
         " has them; for weights and a model, those of the weights.",
     )
@@ -159,7 +167,7 @@ class DiffRequest:
         ModelRequest,
         "model_args",
         help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
-        collect=_read_arguments_for_both,
+        collect=_arguments_for_both,
         python=_PAIR,
     )
     method: str | Sequence[str] = same_setting(ModelRequest, "method", (), many=True, python=_PAIR)
@@ -222,7 +230,7 @@ class DiffRequest:
 
     @cached_property
     def requests(self) -> tuple[Request, Request]:
-        """The run of A and that of B, on the input as A takes it."""
+        """The runs of A and of B, on the input as A takes it."""
         input = InputRequest(
             *(self.input, self.shape, self.preprocess, self.size, self.mean, self.std),
             *(self.tokenizer, self.chat),
@@ -288,7 +296,7 @@ def are_runs(a: object, b: object) -> bool:
 
 
 def check_more_runs(a: Any, b: Any, more: Sequence[Any]) -> None:
-    """Raise RequestError if there are more than two things to compare that are no runs."""
+    """Raise RequestError if there are more than two things to compare that are not runs."""
     if not more:
         return
     for one in (a, b, *more):
@@ -348,7 +356,7 @@ def split_paired_options(
             side[name] = value
     sources = [_source_of(model, side) for side, model in enumerate(models)]
     self_contained = [source in _SELF_CONTAINED for source in sources]
-    is_onnx = [source == ONNX for source in sources]
+    is_onnx = [source == model_spec.ONNX for source in sources]
     for name, default in PAIRED_OPTIONS.items():
         without = self_contained if name in ("weights", "model_args") else is_onnx
         if name == "onnx_optimize":
@@ -356,34 +364,13 @@ def split_paired_options(
         if len(_as_list(values[name])) < 2 and without.count(True) == 1:
             sides[without.index(True)][name] = default
     for side in sides:
-        from_file = is_weights_file(os.fspath(side["weights"]))
+        from_file = model_spec.is_weights_file(os.fspath(side["weights"]))
         side["partial"] = values["partial"] and from_file
         side["rename"] = side["rename"] if from_file else None
     for name in ("rename", "partial"):
         if values[name] and not any(side[name] for side in sides):
             sides[0][name] = values[name]  # the loader raises the error
     return sides
-
-
-def parse_pairs_for_both(
-    pairs: Sequence[str], read: Callable[[Sequence[str]], dict[str, Any]]
-) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
-    """Parse ``KEY=VALUE`` pairs; a key that is given twice is for A and then for B.
-
-    >>> from hookscope.specs.model_spec import parse_assignments
-    >>> parse_pairs_for_both(["width=8", "depth=2", "width=16"], parse_assignments)
-    ({'width': '8', 'depth': '2'}, {'width': '16', 'depth': '2'})
-    """
-    first: dict[str, str] = {}
-    again = []
-    for pair in pairs:
-        key = pair.partition("=")[0]
-        if key in first:
-            again.append(pair)
-        else:
-            first[key] = pair
-    a = read(list(first.values()))
-    return (a, a | read(again)) if again else a
 
 
 def _value_for_each(name: str, value: Any, default: Any) -> tuple[Any, Any]:
@@ -405,6 +392,6 @@ def _as_list(value: Any) -> list[Any]:
 
 def _source_of(model: Any, side: int) -> str:
     if not isinstance(model, str | os.PathLike):
-        return LIVE
+        return model_spec.LIVE
     with label_errors(side):
         return check_model_spec(os.fspath(model)).source

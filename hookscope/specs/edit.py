@@ -53,10 +53,9 @@ class Edit(NamedTuple):
 def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
     """Parse edits, in the order given; a single text is accepted too.
 
-    Example:
-        >>> [edit] = parse_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
-        >>> edit.pattern, edit.call, edit.channels, edit.name, edit.argument
-        ('layer3.0.relu', 2, (3, 7, 10, 11, 12), 'scale', 0.5)
+    >>> [edit] = parse_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
+    >>> edit.pattern, edit.call, edit.channels, edit.name, edit.argument
+    ('layer3.0.relu', 2, (3, 7, 10, 11, 12), 'scale', 0.5)
     """
     listed = [specs] if isinstance(specs, str) else list(specs)
     return tuple(_read(spec, gradients) for spec in listed)
@@ -85,7 +84,7 @@ def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]
     """Raise EditError if a penalty is combined with edits or hooks of gradients.
 
     The second backward pass reads values that the first one saved before the change, so the result
-    would differ from that of the same hook on the tensor itself.
+    would differ from the same hook's on the tensor itself.
     """
     hooked = [kind for kind in kinds if kind in GRADIENT_HOOKS]
     if penalty and (grad_edits or hooked):
@@ -101,13 +100,12 @@ def read_again(edit: Edit, names: Iterable[str]) -> Edit:
 
     Characters in the name then mean nothing else: not a call, positions, channels or a glob.
 
-    Example:
-        >>> [edit] = parse_edits("block[0]=zero")
-        >>> edit.pattern, edit.channels
-        ('block', (0,))
-        >>> edit = read_again(edit, ["block[0]"])
-        >>> edit.pattern, edit.channels
-        ('block[0]', None)
+    >>> [edit] = parse_edits("block[0]=zero")
+    >>> edit.pattern, edit.channels
+    ('block', (0,))
+    >>> edit = read_again(edit, ["block[0]"])
+    >>> edit.pattern, edit.channels
+    ('block[0]', None)
     """
     side, text = "", edit.text
     if edit.kind == INPUT:

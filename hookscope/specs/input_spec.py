@@ -17,7 +17,8 @@ from hookscope.errors import InputError
 from hookscope.files import file_types as filekinds
 from hookscope.files.input_files import IMAGE_SUFFIXES, glob_files, list_files
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.model_spec import is_function_spec, parse_function, parse_shape
+from hookscope.specs.model_spec import is_function_spec, parse_function
+from hookscope.specs.value_readers import read_shape
 
 STDIN = "-"
 NO_IMAGE = "no image is given"
@@ -91,9 +92,8 @@ def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
 
     Specs that are parsed already stay as they are.
 
-    Example:
-        >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
-        [('ids', 'generated', (1, 4))]
+    >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
+    [('ids', 'generated', (1, 4))]
     """
     parsed = [
         one
@@ -116,15 +116,18 @@ def is_single_spec(text: str) -> bool:
     >>> is_single_spec("random:1x3x8x8"), is_single_spec("a.png:b.png")
     (True, False)
     """
-    placed = _PLACE.fullmatch(text)
-    bare = placed["rest"] if placed else text
-    prefix = _PREFIX.fullmatch(bare)
+    bare, is_made = _without_place(text)
     keyed = _KEYED.fullmatch(bare)
-    return bool(
-        (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES))
-        or is_function_spec(bare)
-        or (keyed and not os.path.exists(keyed["key"]))
-    )
+    is_keyed = keyed is not None and not os.path.exists(keyed["key"])
+    return is_made or is_function_spec(bare) or is_keyed
+
+
+def _without_place(spec: str) -> tuple[str, bool]:
+    """A spec without the name of an argument, and whether it is a text or made by hookscope."""
+    placed = _PLACE.fullmatch(spec)
+    bare = placed["rest"] if placed else spec
+    prefix = _PREFIX.fullmatch(bare)
+    return bare, prefix is not None and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES)
 
 
 def check_file_type(spec: InputSpec) -> None:
@@ -170,10 +173,8 @@ def may_name_image(spec: str) -> bool:
     >>> may_name_image("photos/"), may_name_image("ids=ints:1x4:0-9"), may_name_image("a.npy")
     (True, False, False)
     """
-    placed = _PLACE.fullmatch(spec)
-    bare = placed["rest"] if placed else spec
-    prefix = _PREFIX.fullmatch(bare)
-    if (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES)) or _KEYED.fullmatch(bare):
+    bare, is_made = _without_place(spec)
+    if is_made or _KEYED.fullmatch(bare):
         return False
     if bare.startswith("@"):  # a list of files
         return True
@@ -251,10 +252,8 @@ def may_name_code(spec: str) -> bool:
     >>> may_name_code("x=data.py:batch"), may_name_code("x=random:1x3"), may_name_code("a.npz:ids")
     (True, False, False)
     """
-    placed = _PLACE.fullmatch(spec)
-    bare = placed["rest"] if placed else spec
-    prefix = _PREFIX.fullmatch(bare)
-    if (prefix and prefix["prefix"] in (*MAKERS, *TEXT_PREFIXES)) or _KEYED.fullmatch(bare):
+    bare, is_made = _without_place(spec)
+    if is_made or _KEYED.fullmatch(bare):
         return False
     return is_function_spec(bare) or bare.endswith(".py")
 
@@ -292,7 +291,7 @@ def _from_lines(spec: str, rest: str) -> list[InputSpec]:
 
 
 def check_tokenizer(path: str) -> None:
-    """Raise InputError if a path cannot be that of a tokenizer."""
+    """Raise InputError if a path cannot belong to a tokenizer."""
     hint = "Give the tokenizer.json of the package tokenizers, or a folder of transformers."
     if not os.path.exists(path):
         raise InputError(f"There is no tokenizer {path!r}.", hint)
@@ -312,7 +311,7 @@ def _kind_of(file: str) -> str:
 
 def _made(spec: str, maker: str, rest: str) -> InputSpec:
     if maker != "ints":
-        return InputSpec(spec, GENERATED, rest=maker, shape=parse_shape(rest))
+        return InputSpec(spec, GENERATED, rest=maker, shape=read_shape(rest))
     bounds = _BOUNDS.fullmatch(rest)
     if not bounds or int(bounds["low"]) >= int(bounds["high"]):
         raise InputError(
@@ -320,4 +319,4 @@ def _made(spec: str, maker: str, rest: str) -> InputSpec:
             "Write ints:SHAPE:LOW-HIGH, as in ints:1x16:0-1000 for integers from 0 to 999.",
         )
     limits = int(bounds["low"]), int(bounds["high"])
-    return InputSpec(spec, GENERATED, rest=maker, shape=parse_shape(bounds["shape"]), bounds=limits)
+    return InputSpec(spec, GENERATED, rest=maker, shape=read_shape(bounds["shape"]), bounds=limits)

@@ -10,13 +10,7 @@ from typing import Any
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.choices import (
-    FORWARD,
-    HOOK_KIND_ALIASES,
-    HOOK_KINDS,
-    HOOK_KINDS_OF,
-    STEP_HOOKS,
-)
+from hookscope.specs import choices
 from hookscope.specs.edit import Edit, check_comparison, parse_edits
 from hookscope.specs.model_spec import FunctionSpec, parse_function
 from hookscope.specs.patterns import as_texts, compile_pattern
@@ -42,10 +36,9 @@ class HookSpec:
 def parse_hook(text: str) -> HookSpec:
     """Parse the spec of a user hook; its file must exist.
 
-    Example:
-        >>> hook = parse_hook("layer3.*=mine.hooks:halve")
-        >>> hook.glob, hook.function.home, hook.function.name
-        ('layer3.*', 'mine.hooks', 'halve')
+    >>> hook = parse_hook("layer3.*=mine.hooks:halve")
+    >>> hook.glob, hook.function.home, hook.function.name
+    ('layer3.*', 'mine.hooks', 'halve')
     """
     before, equals, after = text.partition("=")
     glob, function = (before, after) if equals else (None, before)
@@ -65,23 +58,23 @@ def parse_hook(text: str) -> HookSpec:
 def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[str]:
     """Return the kind of each of ``count`` hooks. One counts for all, none is ``forward``.
 
-    Example:
-        >>> resolve_hook_kinds(["tensor"], 2, verb="grads")
-        ['tensor', 'tensor']
+    >>> resolve_hook_kinds(["tensor"], 2, verb="grads")
+    ['tensor', 'tensor']
     """
     for kind in kinds:
-        if kind not in HOOK_KINDS:
-            near = did_you_mean(kind, HOOK_KINDS)
+        if kind not in choices.HOOK_KINDS:
+            near = did_you_mean(kind, choices.HOOK_KINDS)
             raise RequestError(
                 f"{kind!r} is not a kind of hook.",
-                f"{near} The kinds are {', '.join(HOOK_KINDS)}.".strip(),
+                f"{near} The kinds are {', '.join(choices.HOOK_KINDS)}.".strip(),
             )
-        if kind not in HOOK_KINDS_OF[verb]:
-            what = "an optimizer's step" if kind in STEP_HOOKS else "a backward pass"
-            there = [name for name, kinds in HOOK_KINDS_OF.items() if kind in kinds]
+        if kind not in choices.HOOK_KINDS_OF[verb]:
+            what = "an optimizer's step" if kind in choices.STEP_HOOKS else "a backward pass"
+            there = [name for name, kinds in choices.HOOK_KINDS_OF.items() if kind in kinds]
+            here = ", ".join(choices.HOOK_KINDS_OF[verb])
             raise RequestError(
                 f"A hook of kind {kind!r} needs {what}, which {verb} does not run.",
-                f"Use {' or '.join(there)}, or a hook of kind {', '.join(HOOK_KINDS_OF[verb])}.",
+                f"Use {' or '.join(there)}, or a hook of kind {here}.",
             )
     if kinds and not count:
         raise RequestError("--hook-kind is given without a hook.", "Add --hook.")
@@ -90,7 +83,7 @@ def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[s
             f"{len(kinds)} kinds are given for {count} hook{'' if count == 1 else 's'}.",
             "Give one kind for all hooks, or one for each in the same order.",
         )
-    return list(kinds or [FORWARD]) * (count if len(kinds) <= 1 else 1)
+    return list(kinds or [choices.FORWARD]) * (count if len(kinds) <= 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -152,8 +145,8 @@ class Interventions:
         section="Hooks",
         metavar="KIND",
         many=True,
-        choices=HOOK_KINDS,
-        aliases=HOOK_KIND_ALIASES,
+        choices=choices.HOOK_KINDS,
+        aliases=choices.HOOK_KIND_ALIASES,
         python="``forward`` or ``forward_pre``; one for all hooks or one for each. The default is"
         " ``forward``: ``hook(module, input, output)``, whose result replaces the output unless it"
         " is None.",

@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.files import file_types
+from hookscope.errors import ModelError, RequestError
+from hookscope.files import file_types, suggestions
 from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHIVE, describe_file
 from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.files.shell_words import quote_word
-from hookscope.files.suggestions import (
-    MODEL_FILES,
-    MODEL_FOLDERS,
-    PYTHON_FILES,
-    did_you_mean,
-    near_files,
-)
 from hookscope.files.weight_files import WeightFiles, find_weight_files
 from hookscope.specs.literal_arguments import LiteralArguments, parse_arguments, split_call
 
@@ -56,12 +48,6 @@ _SOURCES = {  # by type of file
 }
 
 
-class CommandLineText(str):
-    """A value from the command line. The parameter that receives it determines its type."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True)
 class ModelSpec:
     """The parsed spec of a model."""
@@ -81,18 +67,10 @@ class ModelSpec:
 
 
 def parse_model(text: str, trust: bool = False) -> ModelSpec:
-    r"""Parse the spec of a model. The type of a file is read from its content.
+    r"""Parse the spec of a model; with ``trust`` a pickled model is one, which runs its code.
 
-    Args:
-        text: the spec.
-        trust: accept a pickled model, which runs code when it is opened.
-
-    Raises:
-        ModelError: the file is missing, or there is no model in the file or source.
-
-    Example:
-        >>> parse_model("resnet18").source
-        'torchvision'
+    >>> parse_model("resnet18").source
+    'torchvision'
     """
     called, call = split_call(text)
     if call:
@@ -110,7 +88,7 @@ def parse_model(text: str, trust: bool = False) -> ModelSpec:
     if python:
         path, name = python["path"], python["name"]
         if not Path(path).is_file():
-            near = near_files(path, MODEL_FORMS, PYTHON_FILES)
+            near = suggestions.near_files(path, MODEL_FORMS, suggestions.PYTHON_FILES)
             raise ModelError(f"There is no file {path!r}.", near)
         if name is not None and not name.isidentifier():
             raise ModelError(
@@ -131,13 +109,13 @@ def parse_model(text: str, trust: bool = False) -> ModelSpec:
         return _of_plugin(text, prefix["source"], prefix["rest"])
     if "/" in text or "\\" in text or _MODEL_FILE.fullmatch(text):
         noun = "file" if Path(text).suffix else "file or folder"
-        near = near_files(text, MODEL_FORMS, MODEL_FILES)
+        near = suggestions.near_files(text, MODEL_FORMS, suggestions.MODEL_FILES)
         raise ModelError(f"There is no {noun} {text!r}.", near)
     return ModelSpec(TORCHVISION, text, "", text)
 
 
 def _source_of_file(path: str, trust: bool) -> str:
-    """The source for a file of this content; empty if it is no model."""
+    """The source for a file of this content; empty if it is not a model."""
     kind = describe_file(path)[0]
     if trust and file_types.is_pickled_object(kind):
         return PICKLED
@@ -188,7 +166,7 @@ def _of_transformers(text: str, place: str) -> ModelSpec:
         )
     if not place.strip() or (not path.exists() and _NO_HUB_NAME.match(place)):
         forms = "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME."
-        near = near_files(place, forms, MODEL_FOLDERS)
+        near = suggestions.near_files(place, forms, suggestions.MODEL_FOLDERS)
         raise ModelError(f"There is no folder or file {place!r}.", near)
     folder = path.resolve().parent if path.is_file() else path.resolve()
     return ModelSpec(TRANSFORMERS, text, place, re.sub(r"[^\w.-]+", "_", folder.name) or "hf")
@@ -205,7 +183,7 @@ def _of_plugin(text: str, prefix: str, name: str) -> ModelSpec:
     others = plugin_entry_points()
     if prefix in others:
         return ModelSpec(PLUGIN, text, prefix, re.sub(r"[^\w.-]+", "_", name) or prefix)
-    near = did_you_mean(prefix, [*_PREFIXES, *others])
+    near = suggestions.did_you_mean(prefix, [*_PREFIXES, *others])
     raise ModelError(
         f"There is no source of models called {prefix!r}, and no module of that name.",
         f"{near} {MODEL_FORMS}".strip(),
@@ -251,9 +229,8 @@ def is_function_spec(text: str) -> bool:
 def parse_function(text: str) -> FunctionSpec:
     """Parse ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``; the file must exist.
 
-    Example:
-        >>> parse_function("mine.losses:margin")
-        FunctionSpec(text='mine.losses:margin', home='mine.losses', name='margin')
+    >>> parse_function("mine.losses:margin")
+    FunctionSpec(text='mine.losses:margin', home='mine.losses', name='margin')
     """
     home, _, name = text.rpartition(":")
     in_file = home.endswith(".py")
@@ -263,7 +240,9 @@ def parse_function(text: str) -> FunctionSpec:
             f"{text!r} does not name a function.", f"Write {form}, or package.module:FUNCTION."
         )
     if in_file and not Path(home).is_file():
-        near = near_files(home, "Check the name and the folder.", PYTHON_FILES)
+        near = suggestions.near_files(
+            home, "Check the name and the folder.", suggestions.PYTHON_FILES
+        )
         raise RequestError(f"There is no file {home!r}.", near)
     return FunctionSpec(text, home, name)
 
@@ -317,7 +296,7 @@ def is_weights_file(text: str) -> bool:
 def check_weights_file(path: str) -> WeightFiles:
     """Return the weights files that ``path`` stands for; see ``find_weight_files``."""
     if not Path(path).exists():
-        near = near_files(path, "Check the name and the folder.", _WEIGHTS_FILE)
+        near = suggestions.near_files(path, "Check the name and the folder.", _WEIGHTS_FILE)
         raise RequestError(f"There is no weights file {path!r}.", near)
     if not (Path(path).is_file() or Path(path).is_dir()):
         raise RequestError(f"{path!r} is a pipe or a device, not a file.", _COPY_FIRST)
@@ -331,55 +310,6 @@ def end_sentence(text: str) -> str:
     ['no data!', 'too short.', 'too short.']
     """
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Parse a tensor shape such as ``1x3x224x224``; commas are accepted too.
-
-    >>> parse_shape("1x3x224x224")
-    (1, 3, 224, 224)
-    """
-    parts = [part.strip() for part in re.split(r"[x,×]", text.lower())]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(
-            f"{text!r} is not a valid shape.", "Write positive numbers separated by x: 1x3x224x224."
-        )
-    return tuple(int(part) for part in parts)
-
-
-def parse_assignments(pairs: Iterable[str]) -> dict[str, CommandLineText]:
-    """Parse ``KEY=VALUE`` pairs. A value stays a text until its parameter is known.
-
-    >>> parse_assignments(["width=8", "act=relu"])
-    {'width': '8', 'act': 'relu'}
-    """
-    values: dict[str, CommandLineText] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in width=8.")
-        if key in values:
-            raise RequestError(f"{key!r} is given twice.", "Give each key once.")
-        values[key] = CommandLineText(value)
-    return values
-
-
-def parse_prefixes(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse ``OLD=NEW`` pairs of prefixes of dotted names; either may be empty.
-
-    >>> parse_prefixes(["backbone.=features", "head="])
-    {'backbone': 'features', 'head': ''}
-    """
-    found: dict[str, str] = {}
-    for pair in pairs:
-        old, equals, new = pair.partition("=")
-        old, new = old.strip("."), new.strip(".")
-        if not equals:
-            raise RequestError(f"{pair!r} is not OLD=NEW.", "Write it as in backbone=features.")
-        if old in found:
-            raise RequestError(f"{old!r} is given twice.", "Give each prefix once.")
-        found[old] = new
-    return found
 
 
 def plugin_entry_points() -> dict[str, EntryPoint]:

@@ -14,6 +14,7 @@ from hookscope.specs.choices import ONNX_OPTIMIZATIONS, check_choice
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.settings import spell_option
 
 _GIVE_SOURCE = "give the model that was exported: FILE.py:NAME."
 _GRADIENTS = "onnxruntime computes no gradients"
@@ -33,8 +34,7 @@ _COMMANDS = {
 def check_onnx_optimize(source: str, level: str | None) -> None:
     """Raise RequestError if a level of ``--onnx-optimize`` is unknown, or no ONNX file is given.
 
-    Example:
-        >>> check_onnx_optimize("onnx", "basic")
+    >>> check_onnx_optimize("onnx", "basic")
     """
     if level is None:
         return
@@ -45,12 +45,11 @@ def check_onnx_optimize(source: str, level: str | None) -> None:
 
 def check_onnx_model(spec: str, **options: Any) -> None:
     """Raise RequestError if an option is given that builds or fills a model."""
-    names = {"model_args": "model-arg"}
     for name, value in options.items():
         if value:
             raise RequestError(
                 f"{spec!r} is an ONNX file, which has its own weights and one graph, so"
-                f" --{names.get(name, name)} does not apply.",
+                f" {spell_option(name)} does not apply.",
                 f"Leave it out, or {_GIVE_SOURCE}",
             )
 
@@ -60,8 +59,7 @@ def check_onnx_run(
 ) -> None:
     """Raise RequestError if a command or an option cannot be used with an ONNX file.
 
-    Example:
-        >>> check_onnx_run("capture", RunOptions(seed=3), Interventions())
+    >>> check_onnx_run("capture", RunOptions(seed=3), Interventions())
     """
     if command in _COMMANDS:
         raise RequestError(
@@ -107,8 +105,7 @@ def check_onnx_run(
 def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
     """Raise RequestError if operations between modules are asked for and the model is an ONNX file.
 
-    Example:
-        >>> check_onnx_ops(True, False)
+    >>> check_onnx_ops(True, False)
     """
     if is_onnx and ops:
         raise RequestError(
@@ -121,8 +118,7 @@ def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
 def check_onnx_cam(source: str, method: str) -> None:
     """Raise RequestError if a method of ``cam`` cannot be used with the model.
 
-    Example:
-        >>> check_onnx_cam("onnx", "eigencam")
+    >>> check_onnx_cam("onnx", "eigencam")
     """
     if source != ONNX or METHODS[method].source in _WITHOUT_GRADIENTS:
         return

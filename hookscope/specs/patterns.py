@@ -184,8 +184,7 @@ def _unbalanced(pattern: str) -> LayerError:
 def layer_text(name: str) -> str:
     """Return the name of a module for users: the model itself is ``(model)``.
 
-    Example:
-        >>> layer_text("."), layer_text("layer1.0")
-        ('(model)', 'layer1.0')
+    >>> layer_text("."), layer_text("layer1.0")
+    ('(model)', 'layer1.0')
     """
     return MODEL if name == ROOT else name

@@ -72,12 +72,11 @@ class Positions:
 def split_positions(target: str) -> tuple[str, Positions | None]:
     """Split a layer from its positions, which follow the first ``@`` that is not in brackets.
 
-    Example:
-        >>> name, positions = split_positions("model.layers.12@2-5,-1")
-        >>> name, positions.entries
-        ('model.layers.12', (IndexRange(first=2, last=5), IndexRange(first=-1, last=-1)))
-        >>> split_positions("fc")
-        ('fc', None)
+    >>> name, positions = split_positions("model.layers.12@2-5,-1")
+    >>> name, positions.entries
+    ('model.layers.12', (IndexRange(first=2, last=5), IndexRange(first=-1, last=-1)))
+    >>> split_positions("fc")
+    ('fc', None)
     """
     start = find_positions(target)
     if start < 0:
@@ -100,9 +99,8 @@ def find_positions(target: str) -> int:
 def parse_positions(text: str) -> Positions:
     """Parse positions without a layer.
 
-    Example:
-        >>> parse_positions("0,2-3").entries
-        (IndexRange(first=0, last=0), IndexRange(first=2, last=3))
+    >>> parse_positions("0,2-3").entries
+    (IndexRange(first=0, last=0), IndexRange(first=2, last=3))
     """
     return Positions(text, _entries(text, text))
 

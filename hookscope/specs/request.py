@@ -14,45 +14,18 @@ from functools import cached_property
 from typing import Any
 
 from hookscope.errors import InputError, LossError, RequestError
-from hookscope.specs.adapter_folder import check_adapter
-from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
+from hookscope.specs import input_spec, losses, value_readers
+from hookscope.specs.catalog import check_adapter, check_attn, check_model_spec, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, ONNX_OPTIMIZATIONS, PENALTIES
 from hookscope.specs.edit import check_second_order
-from hookscope.specs.input_spec import (
-    IMAGE_OPTIONS,
-    NO_IMAGE,
-    TEXT,
-    check_tokenizer,
-    may_name_image,
-    parse_inputs,
-    reject_image_options,
-)
 from hookscope.specs.intervention_spec import Interventions, resolve_hook_kinds
 from hookscope.specs.literal_arguments import join_arguments
-from hookscope.specs.losses import (
-    FORMULAS,
-    LOSS_ALIASES,
-    REDUCTIONS,
-    check_custom_loss_options,
-    check_loss_name,
-    check_reduction,
-    check_target,
-    reject_loss_options,
-)
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
 from hookscope.specs.positions import Positions, find_positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
 from hookscope.specs.settings import setting
-from hookscope.specs.value_readers import (
-    read_arguments,
-    read_divisors,
-    read_numbers,
-    read_prefixes,
-    read_shape,
-    read_size,
-)
 
 Text = str | os.PathLike[str]
 
@@ -66,9 +39,8 @@ def chosen_options(part: Any) -> dict[str, Any]:
 
     The model and the input are omitted: the metadata have entries of their own for them.
 
-    Example:
-        >>> chosen_options(RunOptions(seed=3))
-        {'seed': 3}
+    >>> chosen_options(RunOptions(seed=3))
+    {'seed': 3}
     """
     plain = {
         field.name: (_plain(getattr(part, field.name)), _plain(field.default))
@@ -94,9 +66,8 @@ def _plain(value: Any) -> Any:
 class ModelRequest:
     """A model, and how it is loaded if it is given by name.
 
-    Example:
-        >>> ModelRequest("resnet18").named
-        True
+    >>> ModelRequest("resnet18").named
+    True
     """
 
     section = "Model"
@@ -121,7 +92,7 @@ class ModelRequest:
         "Replace the prefix OLD by NEW in checkpoint keys. Repeatable.",
         section="Run",
         metavar="OLD=NEW",
-        collect=read_prefixes,
+        collect=value_readers.read_prefixes,
         python="prefixes of names in the file, each with its replacement in the model.",
     )
     partial: bool = setting(
@@ -132,7 +103,7 @@ class ModelRequest:
         "Constructor argument. Of an hf: model a configuration value. Repeatable.",
         flags=("--model-arg",),
         metavar="KEY=VALUE",
-        collect=read_arguments,
+        collect=value_readers.read_arguments,
         python="keyword arguments for a class or factory.",
     )
     method: str | None = setting(
@@ -216,9 +187,8 @@ class ModelRequest:
 class LayerSelection:
     """The selected layers: all, or those that meet every condition.
 
-    Example:
-        >>> LayerSelection("fc").layers
-        ('fc',)
+    >>> LayerSelection("fc").layers
+    ('fc',)
     """
 
     section = "Layers"
@@ -303,7 +273,7 @@ class InputRequest:
         None,
         "Input shape, such as 1x3x224x224. With images, sets their size.",
         kind="shape",
-        parse=read_shape,
+        parse=value_readers.read_shape,
         python="shape of the noise.",
     )
     preprocess: str | None = setting(
@@ -316,21 +286,21 @@ class InputRequest:
         None,
         "Image size in pixels, such as 224 or 224x320.",
         kind="size",
-        parse=read_size,
+        parse=value_readers.read_size,
         python="height and width that an image is resized to, in pixels.",
     )
     mean: Sequence[float] | None = setting(
         None,
         "Per-channel mean to subtract, on a scale of 0 to 1.",
         kind="numbers",
-        parse=read_numbers,
+        parse=value_readers.read_numbers,
         python="subtracted from each channel of an image with values from 0 to 1.",
     )
     std: Sequence[float] | None = setting(
         None,
         "Per-channel standard deviation to divide by.",
         kind="numbers",
-        parse=read_divisors,
+        parse=value_readers.read_divisors,
         python="each channel is then divided by it.",
     )
     tokenizer: str | os.PathLike[str] | None = setting(
@@ -348,21 +318,21 @@ class InputRequest:
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
-            check_tokenizer(os.fspath(self.tokenizer))
+            input_spec.check_tokenizer(os.fspath(self.tokenizer))
         if self.chat and not self._has_texts():
             raise InputError(
                 "--chat is for texts, and no text is given.", 'Add --input "text:WORDS".'
             )
-        chosen = any(getattr(self, name) is not None for name in IMAGE_OPTIONS)
+        chosen = any(getattr(self, name) is not None for name in input_spec.IMAGE_OPTIONS)
         if chosen and not self._may_hold_images():
-            reject_image_options(vars(self), NO_IMAGE)
+            input_spec.reject_image_options(vars(self), input_spec.NO_IMAGE)
 
     def _has_texts(self) -> bool:
         values = [self.input] if isinstance(self.input, str | os.PathLike) else self.input
         if not isinstance(values, list | tuple):
             return False
         specs = [value for value in values if isinstance(value, str | os.PathLike)]
-        return any(spec.kind == TEXT for spec in parse_inputs(specs))
+        return any(spec.kind == input_spec.TEXT for spec in input_spec.parse_inputs(specs))
 
     def _may_hold_images(self) -> bool:
         values = self.input
@@ -371,7 +341,7 @@ class InputRequest:
         if not isinstance(values, list | tuple):
             return True  # a tensor or a Dataset, which is checked when the batch is built
         specs = [os.fspath(value) for value in values if isinstance(value, str | os.PathLike)]
-        return len(specs) < len(values) or any(map(may_name_image, specs))
+        return len(specs) < len(values) or any(map(input_spec.may_name_image, specs))
 
 
 def _may_be_loss(value: Any) -> bool:
@@ -388,8 +358,8 @@ class LossRequest:
     loss: str | Callable[..., Any] | None = setting(
         None,
         "Loss, such as ce, kl or mse, or FILE.py:FUNCTION.",
-        choices=tuple(FORMULAS),
-        aliases=LOSS_ALIASES,
+        choices=tuple(losses.FORMULAS),
+        aliases=losses.LOSS_ALIASES,
         also=_may_be_loss,
         metavar="NAME",
         shown_default="ce",
@@ -409,7 +379,7 @@ class LossRequest:
     reduction: str | None = setting(
         None,
         "Reduction of the loss. Default: that of the loss.",
-        choices=REDUCTIONS,
+        choices=losses.REDUCTIONS,
         python="``mean``, ``sum`` or ``batchmean``; None for the default of the loss.",
     )
     raw: bool = setting(
@@ -432,23 +402,23 @@ class LossRequest:
 
     def __post_init__(self) -> None:
         if self.forward_only:
-            reject_loss_options(self.loss, self.target, self.reduction, self.raw)
+            losses.reject_loss_options(self.loss, self.target, self.reduction, self.raw)
         if self.penalty is not None and self.penalty not in PENALTIES:
             raise LossError(f"There is no penalty called {self.penalty!r}.", f"Use {PENALTIES[0]}.")
-        if self.penalty and self.name in FORMULAS and self.reduction not in (None, "sum"):
+        if self.penalty and self.name in losses.FORMULAS and self.reduction not in (None, "sum"):
             raise LossError(
                 f"With --penalty the score is summed over the batch, not {self.reduction}.",
                 "Leave out --reduction: the norm is then that of each sample's own gradient.",
             )
         if callable(self.loss):
-            check_custom_loss_options(self.name, self.reduction, self.raw)
+            losses.check_custom_loss_options(self.name, self.reduction, self.raw)
         elif may_name_function(self.name):
-            check_custom_loss_options(self.name, self.reduction, self.raw)
+            losses.check_custom_loss_options(self.name, self.reduction, self.raw)
             parse_function(self.name)
         else:
-            check_loss_name(self.name)
-            check_reduction(FORMULAS[self.name], self.reduction)
-        check_target(self.target)
+            losses.check_loss_name(self.name)
+            losses.check_reduction(losses.FORMULAS[self.name], self.reduction)
+        losses.check_target(self.target)
 
     @property
     def name(self) -> str:
@@ -467,10 +437,9 @@ class LossRequest:
 class Request:
     """One run of one model.
 
-    Example:
-        >>> request = Request("capture", ModelRequest("resnet18"), LayerSelection(["layer3.*"]))
-        >>> request.run.seed, request.layers.layers
-        (0, ('layer3.*',))
+    >>> request = Request("capture", ModelRequest("resnet18"), LayerSelection(["layer3.*"]))
+    >>> request.run.seed, request.layers.layers
+    (0, ('layer3.*',))
     """
 
     command: str

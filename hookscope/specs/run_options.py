@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import (
-    DEVICE_ALIASES,
-    DEVICE_MAPS,
-    DEVICES,
-    DTYPE_ALIASES,
-    DTYPES,
-    check_choice,
-)
+from hookscope.specs import choices
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT
 from hookscope.specs.settings import setting
 from hookscope.specs.value_readers import read_memory
@@ -44,27 +37,27 @@ class RunOptions:
     )
     dtype: str | None = setting(
         None,
-        f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
+        f"Dtype of weights and input: {', '.join(choices.DTYPES)}. Default: the model's.",
         metavar="DTYPE",
-        choices=DTYPES,
-        aliases=DTYPE_ALIASES,
+        choices=choices.DTYPES,
+        aliases=choices.DTYPE_ALIASES,
         python="``float32``, ``float64``, ``float16`` or ``bfloat16``: of the model and its input.",
     )
     device: str | None = setting(
         None,
         "Device to run on; auto uses a GPU if there is one. Default: cpu.",
-        choices=DEVICES,
+        choices=choices.DEVICES,
         also=_names_device,
-        aliases=DEVICE_ALIASES,
+        aliases=choices.DEVICE_ALIASES,
         shared="HOOKSCOPE_DEVICE",
         python="``cpu``, ``cuda``, ``mps`` or ``auto``.",
     )
     device_map: str | None = setting(
         None,
         "Split the model across GPUs, CPU memory and disk (requires accelerate):"
-        f" {', '.join(DEVICE_MAPS)}.",
+        f" {', '.join(choices.DEVICE_MAPS)}.",
         metavar="MAP",
-        choices=DEVICE_MAPS,
+        choices=choices.DEVICE_MAPS,
         python="instead of ``device``, how accelerate splits a model that is too large for one:"
         " ``auto``, ``balanced``, ``balanced_low_0`` or ``sequential``.",
     )
@@ -92,8 +85,10 @@ class RunOptions:
             raise RequestError(
                 f"{seed!r} is not a valid seed.", "Give a whole number from 0 to 2**63 - 1."
             )
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise RequestError(f"{self.dtype!r} is not a valid dtype.", f"Use {', '.join(DTYPES)}.")
+        if self.dtype is not None and self.dtype not in choices.DTYPES:
+            raise RequestError(
+                f"{self.dtype!r} is not a valid dtype.", f"Use {', '.join(choices.DTYPES)}."
+            )
         if self.device is not None and not _names_device(self.device):
             raise RequestError(
                 f"{str(self.device)!r} is not a valid device.", "Use cpu, cuda, mps or auto."
@@ -111,7 +106,7 @@ def check_device_map(
                 "Add --device-map auto.",
             )
         return
-    check_choice("--device-map", device_map, DEVICE_MAPS)
+    choices.check_choice("--device-map", device_map, choices.DEVICE_MAPS)
     if device is not None:
         raise RequestError(
             f"--device {device} uses one device, but --device-map uses several.",

@@ -13,9 +13,8 @@ AUTO_HEADS = "auto"
 def parse_sweep_edit(text: str) -> Edit:
     """Parse the edit of a sweep; its pattern is ``*``.
 
-    Example:
-        >>> parse_sweep_edit("noise:0.1").argument
-        (0.1, False)
+    >>> parse_sweep_edit("noise:0.1").argument
+    (0.1, False)
     """
     try:
         [edit] = parse_edits(f"*={text}")
@@ -55,8 +54,7 @@ def check_sweep_places(
 ) -> None:
     """Check the positions, heads and experts of a sweep, and that they fit the edit.
 
-    Example:
-        >>> check_sweep_places(parse_sweep_edit("zero"), "all", None, False)
+    >>> check_sweep_places(parse_sweep_edit("zero"), "all", None, False)
     """
     if positions is not None and positions != ALL_POSITIONS:
         parse_positions(positions)

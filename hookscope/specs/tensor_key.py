@@ -69,9 +69,8 @@ def choose_keys(
     Numbers in brackets at its end are a slice as in numpy. Keys come in the order of the selectors,
     those of one selector in the order of ``keys``.
 
-    Example:
-        >>> choose_keys(["conv?", "fc/output[0,...]"], ["conv1/output", "fc/output"], "a")
-        [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
+    >>> choose_keys(["conv?", "fc/output[0,...]"], ["conv1/output", "fc/output"], "a")
+    [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
     """
     found: dict[tuple[str, str], tuple[str, Index]] = {}
     held = {name for key in keys for name in holders(key)}
@@ -94,9 +93,8 @@ def choose_keys(
 def split_slice(selector: str) -> tuple[str, Index]:
     """Split a selector into the part before its slice, and the slice.
 
-    Example:
-        >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")
-        (('a/output', (0, slice(2, 4, None))), ('a[bc]', (Ellipsis,)))
+    >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")
+    (('a/output', (0, slice(2, 4, None))), ('a[bc]', (Ellipsis,)))
     """
     match = _SLICE.fullmatch(selector)
     if match is None:
@@ -107,9 +105,8 @@ def split_slice(selector: str) -> tuple[str, Index]:
 def slice_text(index: Index) -> str:
     """Return a slice as text to append to a key; empty for the whole tensor.
 
-    Example:
-        >>> slice_text((0, slice(None, 4), ...)), slice_text(WHOLE)
-        ('[0,:4,...]', '')
+    >>> slice_text((0, slice(None, 4), ...)), slice_text(WHOLE)
+    ('[0,:4,...]', '')
     """
     return "" if index == WHOLE else f"[{','.join(map(_text, index))}]"
 
@@ -146,9 +143,8 @@ def _text(entry: int | slice | EllipsisType) -> str:
 def is_gradient(kind: str) -> bool:
     """Whether a record of this kind is a gradient.
 
-    Example:
-        >>> is_gradient("output.grad"), is_gradient("input.grad.unedited"), is_gradient("output")
-        (True, True, False)
+    >>> is_gradient("output.grad"), is_gradient("input.grad.unedited"), is_gradient("output")
+    (True, True, False)
     """
     return kind.removesuffix(UNEDITED).endswith(".grad")
 
@@ -156,9 +152,8 @@ def is_gradient(kind: str) -> bool:
 def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
     """Return the kinds of records that ``--what`` selects.
 
-    Example:
-        >>> sorted(resolve_kinds("output,param", GRADIENT_KINDS))
-        ['output.grad', 'param.grad']
+    >>> sorted(resolve_kinds("output,param", GRADIENT_KINDS))
+    ['output.grad', 'param.grad']
     """
     names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
     unknown = [name for name in names if name not in known]

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
+
+from hookscope.errors import InputError, RequestError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
+
+
+class CommandLineText(str):
+    """A value from the command line. The parameter that receives it determines its type."""
+
+    __slots__ = ()
 
 
 def read_byte_count(value: Any) -> int:
@@ -26,14 +35,18 @@ def read_byte_count(value: Any) -> int:
 
 
 def read_shape(value: Any) -> tuple[int, ...]:
-    """Parse the shape of a tensor, or take the list of a settings file.
+    """Parse the shape of a tensor; commas are accepted too, and the list of a settings file.
 
     >>> read_shape("1x3x224x224"), read_shape([1, 3, 8, 8])
     ((1, 3, 224, 224), (1, 3, 8, 8))
     """
-    from hookscope.specs.model_spec import parse_shape
-
-    return parse_shape("x".join(map(str, value)) if isinstance(value, list) else str(value))
+    text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    parts = [part.strip() for part in re.split(r"[x,×]", text.lower())]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(
+            f"{text!r} is not a valid shape.", "Write positive numbers separated by x: 1x3x224x224."
+        )
+    return tuple(int(part) for part in parts)
 
 
 def read_size(value: Any) -> int | tuple[int, int]:
@@ -115,23 +128,36 @@ def read_memory(pairs: tuple[str, ...]) -> dict[str, int]:
     return memory
 
 
-def read_arguments(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Parse ``KEY=VALUE`` pairs.
+def read_arguments(pairs: Iterable[str]) -> dict[str, CommandLineText]:
+    """Parse ``KEY=VALUE`` pairs. A value stays a text until its parameter is known.
 
-    >>> read_arguments(("width=8",))
-    {'width': '8'}
+    >>> read_arguments(["width=8", "act=relu"])
+    {'width': '8', 'act': 'relu'}
     """
-    from hookscope.specs.model_spec import parse_assignments
+    values: dict[str, CommandLineText] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in width=8.")
+        if key in values:
+            raise RequestError(f"{key!r} is given twice.", "Give each key once.")
+        values[key] = CommandLineText(value)
+    return values
 
-    return dict(parse_assignments(pairs))
 
+def read_prefixes(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse ``OLD=NEW`` pairs of prefixes of dotted names; either may be empty.
 
-def read_prefixes(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Parse ``OLD=NEW`` pairs.
-
-    >>> read_prefixes(("backbone.=features",))
-    {'backbone': 'features'}
+    >>> read_prefixes(["backbone.=features", "head="])
+    {'backbone': 'features', 'head': ''}
     """
-    from hookscope.specs.model_spec import parse_prefixes
-
-    return parse_prefixes(pairs)
+    found: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        old, new = old.strip("."), new.strip(".")
+        if not equals:
+            raise RequestError(f"{pair!r} is not OLD=NEW.", "Write it as in backbone=features.")
+        if old in found:
+            raise RequestError(f"{old!r} is given twice.", "Give each prefix once.")
+        found[old] = new
+    return found

@@ -24,10 +24,9 @@ INTERVAL = 50  # steps between samples by default, after a denser start
 class WatchOptions:
     """How a training script is watched.
 
-    Example:
-        >>> options = WatchOptions(what="gradients,optimizer", stop_on="nan", layers="fc")
-        >>> options.what, options.stop_on, options.layers
-        (('gradients', 'optimizer'), ('nan',), ('fc',))
+    >>> options = WatchOptions(what="gradients,optimizer", stop_on="nan", layers="fc")
+    >>> options.what, options.stop_on, options.layers
+    (('gradients', 'optimizer'), ('nan',), ('fc',))
     """
 
     every: int | None = None
@@ -62,11 +61,10 @@ class WatchOptions:
     def samples(self, step: int) -> bool:
         """Whether the step with this number, from 0, is recorded.
 
-        Example:
-            >>> [step for step in range(120) if WatchOptions().samples(step)]
-            [0, 1, 2, 4, 8, 16, 32, 50, 100]
-            >>> [step for step in range(10) if WatchOptions(every=4).samples(step)]
-            [0, 4, 8]
+        >>> [step for step in range(120) if WatchOptions().samples(step)]
+        [0, 1, 2, 4, 8, 16, 32, 50, 100]
+        >>> [step for step in range(10) if WatchOptions(every=4).samples(step)]
+        [0, 4, 8]
         """
         if self.every is not None:
             return step % self.every == 0

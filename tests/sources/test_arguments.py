@@ -8,7 +8,7 @@ import pytest
 
 from hookscope.errors import RequestError
 from hookscope.sources.arguments import convert_arguments
-from hookscope.specs.model_spec import CommandLineText
+from hookscope.specs.value_readers import CommandLineText
 
 
 def build(

@@ -10,7 +10,7 @@ import pytest
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.specs import catalog
-from hookscope.specs.model_spec import parse_shape
+from hookscope.specs.value_readers import read_shape
 from tests.conftest import needs_list
 from tests.refusals import refused
 
@@ -46,7 +46,7 @@ def test_tasks_are_those_of_torchvision() -> None:
 
 
 def test_inputs_are_written_as_shapes() -> None:
-    assert all(len(parse_shape(info.input)) in (3, 4, 5) for info in catalog.bundled_models())
+    assert all(len(read_shape(info.input)) in (3, 4, 5) for info in catalog.bundled_models())
 
 
 @pytest.mark.exhaustive

@@ -21,7 +21,7 @@ from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.exported.exported_source import load, to_module
-from hookscope.sources.loaded import LoadedModel, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsRequest
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import parse_model
 from hookscope.tensors.nested import as_call
@@ -31,13 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm"
 
 
 def opened(path: Path, *, trust: bool = False, **given: Any) -> LoadedModel:
-    options: dict[str, Any] = {
-        "weights": WeightsRequest(),
-        "model_args": {},
-        "seed": 0,
-        "meta": False,
-    }
-    return load(parse_model(str(path)), **options | given, trust=trust)
+    return load(LoadRequest(parse_model(str(path)), **given, trust=trust))
 
 
 def built(name: str) -> nn.Module:

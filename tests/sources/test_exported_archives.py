@@ -20,7 +20,7 @@ from torch.export import Dim
 
 from hookscope.errors import ModelError
 from hookscope.sources.exported.exported_source import load
-from hookscope.sources.loaded import LoadedModel, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest
 from hookscope.specs.model_spec import EXPORTED, ModelSpec
 from tests.archives import Change, rezip
 from tests.refusals import refused
@@ -48,7 +48,7 @@ def sound(program: torch.export.ExportedProgram) -> Path:
 
 def opened(path: Path | str, *, trust: bool = False) -> LoadedModel:
     spec = ModelSpec(EXPORTED, str(path), str(path), "net")
-    return load(spec, weights=WeightsRequest(), model_args={}, seed=0, meta=False, trust=trust)
+    return load(LoadRequest(spec, trust=trust))
 
 
 def crafted(source: Path, change: Change, **more: bytes) -> Path:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.specs.model_spec import ModelSpec, parse_assignments, parse_model, parse_shape
+from hookscope.specs.model_spec import ModelSpec, parse_model
+from hookscope.specs.value_readers import read_arguments, read_shape
 from tests.refusals import refused
 
 
@@ -129,23 +130,23 @@ def test_a_prefix_or_a_module_names_the_source(
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=6), st.sampled_from("xX,×"))
 def test_shapes_are_read_as_they_are_written(lengths: list[int], between: str) -> None:
-    assert parse_shape(between.join(map(str, lengths))) == tuple(lengths)
+    assert read_shape(between.join(map(str, lengths))) == tuple(lengths)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "1x0", "1x-3", "1x2.5", "axb", "1 3"])
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a valid shape"):
-        parse_shape(text)
+        read_shape(text)
 
 
 def test_assignments_keep_their_text() -> None:
-    assert parse_assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert read_arguments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
 
 
 @pytest.mark.parametrize("pairs", [["width"], ["=3"], ["1a=3"], ["a-b=3"], ["a=1", "a=2"]])
 def test_what_is_no_assignment_is_refused(pairs: list[str]) -> None:
     with pytest.raises(RequestError):
-        parse_assignments(pairs)
+        read_arguments(pairs)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 import hookscope
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.sources.model_loader import load
-from hookscope.specs.model_spec import CommandLineText
+from hookscope.specs.value_readers import CommandLineText
 from tests.refusals import refused
 
 HEAD = "import torch\nfrom torch import nn\n"

@@ -18,7 +18,7 @@ from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_loader import load
 from hookscope.specs.catalog import bundled_models
-from hookscope.specs.model_spec import CommandLineText
+from hookscope.specs.value_readers import CommandLineText
 from hookscope.tensors.nested import as_call
 
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import hookscope
 from hookscope.errors import HookscopeError
 from hookscope.specs.command_options import (
     AblateOptions,
@@ -135,7 +136,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: StepOptions(lr=1, opt_args={"lr": 2}), "The learning rate is given twice"),
     (lambda: DiffRequest("resnet18", "resnet18", atol=-1), "--atol -1 is not a valid tolerance"),
     (lambda: DiffRequest("resnet18", FIVE), "diff compares two of the same kind"),
-    (lambda: DiffRequest(FIVE, FIVE, seed=3), "--seed is only for models"),
+    (lambda: hookscope.diff.checked(FIVE, FIVE, seed=3), "--seed is for models, and A and B are"),
     (lambda: DiffRequest("resnet18", "resnet18", size=8), "--size is for images"),
     (lambda: DiffRequest("resnet18", "resnet18", dtype=("float32",) * 3), "is given 3 times"),
     (lambda: DiffRequest(FIVE, FIVE, what="outputs"), "'outputs' cannot be recorded"),

@@ -15,14 +15,8 @@ import torch
 from torch import nn
 
 from hookscope.errors import ForwardError
+from hookscope.execution.failures import frames
 from hookscope.execution.failures.expectations import Mismatch, kind_of, mismatches
-from hookscope.execution.failures.frames import (
-    CallObserver,
-    is_installed,
-    is_library,
-    parsed,
-    short_path,
-)
 from hookscope.execution.failures.trials import (
     Outcome,
     Trials,
@@ -89,7 +83,7 @@ def find_definition(model: nn.Module, name: str, file: str = "") -> Definition |
     if len(calls) != 1:
         paths = [os.path.abspath(file)] if file else []
         files = dict.fromkeys((*paths, *(path for path, _ in classes)))
-        candidates = ((path, call) for path in files for call in _calls(parsed(path)))
+        candidates = ((path, call) for path in files for call in _calls(frames.parsed(path)))
         calls = [(path, call) for path, call in candidates if _makes(call, layer, strictly=True)]
         if len(calls) != 1 or sum(_makes(calls[0][1], m) for m in model.modules()) != 1:
             return None
@@ -101,7 +95,7 @@ def _user_file(kind: type) -> str:
     """The user's file with the ``__init__`` of a class; empty if there is none."""
     code = getattr(vars(kind).get("__init__"), "__code__", None)
     file = code.co_filename if code is not None else ""
-    return "" if not file or is_library(file) or is_installed(file) else file
+    return "" if not file or frames.is_library(file) or frames.is_installed(file) else file
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -112,7 +106,7 @@ def _assigned_calls(
     file: str, owner: type, attribute: str, index: int | None
 ) -> Iterator[tuple[str, ast.Call]]:
     """The calls assigned to ``self.ATTRIBUTE`` in a class, or an entry of the Sequential there."""
-    for scope in ast.walk(parsed(file)):
+    for scope in ast.walk(frames.parsed(file)):
         if not isinstance(scope, ast.ClassDef) or scope.name != owner.__name__:
             continue
         for node in ast.walk(scope):
@@ -217,7 +211,7 @@ def _with_calls(
     out_of_memory = isinstance(failed.error, MemoryError | torch.OutOfMemoryError)
     copied = prepared.loaded.source == LIVE or out_of_memory
     run = on_meta_device(prepared) if copied else prepared
-    model, observer = run.module, CallObserver(run.module)
+    model, observer = run.module, frames.CallObserver(run.module)
     guard = preserve_model_state(model, train=run.train, seed=run.seed)
     with quiet(), guard, grad_mode(grad), forward_interventions(run.interventions, model, run.seed):
         try:
@@ -245,7 +239,7 @@ def _on_device(call: LayerCall, device: str) -> LayerCall:
 
 
 def _find_fixes(failed: Outcome, prepared: Prepared, grad: bool) -> Iterator[str]:
-    """Changes of the model and of its input, each of them tried."""
+    """Changes of the model and of its input, each tried."""
     if prepared.interventions or prepared.generate is not None:
         return
     layer = submodule(prepared.module, failed.layer)
@@ -297,7 +291,7 @@ def _fix_layer(
         )
     call = _rewritten_call(definition, layer, mismatch)
     return (
-        f"in {short_path(definition.file)}, line {definition.line}, write {call} instead"
+        f"in {frames.short_path(definition.file)}, line {definition.line}, write {call} instead"
         f" of {definition.text}. Checked: {checked}."
     )
 

@@ -27,7 +27,7 @@ _ROWS = 1024  # of a features folder that are read at once
 
 
 def read_source(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-    """Return the tensors that an edit may need, by key; that of an array has the empty key."""
+    """Return the tensors that an edit may need, by key; an array has the empty key."""
     source = edit.argument
     if not isinstance(source, TensorSource):
         return {}

@@ -11,7 +11,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, edit_error
-from hookscope.hooks.layers import Layer
 from hookscope.specs.patterns import ROOT
 
 # Modules whose weight has the output channels in dimension 1, by class name.
@@ -27,11 +26,10 @@ def round_weight(weight: Tensor, bits: int, channel_dim: int = 0) -> Tensor:
     is symmetric uniform quantization (Nagel et al. 2021, "A White Paper on Neural Network
     Quantization", section 2.2), without clipping.
 
-    Example:
-        >>> import torch
-        >>> round_weight(torch.tensor([[1.0, -0.4, 0.2], [0.0, 0.0, 0.0]]), 2)
-        tensor([[1., -0., 0.],
-                [0., 0., 0.]])
+    >>> import torch
+    >>> round_weight(torch.tensor([[1.0, -0.4, 0.2], [0.0, 0.0, 0.0]]), 2)
+    tensor([[1., -0., 0.],
+            [0., 0., 0.]])
     """
     wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
     others = [dim for dim in range(weight.ndim) if dim != channel_dim]
@@ -130,7 +128,9 @@ def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
     modules in it; biases and the weights of norms have one dimension.
     """
     for inner, module in bound.layer.module.named_modules():
-        if isinstance(module, ParametrizationList) or _has_old_norm(module):
+        # A hook of ``weight_norm`` or ``spectral_norm`` computes the weight too.
+        has_old_norm = any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))
+        if isinstance(module, ParametrizationList) or has_old_norm:
             raise edit_error(
                 bound, "its weight is computed from other parameters", "Leave out the layer."
             )
@@ -138,13 +138,5 @@ def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
             if parameter is None or parameter.ndim < 2 or not parameter.numel():
                 continue
             if parameter.is_floating_point():
-                yield f"{_full_name(bound.layer, inner)}/{name}", _Place(module, name)
-
-
-def _has_old_norm(module: nn.Module) -> bool:
-    """Whether a hook of ``weight_norm`` or ``spectral_norm`` computes the weight."""
-    return any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))
-
-
-def _full_name(layer: Layer, inner: str) -> str:
-    return ".".join(part for part in (layer.name, inner) if part not in ("", ROOT)) or ROOT
+                path = [part for part in (bound.layer.name, inner) if part not in ("", ROOT)]
+                yield f"{'.'.join(path) or ROOT}/{name}", _Place(module, name)

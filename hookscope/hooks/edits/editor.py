@@ -126,7 +126,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     def _change(
         self, call: ModuleCall, number: int, kind: str, bounds: list[BoundEdit], value: Any
     ) -> Any:
-        """The value with its tensors edited; its structure is that of ``value``."""
+        """The value with its tensors edited, in the same structure."""
         layer = call.layer
         pairs: list[tuple[str, Tensor, Tensor]] = []
         editable = False

@@ -13,19 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.errors import EnvironmentFault, ModelError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.sources.checkpoint import check_archive_intact
+from hookscope.sources.exported import pt2_archive
 from hookscope.sources.exported.program_modules import build_module
-from hookscope.sources.exported.pt2_archive import (
-    check_no_code,
-    check_operators,
-    check_sizes,
-    container_types,
-)
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
-from hookscope.specs.model_spec import EXPORTED, ModelSpec, end_sentence
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo
+from hookscope.specs.model_spec import EXPORTED, end_sentence
 from hookscope.tensors.nested import map_tensors
 
 log = logging.getLogger("hookscope")
@@ -40,27 +35,11 @@ _ENFORCED = re.compile(r"^\[enforce fail at \S+\] ?\. ")  # of the reader in C++
 _LOGGED = "when deserializing the saved file"  # torch raises this, and logs the reason
 
 
-def load(
-    spec: ModelSpec,
-    *,
-    weights: WeightsRequest,
-    model_args: dict[str, Any],
-    seed: int,
-    meta: bool,
-    trust: bool,
-) -> LoadedModel:
-    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
-
-    ``seed`` and ``meta`` are ignored: the file has its weights. Pickles that run code, and compiled
-    code, are refused unless ``trust`` is true.
-    """
-    if weights.spec != "random" or model_args:
-        option = "--model-arg" if model_args else "--weights"
-        raise RequestError(
-            f"{spec.text!r} is an exported program, which has its own weights and arguments.",
-            f"Leave out {option}, or give the model's source: FILE.py:NAME.",
-        )
-    program = _open(spec.path, trust)
+def load(request: LoadRequest) -> LoadedModel:
+    """Open an exported program. Pickles that run code, and compiled code, need ``trust``."""
+    spec = request.spec
+    request.refuse_building("an exported program")
+    program = _open(spec.path, request.trust)
     file_hash = BackgroundHash(blake3_of, spec.path)
     args, kwargs = program.example_inputs or ((), {})
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
@@ -86,10 +65,9 @@ def to_module(program: torch.export.ExportedProgram) -> nn.Module:
     module raises InputError for inputs of another shape than it was exported for, and RequestError
     for training mode.
 
-    Example:
-        >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
-        >>> [type(layer).__name__ for layer in to_module(program).modules()]
-        ['Sequential', 'Linear']
+    >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
+    >>> [type(layer).__name__ for layer in to_module(program).modules()]
+    ['Sequential', 'Linear']
     """
     with _silenced():
         return build_module(program)
@@ -99,11 +77,11 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
     check_archive_intact(path)
     with open(path, "rb") as file:
         try:
-            check_sizes(file, path)
+            pt2_archive.check_sizes(file, path)
             if not trust:
-                check_no_code(file, path)
-            check_operators(file, path)
-            _register_output_types(container_types(file), path)
+                pt2_archive.check_no_code(file, path)
+            pt2_archive.check_operators(file, path)
+            _register_output_types(pt2_archive.container_types(file), path)
         except RecursionError as exc:
             raise ModelError(
                 f"The program in {path!r} cannot be opened: it is nested too deeply.",

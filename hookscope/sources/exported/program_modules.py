@@ -262,7 +262,7 @@ class ExportedLayer(nn.Module):
         self._exported_calls: dict[str, CallGraph] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the graph that the caller has set, or that of the first call."""
+        """Run the graph that the caller has set, or the first call's."""
         graph = _next_call.graphs.pop(id(self), None) or next(iter(self._exported_calls.values()))
         named = (kwargs[name] for name in graph.names[len(args) :] if name in kwargs)
         return graph.run(self, (*args, *named))
@@ -287,7 +287,7 @@ class ExportedProgramModule(ExportedLayer):
         return self._exported_contract.restore(output)
 
     def train(self, mode: bool = True) -> ExportedProgramModule:
-        """Raise RequestError for training mode: the graph is that of the mode of the export."""
+        """Raise RequestError for training mode: the graph has the mode of the export."""
         if mode:
             raise RequestError(
                 "An exported program stays in the mode it was exported in and cannot be switched to"

@@ -23,13 +23,7 @@ from blake3 import blake3
 from hookscope.errors import ModelError
 from hookscope.escapes import encodable
 from hookscope.files.hashes import blake3_of
-from hookscope.sources.onnx.dtypes import (
-    STRING,
-    dtype_bits,
-    dtype_name,
-    is_numpy_dtype,
-    numpy_dtype,
-)
+from hookscope.sources.onnx import dtypes
 from hookscope.stores.weights.tensor_location import is_shape
 
 _LONGEST_LOCATION = 4096  # characters
@@ -105,7 +99,7 @@ def _leaves(location: str) -> bool:
 
 
 def _is_beside(path: str, target: str) -> bool:
-    """Whether links lead no further than the folder of the file, or that of its own target.
+    """Whether links lead no further than the folder of the file, or its own target's.
 
     A hub's cache has links to files of other names, all of which are in one folder.
     """
@@ -190,7 +184,7 @@ def _is_moved(proto: Any, node: Any, taken: set[str]) -> bool:
 
 
 def _is_data(tensor: Any) -> bool:
-    return tensor.data_type not in (STRING, _INT64, _BOOL)
+    return tensor.data_type not in (dtypes.STRING, _INT64, _BOOL)
 
 
 def move_sparse(path: str, proto: Any) -> dict[str, Array]:
@@ -201,7 +195,7 @@ def move_sparse(path: str, proto: Any) -> dict[str, Array]:
     kept = []
     for sparse in graph.sparse_initializer:
         name, dtype = sparse.values.name, sparse.values.data_type
-        if not is_numpy_dtype(dtype) or name in taken:
+        if not dtypes.is_numpy_dtype(dtype) or name in taken:
             kept.append(sparse)  # onnxruntime refuses it
             continue
         taken.add(name)
@@ -221,7 +215,7 @@ def _dense_bytes(path: str, sparse: Any) -> Array:
         check_tensor(path, part)
         if part.data_location == EXTERNAL:
             raise ModelError(f"The sparse tensor {name!r} of {path!r} is in another file.", _AGAIN)
-    count, width = math.prod(shape), (dtype_bits(sparse.values.data_type) or 0) // 8
+    count, width = math.prod(shape), (dtypes.dtype_bits(sparse.values.data_type) or 0) // 8
     if not is_shape(shape) or count * width > _LARGEST:
         raise ModelError(
             f"The sparse tensor {name!r} of {path!r} has more than {_LARGEST:,} bytes with its"
@@ -240,11 +234,11 @@ def _dense_bytes(path: str, sparse: Any) -> Array:
 
 
 def _places(sparse: Any, shape: tuple[int, ...]) -> Array | None:
-    """The positions of the entries in row-major order; None if they are no such positions."""
+    """The positions of the entries in row-major order; None if they are something else."""
     indices = sparse.indices
     if indices.data_type not in _SIGNED:
         return None
-    flat = bytes_of(indices).view(numpy_dtype(indices.data_type)).astype(np.int64)
+    flat = bytes_of(indices).view(dtypes.numpy_dtype(indices.data_type)).astype(np.int64)
     if len(indices.dims) == 1:
         return flat
     if tuple(indices.dims) != (len(flat) // max(len(shape), 1), len(shape)):
@@ -261,14 +255,14 @@ def _within(places: Array, count: int) -> bool:
 
 def check_tensor(path: str, tensor: Any) -> None:
     """Raise ModelError if the data of a tensor does not have the size of its shape."""
-    bits = dtype_bits(tensor.data_type)
+    bits = dtypes.dtype_bits(tensor.data_type)
     if any(length < 0 for length in tensor.dims):
         raise ModelError(f"The tensor {tensor.name!r} of {path!r} has a negative length.", _AGAIN)
     if not is_shape(tensor.dims):
         raise ModelError(
             f"The tensor {tensor.name!r} of {path!r} has more elements than any file.", _AGAIN
         )
-    if tensor.data_type != STRING and bits is None:
+    if tensor.data_type != dtypes.STRING and bits is None:
         raise ModelError(
             f"The tensor {tensor.name!r} of {path!r} has the unknown type {tensor.data_type}.",
             "It was made for a later release of onnx: python -m pip install --upgrade onnx"
@@ -283,8 +277,8 @@ def check_tensor(path: str, tensor: Any) -> None:
     if stored != size:
         raise ModelError(
             f"The tensor {tensor.name!r} of {path!r} has"
-            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of {dtype_name(tensor.data_type)}"
-            f" but {stored:,} bytes.",
+            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of"
+            f" {dtypes.dtype_name(tensor.data_type)} but {stored:,} bytes.",
             _AGAIN,
         )
 
@@ -294,7 +288,7 @@ def _typed_length(tensor: Any) -> bool:
     from onnx import TensorProto, helper
 
     count, kind = math.prod(tensor.dims), tensor.data_type
-    bits = dtype_bits(kind) or 0
+    bits = dtypes.dtype_bits(kind) or 0
     if kind in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         count *= 2
     elif bits < 8:  # several in an entry

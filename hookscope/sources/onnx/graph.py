@@ -86,7 +86,7 @@ class Graph:
 
     @cached_property
     def plain_values(self) -> frozenset[str]:
-        """Values that are no part of a module's computation: initializers, constants, sizes."""
+        """Values outside every module's computation: initializers, constants, sizes."""
         plain = (name for node in self.nodes if node.is_plain for name in node.outputs)
         return frozenset((*self.initializers, *plain))
 
@@ -218,7 +218,7 @@ def _enter(opened: list[_OpenCall], scope: NodeScope) -> None:
 
 
 def _is_done_again(entry: _OpenCall, scope: NodeScope) -> bool:
-    """Whether a module that does each operation once in a call has done that of the node."""
+    """Whether a module that does each operation once in a call has done the node's."""
     earlier = entry.operations.get(scope.target)
     is_new = earlier is not None and earlier != scope.operation
     return is_new and _SINGLE_OPERATION.fullmatch(entry.level.type) is not None
@@ -270,17 +270,16 @@ def name_each_node(nodes: Sequence[GraphNode]) -> list[NodeScope]:
     The module has the name of the node, or that of its first output, with dots for slashes and
     colons. Equal names get a number. It has the node's operator as its type.
 
-    Example:
-        >>> nodes = [GraphNode(n, "a/b:0", "Relu", (), ("y",), None) for n in range(2)]
-        >>> [scope.levels[0].name for scope in name_each_node(nodes)]
-        ['a.b.0', 'a.b.0_1']
+    >>> nodes = [GraphNode(n, "a/b:0", "Relu", (), ("y",), None) for n in range(2)]
+    >>> [scope.levels[0].name for scope in name_each_node(nodes)]
+    ['a.b.0', 'a.b.0_1']
     """
     taken: set[str] = set()
     return [NodeScope((ModuleLevel(unused_name(node, taken), node.op),)) for node in nodes]
 
 
 def unused_name(node: GraphNode, taken: set[str], prefix: str = "") -> str:
-    """Return a name for the module of a node, and add it to those that are taken.
+    """Return a name for the module of a node, and add it to the taken ones.
 
     >>> unused_name(GraphNode(0, "", "Relu", (), ("y",), None), {"body.y"}, "body.")
     'body.y_1'

@@ -154,7 +154,7 @@ class GraphModel(GraphPart):
         return ""
 
     def train(self, mode: bool = True) -> GraphModel:
-        """Raise RequestError for training mode: the graph is that of the mode of the export."""
+        """Raise RequestError for training mode: the graph has the mode of the export."""
         if mode:
             raise RequestError(
                 "An ONNX model stays in the mode it was exported in and cannot be switched to"

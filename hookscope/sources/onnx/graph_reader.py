@@ -54,15 +54,13 @@ def place_nodes(graph: Graph) -> tuple[GraphNode, ...]:
     for node in graph.nodes:
         if lacks_scope(node):
             around = _shared(before[node.index], after[node.index]) or ()
-            own = () if node.op in _PASSING_ON else (_own_level(node, around, taken),)
+            shallow = around and around[-1].name.count(".") < DEEPEST // 2
+            prefix = f"{around[-1].name}." if shallow else ""
+            names = () if node.op in _PASSING_ON else (unused_name(node, taken, prefix),)
+            own = tuple(ModuleLevel(name, node.op) for name in names)
             node = replace(node, scope=NodeScope((*around, *own)))
         placed.append(node)
     return tuple(placed)
-
-
-def _own_level(node: GraphNode, around: _Levels, taken: set[str]) -> ModuleLevel:
-    prefix = f"{around[-1].name}." if around and around[-1].name.count(".") < DEEPEST // 2 else ""
-    return ModuleLevel(unused_name(node, taken, prefix), node.op)
 
 
 def _calls_before(graph: Graph) -> dict[int, _Levels | None]:

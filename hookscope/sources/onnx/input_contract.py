@@ -17,7 +17,7 @@ from hookscope.sources.onnx.dtypes import dtype_name, torch_dtype
 from hookscope.sources.onnx.model_file import FileInput
 
 _SUM = re.compile(r"[\w.]+(\s*\+\s*[\w.]+)+")
-_NAME = re.compile(r"[^\W\d_]")  # a letter: `?`, `-1` and `*` are no names of a length
+_NAME = re.compile(r"[^\W\d_]")  # a letter: `?`, `-1` and `*` name no length
 _LARGEST = 1 << 30  # entries of an example input
 _IMAGE_SIDE = 224  # height and width of an image if the file leaves them open
 

@@ -15,24 +15,7 @@ from torch import Tensor
 
 from hookscope.errors import ModelError
 from hookscope.files.optional_packages import optional_package
-from hookscope.sources.onnx.dtypes import (
-    STRING,
-    dtype_bits,
-    is_numpy_dtype,
-    tensor_from_bytes,
-    torch_dtype,
-)
-from hookscope.sources.onnx.file_tensors import (
-    EXTERNAL,
-    ExternalData,
-    ExternalTensor,
-    byte_count,
-    bytes_of,
-    check_tensor,
-    move_constants,
-    move_out,
-    move_sparse,
-)
+from hookscope.sources.onnx import dtypes, file_tensors
 
 SILENT = 4  # the severity of onnxruntime's log above which nothing is printed: errors are raised
 
@@ -78,7 +61,7 @@ class OnnxFile:
 
     path: str
     proto: Any
-    stored: Mapping[str, ExternalTensor]
+    stored: Mapping[str, file_tensors.ExternalTensor]
     arrays: Mapping[str, np.ndarray[Any, Any]]
     inputs: tuple[FileInput, ...] = ()
     outputs: tuple[FileInput, ...] = ()
@@ -95,10 +78,10 @@ class OnnxFile:
         Values of a data file stay mapped from it. Changes are not written to the file.
         """
         shape, number = tuple(initializer.dims), initializer.data_type
-        dtype = torch_dtype(number)
-        if device == "meta" or number == STRING:
-            bits = dtype_bits(number) or 0
-            shape = shape if dtype else (byte_count(shape, bits),)
+        dtype = dtypes.torch_dtype(number)
+        if device == "meta" or number == dtypes.STRING:
+            bits = dtypes.dtype_bits(number) or 0
+            shape = shape if dtype else (file_tensors.byte_count(shape, bits),)
             return torch.empty(shape, dtype=dtype or torch.uint8, device="meta")
         if initializer.name in self.stored:
             place = self.stored[initializer.name]
@@ -112,8 +95,8 @@ class OnnxFile:
         elif initializer.name in self.arrays:
             data = self.arrays[initializer.name]
         else:
-            data = bytes_of(initializer)
-        return tensor_from_bytes(data, number, shape)
+            data = file_tensors.bytes_of(initializer)
+        return dtypes.tensor_from_bytes(data, number, shape)
 
 
 def read_file(path: str) -> OnnxFile:
@@ -125,21 +108,23 @@ def read_file(path: str) -> OnnxFile:
     _check_texts(path, proto.graph)
     if proto.functions:
         proto = _inline_functions(onnx, proto, path)
-    move_constants(proto)
-    stored, arrays = {}, move_sparse(path, proto)
-    external = ExternalData(path)
+    file_tensors.move_constants(proto)
+    stored, arrays = {}, file_tensors.move_sparse(path, proto)
+    external = file_tensors.ExternalData(path)
     for tensor in proto.graph.initializer:
         if tensor.name in arrays:
             continue
-        check_tensor(path, tensor)
-        if tensor.data_location == EXTERNAL:
-            bits = dtype_bits(tensor.data_type) or 0
-            stored[tensor.name] = external.locate(tensor, byte_count(tensor.dims, bits))
-        elif is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
-            arrays[tensor.name] = move_out(tensor)
+        file_tensors.check_tensor(path, tensor)
+        if tensor.data_location == file_tensors.EXTERNAL:
+            bits = dtypes.dtype_bits(tensor.data_type) or 0
+            stored[tensor.name] = external.locate(
+                tensor, file_tensors.byte_count(tensor.dims, bits)
+            )
+        elif dtypes.is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
+            arrays[tensor.name] = file_tensors.move_out(tensor)
     for tensor in _inner_tensors(proto.graph):
-        if tensor.data_location == EXTERNAL:
-            size = byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)
+        if tensor.data_location == file_tensors.EXTERNAL:
+            size = file_tensors.byte_count(tensor.dims, dtypes.dtype_bits(tensor.data_type) or 0)
             place = external.locate(tensor, size)
             stored[f"{place.path}:{place.offset}"] = place
     _warn_of_faults(onnx, proto, path)
@@ -263,10 +248,12 @@ def without_values(proto: Any) -> Any:
     """
     copy = type(proto)()
     copy.CopyFrom(proto)
-    kept = [tensor for tensor in copy.graph.initializer if tensor.data_location != EXTERNAL]
+    kept = [
+        tensor for tensor in copy.graph.initializer if tensor.data_location != file_tensors.EXTERNAL
+    ]
     inputs = {value.name for value in copy.graph.input}
     for tensor in copy.graph.initializer:
-        if tensor.data_location == EXTERNAL and tensor.name not in inputs:
+        if tensor.data_location == file_tensors.EXTERNAL and tensor.name not in inputs:
             value = copy.graph.input.add(name=tensor.name)
             value.type.tensor_type.elem_type = tensor.data_type
             value.type.tensor_type.shape.SetInParent()

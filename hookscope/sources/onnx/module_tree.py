@@ -191,11 +191,10 @@ def cut_modules(absent: Mapping[str, str]) -> dict[str, str]:
     """Return the modules that lack their last operation in the file, and why.
 
     A convolution whose result goes to a batch norm outside of a module is the last operation of
-    that module. Folded, it is no part of it any more.
+    that module. Folded, it is part of the norm.
 
-    Example:
-        >>> cut_modules({"stem.conv": _FOLDED.format("norm"), "body.0": _FOLDED.format("body.1")})
-        {'stem': 'its last module stem.conv is folded into norm by the exporter'}
+    >>> cut_modules({"stem.conv": _FOLDED.format("norm"), "body.0": _FOLDED.format("body.1")})
+    {'stem': 'its last module stem.conv is folded into norm by the exporter'}
     """
     cut = {}
     for name, reason in absent.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from typing import cast
 
-from hookscope.errors import RequestError
 from hookscope.files.hashes import BackgroundHash
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo
 from hookscope.sources.onnx.file_tensors import hash_of
 from hookscope.sources.onnx.graph import Graph, find_calls
 from hookscope.sources.onnx.graph_modules import GraphPart, GraphProgram
@@ -17,30 +16,15 @@ from hookscope.sources.onnx.model_file import import_onnxruntime, read_file
 from hookscope.sources.onnx.module_tree import absent_modules, build_modules, cut_modules
 from hookscope.sources.onnx.session import GraphSession
 from hookscope.sources.onnx.value_shapes import ValueShapes
-from hookscope.specs.model_spec import ONNX, ModelSpec
+from hookscope.specs.model_spec import ONNX
 
 log = logging.getLogger("hookscope")
 
 
-def load(
-    spec: ModelSpec,
-    *,
-    weights: WeightsRequest,
-    model_args: dict[str, Any],
-    seed: int,
-    meta: bool,
-    optimize: str,
-) -> LoadedModel:
-    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
-
-    ``seed`` is ignored: the file has its weights.
-    """
-    if weights.spec != "random" or model_args:
-        option = "--model-arg" if model_args else "--weights"
-        raise RequestError(
-            f"{spec.text!r} is an ONNX file, which has its own weights and arguments.",
-            f"Leave out {option}, or give the model's source: FILE.py:NAME.",
-        )
+def load(request: LoadRequest) -> LoadedModel:
+    """Open an ONNX file."""
+    spec, meta = request.spec, request.meta
+    request.refuse_building("an ONNX file")
     file = read_file(spec.path)
     file_hash = None if meta else BackgroundHash(hash_of, spec.path, file.data_files)
     if not meta:
@@ -58,7 +42,7 @@ def load(
         read.graph,
         find_calls(read.graph, in_order=read.in_order),
         contract,
-        GraphSession(file, read.graph, optimize),
+        GraphSession(file, read.graph, request.optimize),
         ValueShapes(file),
         absent,
     )

@@ -50,13 +50,12 @@ class NodeScope:
 def scope_from_metadata(metadata: Mapping[str, str]) -> NodeScope | None:
     """Return the scope that the exporter wrote to a node's metadata; None if there is none.
 
-    Example:
-        >>> scope = scope_from_metadata({
-        ...     "pkg.torch.onnx.name_scopes": "['', 'body', 'body.0', 'conv2d']",
-        ...     "pkg.torch.onnx.class_hierarchy": "['Net', 'torch.nn.Sequential', 'C', 'aten.c']",
-        ... })
-        >>> [(level.name, level.type) for level in scope.levels], scope.operation
-        ([('body', 'torch.nn.Sequential'), ('body.0', 'C')], 'conv2d')
+    >>> scope = scope_from_metadata({
+    ...     "pkg.torch.onnx.name_scopes": "['', 'body', 'body.0', 'conv2d']",
+    ...     "pkg.torch.onnx.class_hierarchy": "['Net', 'torch.nn.Sequential', 'C', 'aten.c']",
+    ... })
+    >>> [(level.name, level.type) for level in scope.levels], scope.operation
+    ([('body', 'torch.nn.Sequential'), ('body.0', 'C')], 'conv2d')
     """
     names = _texts(metadata.get(f"{_PREFIX}name_scopes", ""))
     types = _texts(metadata.get(f"{_PREFIX}class_hierarchy", ""))
@@ -141,10 +140,9 @@ def scopes_from_names(names: Sequence[str], owners: Collection[str] = ()) -> lis
     A later call of a module has a number after its name: ``/relu_1/Relu``. A name that belongs to
     a parameter is a name and no number.
 
-    Example:
-        >>> scopes = scopes_from_names(["/a/a.0/Conv", "/relu/Relu", "/relu_1/Relu", "Cast_3"])
-        >>> [scope and [level.name for level in scope.levels] for scope in scopes]
-        [['a', 'a.0'], ['relu'], ['relu'], None]
+    >>> scopes = scopes_from_names(["/a/a.0/Conv", "/relu/Relu", "/relu_1/Relu", "Cast_3"])
+    >>> [scope and [level.name for level in scope.levels] for scope in scopes]
+    [['a', 'a.0'], ['relu'], ['relu'], None]
     """
     paths = [_module_path(name) for name in names]
     known = {tuple(path[: n + 1]) for path in paths if path for n in range(len(path))}

@@ -58,7 +58,7 @@ _RUNNING = re.compile(r"while running \w+ node\. Name:'(?P<name>[^']*)' Status M
 def graph_with_outputs(
     file: OnnxFile, graph: Graph, names: Collection[str], half: Collection[str]
 ) -> tuple[Any, list[str]]:
-    """Return a model that computes these values, and the outputs of it that they are.
+    """Return a model that computes these values, and the names of its outputs for them.
 
     onnxruntime has no kernel of float16 for most operators. It computes these in float32 and rounds
     to float16 where another kind of node, or an output of the graph, needs it. So an output between
@@ -156,14 +156,8 @@ class GraphSession:
     """The graph of a file, run with onnxruntime. Copies of a model share it."""
 
     def __init__(self, file: OnnxFile, graph: Graph, optimize: str) -> None:
-        self._file, self._graph = file, graph
-        self.optimize = optimize
+        self.file, self._graph, self.optimize = file, graph, optimize
         self._sessions: OrderedDict[tuple[str, ...], tuple[Any, list[str]]] = OrderedDict()
-
-    @property
-    def file(self) -> OnnxFile:
-        """The file."""
-        return self._file
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphSession:
         return self
@@ -200,7 +194,7 @@ class GraphSession:
             return self._sessions[names]
         own = set(self._graph.outputs)
         half = frozenset() if own.issuperset(names) else self._half
-        proto, outputs = graph_with_outputs(self._file, self._graph, names, half)
+        proto, outputs = graph_with_outputs(self.file, self._graph, names, half)
         self._sessions[names] = self._open(runtime, proto), outputs
         while len(self._sessions) > _SESSIONS:
             self._sessions.popitem(last=False)
@@ -209,10 +203,10 @@ class GraphSession:
     @cached_property
     def _half(self) -> frozenset[str]:
         """The values of float16 in the graph, by the rules of onnxruntime."""
-        if not mentions_float16(self._file.proto.graph):
+        if not mentions_float16(self.file.proto.graph):
             return frozenset()
         names = tuple(self._graph.producers)
-        proto, _ = graph_with_outputs(self._file, self._graph, names, ())
+        proto, _ = graph_with_outputs(self.file, self._graph, names, ())
         session = self._open(import_onnxruntime(), proto, (_NO_PREPACKING, "1"))
         return frozenset(v.name for v in session.get_outputs() if v.type == _HALF_TENSOR)
 
@@ -230,15 +224,15 @@ class GraphSession:
         options.add_session_config_entry(_SPINNING, "0")
         for key, value in entries:
             options.add_session_config_entry(key, value)
-        folder = _data_folder(self._file)
+        folder = _data_folder(self.file)
         options.add_session_config_entry(_FOLDER, folder)
         for tensor in proto.graph.initializer:
-            if tensor.name in self._file.stored:
-                _set_location(tensor, self._file.stored[tensor.name], folder)
-        from_memory = [t for t in proto.graph.initializer if t.name in self._file.arrays]
+            if tensor.name in self.file.stored:
+                _set_location(tensor, self.file.stored[tensor.name], folder)
+        from_memory = [t for t in proto.graph.initializer if t.name in self.file.arrays]
         if from_memory:
             arrays = [
-                self._file.arrays[t.name].view(numpy_dtype(t.data_type)).reshape(tuple(t.dims))
+                self.file.arrays[t.name].view(numpy_dtype(t.data_type)).reshape(tuple(t.dims))
                 for t in from_memory
             ]
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
@@ -249,7 +243,7 @@ class GraphSession:
             )
         except Exception as error:  # of a type for each of its status codes
             raise ModelError(
-                f"onnxruntime cannot run {self._file.path!r}: {_message(error)}",
+                f"onnxruntime cannot run {self.file.path!r}: {_message(error)}",
                 "Update it: python -m pip install --upgrade onnxruntime. Or export the model again,"
                 " with an older opset_version.",
             ) from error

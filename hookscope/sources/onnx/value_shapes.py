@@ -72,11 +72,6 @@ class ValueShapes:
         return self._inferred[key]
 
 
-def size_in_bytes(dtype: int, shape: Shape) -> int:
-    """Return the bytes of a tensor."""
-    return math.prod(shape) * (dtype_bits(dtype) or 64) // 8
-
-
 def _known(values: Iterable[FileInput]) -> dict[str, tuple[int, Shape]]:
     """The values of which all lengths are known."""
     known = {}
@@ -139,7 +134,8 @@ class RecordedValues:
         """The names in groups whose values have at most ``WINDOW`` bytes, or one name."""
         names = [name for name in names if name not in self._feeds]
         inputs: dict[str, Shape] = {name: tuple(t.shape) for name, t in self._feeds.items()}
-        known = {n: size_in_bytes(*entry) for n, entry in shapes.of(names, inputs).items()}
+        found = shapes.of(names, inputs)
+        known = {n: math.prod(s) * (dtype_bits(d) or 64) // 8 for n, (d, s) in found.items()}
         if unknown := [name for name in names if name not in known]:
             with suppress(ModelError):  # a list of tensors has no size; the run tells all else
                 counts = self._session.measure(self._feeds, unknown)

@@ -111,7 +111,8 @@ class Emitter:
         public: list[str] = []
         for argument in self.method.arguments:
             public.append(_legal_name(argument.name, public))
-        clear = not any(map(_is_reserved, public))
+        # Whether no parameter would shadow a name of generated code.
+        clear = not any(name in _RESERVED or _NUMBERED.fullmatch(name) for name in public)
         inner = public if clear else [self._new(value) for value in inputs]
         self._texts.update(zip((value.id for value in inputs), inner, strict=True))
         self._variables.update(inner)
@@ -246,7 +247,7 @@ class Emitter:
         self._delete(function, dying - early)
 
     def _outline(self, function: FunctionLines, node: Node, dying: Set[int]) -> None:
-        """Write a node with its blocks as a separate function, and a call of it."""
+        """Write a node with its blocks as a separate function, and its call."""
         used = (self._texts[number] for number in sorted(self._liveness.used(node)))
         variables = [text for text in used if text in self._variables]
         arguments = list(dict.fromkeys([SELF, *variables]))
@@ -295,8 +296,3 @@ def _legal_name(name: str, taken: Sequence[str]) -> str:
     while plain in taken or plain == SELF:
         plain += "_"
     return plain
-
-
-def _is_reserved(name: str) -> bool:
-    """Whether a parameter of this name would shadow a name of generated code."""
-    return name in _RESERVED or bool(_NUMBERED.fullmatch(name))

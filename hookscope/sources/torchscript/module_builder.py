@@ -26,12 +26,6 @@ from hookscope.sources.torchscript.graph import (
     types_passed_on,
 )
 from hookscope.sources.torchscript.node_writer import NodeWriter, OperatorModules
-from hookscope.sources.torchscript.runtime import (
-    FORWARD,
-    DevicePlacement,
-    forward_by_name,
-    own_name,
-)
 from hookscope.sources.torchscript.script_archive import ArchiveRecord, ArchiveTensor, ScriptArchive
 
 CPU = torch.device("cpu")
@@ -52,12 +46,12 @@ class ScriptedModule(nn.Module):
     _hookscope_methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     _hookscope_method = "forward"
     _hookscope_frozen = False
-    _hookscope_placement: DevicePlacement | None = None
+    _hookscope_placement: runtime.DevicePlacement | None = None
 
     def _hookscope_methods_by_name(self) -> dict[str, Callable[..., Any]]:
         """Return its methods, without the variants of ``forward``."""
-        names = (name for name in self._hookscope_methods if not FORWARD.fullmatch(name))
-        return {name: getattr(self, own_name(name)) for name in names}
+        names = (name for name in self._hookscope_methods if not runtime.FORWARD.fullmatch(name))
+        return {name: getattr(self, runtime.own_name(name)) for name in names}
 
     def extra_repr(self) -> str:
         """Return the shapes of its parameters, as its arguments are not in the file."""
@@ -116,7 +110,7 @@ class ModuleBuilder:
             self._fill_attributes(script, module)
         if self._archive and self._has_devices:
             home = self._archive.home
-        placement = DevicePlacement(home, model)
+        placement = runtime.DevicePlacement(home, model)
         for module in self._built.values():
             module._hookscope_placement = placement
         self._finish_classes(type(model))
@@ -133,10 +127,10 @@ class ModuleBuilder:
             others = [other for other in cls._hookscope_methods if other != "forward"]
             if (
                 name in self._dispatched
-                or any(map(FORWARD.fullmatch, others))
+                or any(map(runtime.FORWARD.fullmatch, others))
                 or (cls is outermost and others)
             ):
-                cls.forward = forward_by_name
+                cls.forward = runtime.forward_by_name
 
     def _module(self, script: private.ScriptObject, path: tuple[str, ...]) -> ScriptedModule:
         """The module for a script object, with its children, made once."""
@@ -165,7 +159,7 @@ class ModuleBuilder:
                 function = argument_conversion.with_converted_arguments(
                     compiled, method.arguments, self._script_types
                 )
-                setattr(cls, name if name == "forward" else own_name(name), function)
+                setattr(cls, name if name == "forward" else runtime.own_name(name), function)
                 cls._hookscope_methods = {**cls._hookscope_methods, name: function}
                 cls._hookscope_signatures = {**cls._hookscope_signatures, name: method.arguments}
                 if name.startswith("forward") and not cls._hookscope_source:
@@ -206,7 +200,7 @@ class ModuleBuilder:
         for name, static in self._attributes[private.type_name(script)].items():
             members = (module._parameters, module._buffers, module._modules)
             if not any(name in member for member in members):
-                module.__dict__[own_name(name)] = self._attribute(script, name, static)
+                module.__dict__[runtime.own_name(name)] = self._attribute(script, name, static)
 
     def _attribute(self, script: private.ScriptObject, name: str, static: Type) -> Any:
         try:
@@ -249,7 +243,9 @@ class ModuleBuilder:
                 attribute = (
                     value.state[name] if isinstance(value, ArchiveRecord) else getattr(value, name)
                 )
-                setattr(instance, own_name(name), self._converted(attribute, attribute_type))
+                setattr(
+                    instance, runtime.own_name(name), self._converted(attribute, attribute_type)
+                )
             return instance
         return value
 

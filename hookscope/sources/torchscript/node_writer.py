@@ -241,9 +241,6 @@ class NodeWriter:
             return f"{inputs[0]}.{name}"
         return f"getattr({inputs[0]}, {name!r})"
 
-    def _set_attribute(self, node: Node, inputs: Sequence[str]) -> str:
-        return f"setattr({inputs[0]}, {own_name(node.attributes['name'])!r}, {inputs[1]})"
-
     def _call_method(self, node: Node, inputs: Sequence[str]) -> str:
         name, (owner, *arguments) = node.attributes["name"], inputs
         static = node.inputs[0].type
@@ -253,18 +250,14 @@ class NodeWriter:
             if not static.text.startswith(private.CUSTOM):
                 self.symbols.class_method(static, name, tuple(v.type for v in node.inputs[1:]))
             return f"{owner}.{name}({', '.join(arguments)})"
-        if not (
-            FORWARD.fullmatch(name) or (owner != "self" and self._is_split_forward(static, name))
-        ):
+        # The method may be one of several parts of ``forward``, as in an LSTM.
+        is_part = name.startswith("forward_") and not self.symbols.has_forward(static)
+        if not (FORWARD.fullmatch(name) or (owner != "self" and is_part)):
             return f"{owner}.{own_name(name)}({', '.join(arguments)})"
         if name == "forward" and owner != "self":
             return f"{owner}({', '.join(arguments)})"
         self.symbols.dispatches(static)
         return f"call_as({', '.join([owner, repr(name), *arguments])})"
-
-    def _is_split_forward(self, static: Type, name: str) -> bool:
-        """Whether the method is one of several parts of ``forward``, as in an LSTM."""
-        return name.startswith("forward_") and not self.symbols.has_forward(static)
 
     def _call_function(self, node: Node, inputs: Sequence[str]) -> str:
         result = self._skipped_hook(node, inputs)
@@ -303,9 +296,6 @@ class NodeWriter:
         ]
         return f"{self.name(node.attributes['function'])}({', '.join(arguments)})"
 
-    def _create(self, node: Node, inputs: Sequence[str]) -> str:
-        return f"new({self.name(self.symbols.script_class(node.outputs[0].type))})"
-
     def _tuple(self, node: Node, inputs: Sequence[str]) -> str:
         static = node.outputs[0].type
         if static.fields:
@@ -313,9 +303,6 @@ class NodeWriter:
                 f"{self.name(runtime.tuple_type(static.text, static.fields))}({', '.join(inputs)})"
             )
         return f"({', '.join(inputs)}{',' if len(inputs) == 1 else ''})"
-
-    def _tuple_slice(self, node: Node, inputs: Sequence[str]) -> str:
-        return f"{inputs[0]}[{node.attributes['begin']}:{node.attributes['end']}]"
 
     def _dict(self, node: Node, inputs: Sequence[str]) -> str:
         pairs = zip(inputs[0::2], inputs[1::2], strict=True)
@@ -326,7 +313,7 @@ class NodeWriter:
         return f"is_instance({', '.join([inputs[0], *map(self.name, arguments)])})"
 
     def _is(self, node: Node, inputs: Sequence[str]) -> str:
-        """Identity. TorchScript's numbers have none, and that of its strings is undefined."""
+        """Identity. TorchScript's numbers have none, and its strings' is undefined."""
         sign = "is not" if node.kind == "aten::__isnot__" else "is"
         kinds = {kind for value in node.inputs for kind in _kinds(value.type)}
         if "None" in {value.type.kind for value in node.inputs} or not kinds & _VALUES:
@@ -352,9 +339,6 @@ class NodeWriter:
         )
         parts = [f"{text}({value})" for text, value in zip(texts, inputs, strict=True)]
         return f"print({', '.join(parts)})"
-
-    def _raise(self, node: Node, inputs: Sequence[str]) -> str:
-        return f"raise_error({', '.join(inputs[:2])})"
 
 
 def _is_python_only(static: Type) -> bool:
@@ -390,7 +374,9 @@ def _bracketed(text: str) -> str:
 
 _WRITERS: dict[str, Callable[[NodeWriter, Node, Sequence[str]], str]] = {
     "prim::GetAttr": NodeWriter._get_attribute,
-    "prim::SetAttr": NodeWriter._set_attribute,
+    "prim::SetAttr": lambda self, node, inputs: (
+        f"setattr({inputs[0]}, {own_name(node.attributes['name'])!r}, {inputs[1]})"
+    ),
     "prim::CallMethod": NodeWriter._call_method,
     "prim::CallFunction": NodeWriter._call_function,
     "prim::fork": NodeWriter._fork,
@@ -398,17 +384,21 @@ _WRITERS: dict[str, Callable[[NodeWriter, Node, Sequence[str]], str]] = {
     "prim::awaitable_nowait": lambda self, node, inputs: f"Awaitable(None, {inputs[0]})",
     "prim::awaitable_wait": lambda self, node, inputs: f"{inputs[0]}.wait()",
     "prim::PythonOp": NodeWriter._python,
-    "prim::CreateObject": NodeWriter._create,
+    "prim::CreateObject": lambda self, node, inputs: (
+        f"new({self.name(self.symbols.script_class(node.outputs[0].type))})"
+    ),
     "prim::TupleConstruct": NodeWriter._tuple,
     "prim::TupleUnpack": lambda self, node, inputs: inputs[0],
     "prim::TupleIndex": lambda self, node, inputs: f"{inputs[0]}[{inputs[1]}]",
-    "prim::TupleSlice": NodeWriter._tuple_slice,
+    "prim::TupleSlice": lambda self, node, inputs: (
+        f"{inputs[0]}[{node.attributes['begin']}:{node.attributes['end']}]"
+    ),
     "prim::ListConstruct": lambda self, node, inputs: f"[{', '.join(inputs)}]",
     "prim::ListUnpack": lambda self, node, inputs: inputs[0],
     "prim::DictConstruct": NodeWriter._dict,
     "prim::isinstance": NodeWriter._is_instance,
     "prim::Print": NodeWriter._print,
-    "prim::RaiseException": NodeWriter._raise,
+    "prim::RaiseException": lambda self, node, inputs: f"raise_error({', '.join(inputs[:2])})",
     "prim::Enter": lambda self, node, inputs: f"{inputs[0]}.__enter__()",
     "prim::Exit": lambda self, node, inputs: f"{inputs[0]}.__exit__(None, None, None)",
     "aten::__is__": NodeWriter._is,

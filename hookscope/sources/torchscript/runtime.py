@@ -159,7 +159,7 @@ class DevicePlacement:
 
     A traced graph has the device of tracing as a constant, and would always create tensors there.
     Here that constant means the device of the parameters. All modules of a model share one object.
-    A deep copy of it refers to the copy of the model.
+    Its deep copy refers to the copy of the model.
     """
 
     def __init__(self, home: torch.device, model: nn.Module) -> None:
@@ -298,7 +298,7 @@ def uninterpretable(text: str) -> None:
 
 
 def raise_error(message: str, kind: str | None = None) -> None:
-    """Raise the exception of a script: that of Python if it names one."""
+    """Raise the exception of a script: Python's if it names one."""
     if kind is None and message.startswith("AssertionError: "):  # of an assert with a message
         raise AssertionError(message.removeprefix("AssertionError: "))
     exception = getattr(builtins, (kind or "").removeprefix("builtins."), None)
@@ -331,7 +331,7 @@ def call_as(module: Any, name: str, *args: Any) -> Any:
 
 
 def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The ``forward`` of a module with several: it runs that of ``call_as``, else its own."""
+    """The ``forward`` of a module with several: it runs ``call_as``'s, else its own."""
     name = _next_call.methods.pop(id(self), None)
     if name is not None:
         return self._hookscope_methods[name](self, *args)

@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import EnvironmentFault, InputError, ModelError, RequestError, cause
+from hookscope.errors import EnvironmentFault, InputError, ModelError, cause
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.pickle_scan import LONGEST_PICKLE, DamagedPickle
 from hookscope.files.plain_pickle import OpaqueObject, PlainUnpickler
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
-from hookscope.sources import weights as weight_files
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.loaded import (
     BATCH,
@@ -33,8 +32,8 @@ from hookscope.sources.loaded import (
     PAIR,
     Layout,
     LoadedModel,
+    LoadRequest,
     WeightsInfo,
-    WeightsRequest,
 )
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.torchscript import private
@@ -42,8 +41,8 @@ from hookscope.sources.torchscript.graph import Argument
 from hookscope.sources.torchscript.module_builder import CPU, ScriptedModule, build_module
 from hookscope.sources.torchscript.operators import REFUSED
 from hookscope.sources.torchscript.script_archive import ArchiveTensor, ScriptArchive, read_code
-from hookscope.specs.catalog import no_weights_by_name
-from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
+from hookscope.sources.weights import load_over
+from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 
@@ -80,15 +79,15 @@ def find_example(module: nn.Module, archive: ScriptArchive, spec: str, method: s
         if len(traced) == 1 and traced[0].storage.dtype.is_floating_point:
             return ExampleInput(traced[0].shape, BATCH, None)
         text = "noise, and zeros for integers, of the shapes it was traced with"
-        return ExampleInput(None, BATCH, partial(_traced_noise, traced), text)
+
+        def make() -> tuple[Tensor, ...]:
+            return tuple(_noise(one.shape, one.storage.dtype) for one in traced)
+
+        return ExampleInput(None, BATCH, make, text)
     layout = _layout(module)
     guess = cache(partial(_guess, module, layout, spec))
     text = "noise of a guessed shape (--shape sets another)"
     return ExampleInput(None, layout, lambda: guess().make(layout), text)
-
-
-def _traced_noise(records: tuple[ArchiveTensor, ...]) -> Any:
-    return tuple(_noise(record.shape, record.storage.dtype) for record in records)
 
 
 def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -226,7 +225,7 @@ def _is_entry(entry: Any, texts: tuple[str, ...] | None) -> bool:
 
 
 def _is_source(source: Any, texts: int) -> bool:
-    """Whether a source is made of texts that exist: their numbers, that of its file, a line."""
+    """Whether a source is made of texts that exist: their numbers, its file's, a line."""
     if not isinstance(source, tuple) or len(source) != 3 or not isinstance(source[0], OpaqueObject):
         return False
     if source[0].name != "torch.jit._pickle.build_intlist":
@@ -243,41 +242,22 @@ def _are_numbers(values: tuple[Any, ...]) -> bool:
     return all(type(value) is int and 0 <= value < _MOST for value in values)
 
 
-def load(
-    spec: ModelSpec,
-    *,
-    weights: WeightsRequest,
-    model_args: dict[str, Any],
-    seed: int,
-    meta: bool,
-    method: str,
-) -> LoadedModel:
-    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
-
-    Tensors are loaded onto the CPU. ``meta`` is ignored: the file has the values.
-    """
-    if model_args:
-        raise RequestError(
-            f"{spec.text!r} contains a model that is already built, which takes no arguments.",
-            "Leave out --model-arg.",
-        )
+def load(request: LoadRequest) -> LoadedModel:
+    """Open a scripted or traced model. Its tensors are loaded onto the CPU."""
+    spec = request.spec
+    request.refuse_arguments()
     check_archive_intact(spec.path)
     file_hash = BackgroundHash(blake3_of, spec.path)
     with _load_errors(spec.path):
         archive, module = _open(spec.path)
-        example = find_example(module, archive, spec.text, method)
+        example = find_example(module, archive, spec.text, request.method)
     _log_contents(spec, archive, module)
-    info = WeightsInfo("as saved", file_hash)
-    if weights.spec != "random":
-        if not is_weights_file(weights.spec):
-            raise no_weights_by_name(weights.spec)
-        info = weight_files.load_file_into(module, weights)
     return LoadedModel(
         module=module.eval(),
         spec=spec.text,
         name=spec.name,
         source=TORCHSCRIPT,
-        weights=info,
+        weights=load_over(module, request.weights, WeightsInfo("as saved", file_hash)),
         shape=example.shape,
         layout=example.layout,
         own_example=example.make,

@@ -16,7 +16,7 @@ from hookscope.files.optional_packages import optional_package
 from hookscope.files.words import plural
 from hookscope.sources import weights
 from hookscope.sources.loaded import AdapterInfo
-from hookscope.specs.adapter_folder import ADAPTER_WEIGHTS
+from hookscope.specs.catalog import ADAPTER_WEIGHTS
 from hookscope.specs.model_spec import check_weights_file, end_sentence
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments, weights
 from hookscope.sources.downloads import cached_file, fetch_folder
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
@@ -42,7 +42,7 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _CONFIGURATIONS = ("*.json", "*.txt", "*.model", "*.jinja")  # and vocabularies, but no code
 
 
-def load_configuration(path: Path, model_args: dict[str, Any]) -> Any:
+def load_configuration(path: Path, model_args: Mapping[str, Any]) -> Any:
     """Return the configuration at ``path`` as an instance of its class in transformers."""
     content = _read(path)
     model_type = content.get("model_type")
@@ -127,29 +127,21 @@ class _ModelFiles:
     weights_name: str
 
 
-def load(
-    spec: ModelSpec,
-    *,
-    weights: WeightsRequest,
-    model_args: dict[str, Any],
-    seed: int,
-    meta: bool,
-    attn: str | None,
-    adapter: str | None,
-) -> LoadedModel:
-    """Build the model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
+def load(request: LoadRequest) -> LoadedModel:
+    """Build a model of transformers."""
+    spec, meta = request.spec, request.meta
     with _quiet():
-        files = _find_files(spec, weights)
-        config = load_configuration(files.config, model_args)
+        files = _find_files(spec, request.weights)
+        config = load_configuration(files.config, request.model_args)
         model_class = _model_class(config)
-        _check_attention(attn)
-        module, info = _build(model_class, config, files, weights, attn, seed, meta)
+        _check_attention(request.attn)
+        module, info = _build(model_class, config, files, request)
         inputs = ModelInputs(module)
         adapter_info = None
-        if adapter is not None:
+        if request.adapter is not None:
             from hookscope.sources.transformers.adapter import attach_adapter
 
-            adapter_info = attach_adapter(module, adapter, seed, meta=meta)
+            adapter_info = attach_adapter(module, request.adapter, request.seed, meta=meta)
             module = module.to("meta") if meta else module
         return LoadedModel(
             module=module,
@@ -237,16 +229,10 @@ def _check_attention(kind: str | None) -> None:
 
 
 def _build(
-    model_class: Any,
-    config: Any,
-    files: _ModelFiles,
-    request: WeightsRequest,
-    attn: str | None,
-    seed: int,
-    meta: bool,
+    model_class: Any, config: Any, files: _ModelFiles, request: LoadRequest
 ) -> tuple[nn.Module, WeightsInfo]:
-    options = {} if attn is None else {"attn_implementation": attn}
-    own = files.weights is not None and not is_weights_file(request.spec)
+    seed, meta, from_file = request.seed, request.meta, is_weights_file(request.weights.spec)
+    options = {} if request.attn is None else {"attn_implementation": request.attn}
 
     def make(context: AbstractContextManager[Any]) -> nn.Module:
         return build_model(
@@ -254,10 +240,10 @@ def _build(
         )
 
     try:
-        if own and not meta:
+        if files.weights is not None and not from_file and not meta:
             return _with_own_weights(model_class, config, files, options, seed)
-        if is_weights_file(request.spec) and not meta:
-            return weights.build_from_file(make, request)
+        if from_file and not meta:
+            return weights.build_from_file(make, request.weights)
         module = make(ParametersOnMeta() if meta else nullcontext())
     except (ImportError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as exc:
         raise ModelError(

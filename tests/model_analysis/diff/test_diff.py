@@ -279,13 +279,13 @@ def test_arguments_that_come_twice_are_as_and_bs() -> None:
         parse_pairs_for_both,
         split_paired_options,
     )
-    from hookscope.specs.model_spec import parse_assignments
+    from hookscope.specs.value_readers import read_arguments
 
-    pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], parse_assignments)
+    pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], read_arguments)
     values = {**dict.fromkeys(PAIRED_OPTIONS, ()), "model_args": pair, "partial": False}
     sides = split_paired_options(values, (f"{NETS}:Net", f"{NETS}:Net"))
     assert [side["model_args"] for side in sides] == [{"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
-    assert parse_pairs_for_both(["a=1"], parse_assignments) == {"a": "1"}
+    assert parse_pairs_for_both(["a=1"], read_arguments) == {"a": "1"}
 
 
 def test_the_errors_of_the_library_are_its_own(tmp_path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.output_path import JPEG_OPTIONS, MARK, picture_ending
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.results.metadata import has_random_weights
+from hookscope.results.metadata import OWN_WEIGHTS, has_random_weights
 from hookscope.specs.choices import DPI
 from hookscope.specs.tensor_key import ATTENTION, PARAM_UPDATE, UNEDITED, WEIGHT, is_gradient
 
@@ -124,9 +124,8 @@ def recording_caption(metadata: dict[str, Any]) -> str:
     model = metadata.get("model") or {}
     caption = os.path.basename(str(model.get("spec", "an unnamed model")))
     if "weights" in model:
-        # The name of the weights may be a file, or a phrase such as "as built".
         caption += f", {os.path.basename(str(model['weights']))}"
-        caption += "" if str(model["weights"]).startswith("as ") else " weights"
+        caption += "" if model["weights"] in OWN_WEIGHTS else " weights"
         caption += " (untrained)" if has_random_weights(metadata) else ""
     inputs = metadata.get("inputs") or ()
     # One spec may give several tensors, such as the ids of a text and their mask.
