@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_streams import in_terminal, on_unix
+from tests.cli.test_streams import on_unix
 from tests.conftest import REPO, Run
+from tests.processes import COMMAND, end_by_signal, in_terminal, start_python
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
@@ -98,23 +94,18 @@ def test_json_is_what_the_file_holds(run: Run, tmp_path: Path) -> None:
 @on_unix
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_environment) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", *WORDS],
+    runs = slow / "runs"
+    process = start_python(
+        *(*COMMAND, *WORDS),
         cwd=slow,
         env=clean_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        until=lambda: runs.exists() and runs.stat().st_size == 8,
     )
-    runs, deadline = slow / "runs", time.monotonic() + 300
-    while not (runs.exists() and runs.stat().st_size == 8) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, out) == (130, "")
+    done = end_by_signal(process)
+    assert (done.rc, done.stdout) == (130, "")
     kept = len(json.loads((slow / "Net.ablate.json").read_text())["ablations"])
     assert 0 < kept < 27
-    assert err.splitlines()[-1] == (
+    assert done.stderr.splitlines()[-1] == (
         f"Interrupted; {kept} of 27 ablations are in Net.ablate.json."
         " Run the same command to resume."
     )
@@ -135,11 +126,12 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
 @pytest.mark.slow
 def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> None:
     (slow / "resumed").touch()
-    text, _ = in_terminal([*WORDS, "--no-color"], slow, clean_environment, 60)
+    here = {"cwd": slow, "env": clean_environment, "size": (24, 60)}
+    text = in_terminal(*COMMAND, *WORDS, "--no-color", **here).decode()
     before, _, after = text.partition("ablated one at a time")
     assert "ablating" in before and "/27" in before
     assert "ablating" not in after and "/27" not in after
-    quiet, _ = in_terminal([*WORDS, "-q"], slow, clean_environment, 60)
+    quiet = in_terminal(*COMMAND, *WORDS, "-q", **here).decode()
     assert "ablating" not in quiet and "27 channels" in quiet
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -15,6 +12,8 @@ import pytest
 from hookscope.cli import error_report
 from hookscope.cli.console import Console
 from hookscope.errors import ForwardError, LayerError, StoreError
+from tests.conftest import REPO, Finished
+from tests.processes import COMMAND, end_by_signal, run_python, start_python
 
 RAISES = """
 from torch import nn, zeros
@@ -164,23 +163,13 @@ def test_ctrl_c_is_told_in_a_line_with_status_130(tmp_path: Path, clean_environm
     source = RAISES.format(what="SystemExit")
     sleeper = "open('started', 'w').close(); import time; time.sleep(600)"
     (tmp_path / "net.py").write_text(source.replace("raise SystemExit", sleeper))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", "capture", "net.py:Net"],
-        cwd=tmp_path,
-        env=clean_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    started = time.monotonic()
-    while not (tmp_path / "started").exists() and time.monotonic() - started < 300:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, out) == (130, "")
-    assert "Traceback" not in err
-    assert "Error" not in err
-    assert err.splitlines()[-1] == "Interrupted; nothing was written."
+    words, started = (*COMMAND, "capture", "net.py:Net"), tmp_path / "started"
+    process = start_python(*words, cwd=tmp_path, env=clean_environment, until=started.exists)
+    done = end_by_signal(process)
+    assert (done.rc, done.stdout) == (130, "")
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "Interrupted; nothing was written."
     assert sorted(p.suffix for p in tmp_path.iterdir() if p.is_file()) == ["", ".py"]
 
 
@@ -190,20 +179,10 @@ def test_ctrl_c_while_the_command_is_still_imported(tmp_path: Path, clean_enviro
     (tmp_path / "click.py").write_text(
         "open('started', 'w').close()\nimport time\ntime.sleep(600)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", "tree"],
-        cwd=tmp_path,
-        env=clean_environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    started = time.monotonic()
-    while not (tmp_path / "started").exists() and time.monotonic() - started < 300:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
+    env = clean_environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"}
+    started = tmp_path / "started"
+    process = start_python(*COMMAND, "tree", cwd=tmp_path, env=env, until=started.exists)
+    assert end_by_signal(process) == Finished(130, "", "Interrupted.\n")
 
 
 @pytest.mark.slow
@@ -213,14 +192,8 @@ def test_missing_torch_is_one_sentence(tmp_path: Path, clean_environment) -> Non
     (tmp_path / "torch" / "__init__.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "hookscope", "tree", "resnet18"],
-        cwd=tmp_path,
-        env=clean_environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
+    env = clean_environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"}
+    done = run_python(*COMMAND, "tree", "resnet18", cwd=tmp_path, env=env)
+    assert done.rc == 1
     assert done.stderr.splitlines()[0] == "Error: torch is not installed."
     assert "-m pip install" in done.stderr.splitlines()[1]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.conftest import Finished
+from tests.processes import COMMAND, end_by_signal, in_terminal, run_python, start_python
 
 SMALL = """
 from torch import nn
@@ -76,19 +75,17 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_envir
         "        return x\n"
     )
     words = [word if word != "0" else "1" for word in EXTRACT]
-    command = [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--shard-size", "1"]
-    process = subprocess.Popen(
-        [*command, "--batch", "1"], env=clean_environment, stderr=subprocess.PIPE, text=True
+    process = start_python(
+        *(*COMMAND, *words, "-o", "features/", "--shard-size", "1", "--batch", "1"),
+        cwd=photos.parent,
+        env=clean_environment,
+        until=lambda: len(list(Path("features").glob("rows-*"))) >= 2,
     )
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and len(list(Path("features").glob("rows-*"))) < 2:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, words_said = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "finished rows are in features/" in words_said
-    assert "--resume" in words_said
-    assert "Traceback" not in words_said
+    done = end_by_signal(process)
+    assert done.rc == 130
+    assert "finished rows are in features/" in done.stderr
+    assert "--resume" in done.stderr
+    assert "Traceback" not in done.stderr
     assert len(list(Path("features").glob("rows-*"))) >= 2
     assert not list(Path("features").glob(".rows*"))
 
@@ -132,23 +129,13 @@ def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_env
         + "\nimport time\nclass Wait(nn.Module):\n    def forward(self, x):\n"
         "        time.sleep(1)\n        return x\n"
     )
-    pty = pytest.importorskip("pty")
+    pytest.importorskip("pty")
     words = [word if word != "0" else "1" for word in EXTRACT]
-    main, other = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--batch", "1"],
-        env=clean_environment | {"TERM": "xterm", "COLUMNS": "120"},
-        stdout=subprocess.DEVNULL,
-        stderr=other,
+    seen = in_terminal(
+        *(*COMMAND, *words, "-o", "features/", "--batch", "1"),
+        env=clean_environment | {"COLUMNS": "120"},
+        stdout=Path(os.devnull),
     )
-    os.close(other)
-    seen = b""
-    try:
-        while chunk := os.read(main, 65536):
-            seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    assert process.wait(timeout=300) == 0
     assert b"rows/s" in seen
     assert b"decode" in seen and b"forward" in seen and b"write" in seen
     assert b"3/6" in seen
@@ -165,12 +152,11 @@ def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) 
     assert [n for n, line in enumerate(table) if "skipped" in json.loads(line)] == [2, 4]
 
 
-def run_twofold(environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+def run_twofold(environment: dict[str, str], *more: str) -> Finished:
     """Run the command in two processes, a batch a shard."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "hookscope", *EXTRACT, "--workers", "0"]
-    command += ["--shard-size", "1", "-o", "out/", *more]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    words = (*EXTRACT, "--workers", "0", "--shard-size", "1", "-o", "out/", *more)
+    return run_python(*torchrun, *COMMAND, *words, env=environment)
 
 
 @pytest.mark.slow
@@ -179,7 +165,7 @@ def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
 ) -> None:
     (photos / "5.png").write_bytes(b"no image")
     done = run_twofold(clean_environment)
-    assert done.returncode != 0
+    assert done.rc != 0
     assert "5.png' is not an image" in done.stderr
     assert "bug in hookscope" not in done.stderr
 
@@ -188,7 +174,7 @@ def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
 def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
     (photos / "5.png").write_bytes(b"no image")
     done = run_twofold(clean_environment, "--skip-bad", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.rc == 0, done.stderr
     assert "1 input could not be used" in done.stderr
     assert "rows/s in 2 processes; the first: decode" in done.stderr
     document = json.loads(done.stdout)

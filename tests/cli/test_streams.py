@@ -8,13 +8,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hookscope.cli.console import prepare_streams
 from hookscope.cli.main import cli
+from tests.processes import COMMAND, in_terminal
 
 ESCAPE = "\x1b["
 FORCED = {"FORCE_COLOR": "1"}
@@ -188,48 +188,6 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def in_terminal(
-    arguments: list[str],
-    folder: Path,
-    env: dict[str, str],
-    columns: int = 80,
-    look: Callable[[bytes], None] = lambda seen: None,
-):
-    """Run the command in a pseudo-terminal; return its output, whole and as it came.
-
-    ``look`` is called with what has come so far, whenever there is more of it.
-    """
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    main_end, other_end = pty.openpty()
-    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", *arguments],
-        cwd=folder,
-        env=env | {"TERM": env.get("TERM_FOR_TEST", "xterm")},
-        stdin=subprocess.DEVNULL,
-        stdout=other_end,
-        stderr=other_end,
-    )
-    os.close(other_end)
-    chunks: list[bytes] = []
-    while True:
-        try:
-            data = os.read(main_end, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        chunks.append(data)
-        look(b"".join(chunks))
-    os.close(main_end)
-    process.wait()
-    return b"".join(chunks).decode(), chunks
-
-
 @on_unix
 @pytest.mark.slow
 def test_a_terminal_shows_a_status_first_and_wipes_it(tiny, clean_environment) -> None:
@@ -242,9 +200,9 @@ def test_a_terminal_shows_a_status_first_and_wipes_it(tiny, clean_environment) -
         if b"Loading torch" in seen:
             (tiny.parent / "go").touch()
 
-    text, chunks = in_terminal(["tree", "tiny.py:Net"], tiny.parent, env, look=look)
+    words = (*COMMAND, "tree", "tiny.py:Net")
+    text = in_terminal(*words, cwd=tiny.parent, env=env, look=look).decode()
     assert not (tiny.parent / "late").exists()
-    assert chunks[0].startswith(b"\r\x1b[KLoading torch ...") or "Loading torch" in text
     assert text.index("Loading torch") < text.index("lin")
     # Whatever was shown is wiped before anything lasting is written.
     assert "\x1b[K" in text[text.rindex("...") : text.index("Linear")]
@@ -256,9 +214,9 @@ def test_a_terminal_shows_a_status_first_and_wipes_it(tiny, clean_environment) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("flag", "term"), [("-q", "xterm"), ("--json", "xterm"), ("", "dumb")])
 def test_no_status_when_quiet_json_or_dumb(tiny, clean_environment, flag, term) -> None:
-    arguments = ["tree", "tiny.py:Net", *filter(None, [flag])]
-    env = clean_environment | {"TERM_FOR_TEST": term}
-    text, _ = in_terminal(arguments, tiny.parent, env)
+    words = (*COMMAND, "tree", "tiny.py:Net", *filter(None, [flag]))
+    env = clean_environment | {"TERM": term}
+    text = in_terminal(*words, cwd=tiny.parent, env=env).decode()
     assert "\x1b[K" not in text
     assert "Loading" not in text
     if term == "dumb":
@@ -268,9 +226,10 @@ def test_no_status_when_quiet_json_or_dumb(tiny, clean_environment, flag, term) 
 @on_unix
 @pytest.mark.slow
 def test_a_table_fits_the_terminal_and_cuts_no_name(tmp_path, clean_environment) -> None:
-    arguments = ["models", "*rcnn*", "--no-color"]
+    words = (*COMMAND, "models", "*rcnn*", "--no-color")
     for columns, env in [(40, {}), (200, {"COLUMNS": "60"})]:
-        text, _ = in_terminal(arguments, tmp_path, clean_environment | env, columns)
+        shown = in_terminal(*words, cwd=tmp_path, env=clean_environment | env, size=(24, columns))
+        text = shown.decode()
         lines = uncolored(text).replace("\r", "").replace(ESCAPE + "K", "").splitlines()
         assert 30 < max(map(len, lines)) <= int(env.get("COLUMNS", columns))
         assert any("fasterrcnn_mobilenet_v3_large_320_fpn" in line for line in lines)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.processes import COMMAND, end_by_signal, start_python
 
 WAITING = """
 import time
@@ -27,17 +27,8 @@ def begin(folder: Path, environment: dict[str, str], *before: str) -> subprocess
     """Start a capture, and wait until its model runs."""
     (folder / "waiting.py").write_text(WAITING)
     words = ("capture", "waiting.py:Waiting", "--shape", "1x2", "-o", "out.safetensors")
-    process = subprocess.Popen(
-        [*before, sys.executable, "-m", "hookscope", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None and not (folder / "begun").exists():
-        time.sleep(0.02)
-    return process
+    line, begun = (*COMMAND, *words), folder / "begun"
+    return start_python(*line, cwd=folder, env=environment, until=begun.exists, before=before)
 
 
 @pytest.mark.slow
@@ -45,12 +36,10 @@ def begin(folder: Path, environment: dict[str, str], *before: str) -> subprocess
 def test_a_request_to_end_interrupts_a_command(
     clean_environment, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = begin(tmp_path, clean_environment)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 128 + number
-    assert said.splitlines()[-1] == "Interrupted; nothing was written."
-    assert "Traceback" not in said
+    done = end_by_signal(begin(tmp_path, clean_environment), number)
+    assert done.rc == 128 + number
+    assert done.stderr.splitlines()[-1] == "Interrupted; nothing was written."
+    assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.safetensors"))
     assert not list(tmp_path.glob(".*.part"))
 
@@ -59,7 +48,6 @@ def test_a_request_to_end_interrupts_a_command(
 def test_an_ignored_signal_stays_ignored(clean_environment, tmp_path: Path) -> None:
     (tmp_path / "short").touch()
     process = begin(tmp_path, clean_environment, "nohup")
-    process.send_signal(signal.SIGHUP)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    done = end_by_signal(process, signal.SIGHUP)
+    assert done.rc == 0, done.stderr
     assert (tmp_path / "out.safetensors").exists()
