@@ -7,13 +7,13 @@ which must have none, and on small packages that break them.
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 # A package imports from itself and from those before it.
 PACKAGES = (
@@ -139,10 +139,7 @@ def test_every_file_that_may_import_torch_does(repo: Path) -> None:
 def heavy_after(statement: str) -> set[str]:
     """What of torch, numpy and rich is loaded once a new interpreter has run ``statement``."""
     probe = f"import sys\n{statement}\nprint(*{{'torch', 'numpy', 'rich'}} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=300
-    )
-    return set(done.stdout.split())
+    return set(run_python("-c", probe, status=0).stdout.split())
 
 
 def test_importing_hookscope_imports_nothing_heavy() -> None:

@@ -7,7 +7,6 @@ directly in docs/ also run one by one.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -18,6 +17,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+
+from tests.processes import COMMAND, in_terminal, run_python
 
 REPO = Path(__file__).resolve().parent.parent
 DOCS = REPO / "docs"
@@ -80,7 +81,7 @@ def test_blocks_of_a_page_run_in_order(
         if kind == "sh":
             run_shell(text, samples_folder, clean_environment, run)
         else:
-            run_python(text, samples_folder, run_script)
+            run_block(text, samples_folder, run_script)
 
 
 @pytest.mark.slow
@@ -88,7 +89,14 @@ def test_blocks_of_a_page_run_in_order(
 def test_python_block_runs(text: str, samples_folder: Path, run, run_script) -> None:
     for words in (words for line, words in WRITERS.items() if line in text):
         assert run(*words.split(), cwd=samples_folder).rc == 0
-    run_python(text, samples_folder, run_script)
+    run_block(text, samples_folder, run_script)
+
+
+def run_block(text: str, folder: Path, run_script) -> None:
+    script = folder / "block.py"
+    script.write_text(text, encoding="utf-8")
+    done = run_script(script)
+    assert done.rc == 0, done.stderr
 
 
 def run_shell(text: str, folder: Path, environment: dict[str, str], run) -> None:
@@ -110,13 +118,6 @@ def run_shell(text: str, folder: Path, environment: dict[str, str], run) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def run_python(text: str, folder: Path, run_script) -> None:
-    script = folder / "block.py"
-    script.write_text(text, encoding="utf-8")
-    done = run_script(script)
-    assert done.rc == 0, done.stderr
 
 
 def test_a_how_to_page_loads_what_its_commands_write() -> None:
@@ -146,22 +147,9 @@ def shown_commands() -> list[object]:
 
 def lines_on_a_terminal(command: list[str], folder: Path, environment: dict[str, str]) -> list[str]:
     """The lines that a command writes to a standard output that is a terminal of 80 columns."""
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hookscope", *command],
-        cwd=folder,
-        env=environment | {"COLUMNS": "80", "NO_COLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(theirs)
-    written = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other side was closed
-        while more := os.read(ours, 4096):
-            written += more
-    os.close(ours)
-    assert process.wait() == 0
+    environment = environment | {"COLUMNS": "80", "NO_COLOR": "1"}
+    words, nowhere = (*COMMAND, *command), Path(os.devnull)
+    written = in_terminal(*words, cwd=folder, env=environment, stderr=nowhere)
     return [line for line in written.decode().splitlines() if line.strip()]
 
 
@@ -239,7 +227,6 @@ def test_every_page_is_reached_from_the_start_of_the_site() -> None:
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="the extra docs is not installed")
     words = ["-m", "sphinx", "--fail-on-warning", "--quiet", "--builder", "html", DOCS, tmp_path]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python(*words, status=0)
     assert (tmp_path / "questions" / "loss-is-nan.html").exists()
     assert "gradcam" in (tmp_path / "searchindex.js").read_text()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 USED = """
 import torch
@@ -36,19 +36,9 @@ SAID = (
 @pytest.mark.slow
 def test_a_type_checker_sees_keywords_and_results(repo: Path, tmp_path: Path) -> None:
     (tmp_path / "used.py").write_text(USED, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", str(tmp_path / "c")]
-    done = subprocess.run(
-        [
-            *command,
-            "--follow-imports=silent",
-            "--ignore-missing-imports",
-            str(tmp_path / "used.py"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=repo,
-        check=False,
-    )
+    command = ("-m", "mypy", "--config-file=", "--cache-dir", tmp_path / "c")
+    options = ("--follow-imports=silent", "--ignore-missing-imports")
+    done = run_python(*command, *options, tmp_path / "used.py", cwd=repo)
     lines = [
         line.partition("used.py:")[2] for line in done.stdout.splitlines() if "used.py" in line
     ]

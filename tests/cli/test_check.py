@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
 
 from hookscope.specs.checks import CHECKS
-from tests.conftest import Finished, needs_list
+from tests.conftest import REPO, needs_list
 from tests.model_analysis.health.faulty import FOUND
 
 LEVELS = {"error", "warning", "note", "none"}
 
-# The real command, for each line in turn; one process, as each would spend seconds importing torch.
-DRIVER = """
-import contextlib, io, json, shlex, sys
-from hookscope.cli.main import main
-
-for line in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(shlex.split(line))
-        except SystemExit as end:
-            status = end.code
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
-"""
+FAULTY = f"{REPO}/tests/model_analysis/health/faulty.py"
 TEXTS = {
     "log_of_negative": (1, "2: NaN first appears here, in log(): "),
     "dead_relu": (
@@ -43,46 +26,13 @@ TEXTS = {
     "tied": (0, "2.0: its parameter is shared with 2.2"),
     "sound": (0, "Loss projection = "),
 }
-LINES = {
-    **{name: f"check FILE:{name}" for name in TEXTS},
-    **{f"{name} json": f"check FILE:{name} --json" for name in FOUND},
-    "sarif": "check FILE:side --json -o found.sarif",
-    "sarif again": "check FILE:dead_relu --forward-only -o found.sarif",
-    "sarif failed": "check FILE:clash -o failed.sarif",
-    "junit": "check FILE:side -o found.xml --forward-only --skip tied",
-}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("check")
-
-
-@pytest.fixture(scope="module")
-def answers(repo: Path, folder: Path) -> dict[str, Finished]:
-    faulty = f"{repo}/tests/model_analysis/health/faulty.py"
-    lines = [line.replace("FILE", faulty) for line in LINES.values()]
-    home = {"HOME": str(folder), "PYTHONPATH": str(repo), "COLUMNS": "200"}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOOKSCOPE")} | home
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(lines),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    found = [Finished(*json.loads(line)) for line in done.stdout.splitlines()]
-    return dict(zip(LINES, found, strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_layer_comes_first_and_the_status_tells(answers, name) -> None:
+def test_the_layer_comes_first_and_the_status_tells(run, name) -> None:
     status, begins = TEXTS[name]
-    done = answers[name]
+    done = run("check", f"{FAULTY}:{name}", env={"COLUMNS": "200"})
     assert done.rc == status, done.stderr
     assert done.stdout.startswith(begins)
     *_, last = (x for x in done.stdout.splitlines() if not x.startswith("Not checked: "))
@@ -92,8 +42,8 @@ def test_the_layer_comes_first_and_the_status_tells(answers, name) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "found"), FOUND.items())
-def test_the_command_finds_each_planted_fault(answers, name, found) -> None:
-    done = answers[f"{name} json"]
+def test_the_command_finds_each_planted_fault(run, name, found) -> None:
+    done = run("check", f"{FAULTY}:{name}", "--json")
     document = json.loads(done.stdout)
     assert (document["schema"], document["command"]) == (1, "check")
     seen = [(f["level"], f["check"], f["layer"]) for f in document["findings"]]
@@ -106,10 +56,11 @@ def test_the_command_finds_each_planted_fault(answers, name, found) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_failed_run_leaves_unchecked_is_told(answers, folder) -> None:
-    unmade = json.loads(answers["clash json"].stdout)["unmade"]
+def test_what_a_failed_run_leaves_unchecked_is_told(run, tmp_path) -> None:
+    done = run("check", f"{FAULTY}:clash", "--json", "-o", "failed.sarif")
+    unmade = json.loads(done.stdout)["unmade"]
     assert set(unmade) == {"vanishing", "exploding", "unused", "uncalled"}
-    log = json.loads((folder / "failed.sarif").read_text())
+    log = json.loads((tmp_path / "work" / "failed.sarif").read_text())
     validate_sarif(log)
     [invocation] = log["runs"][0]["invocations"]
     assert invocation["executionSuccessful"] is False
@@ -140,26 +91,29 @@ def validate_sarif(log: dict) -> None:
 
 
 @pytest.mark.slow
-def test_sarif_has_a_rule_for_each_check_and_a_result_for_each_finding(repo, answers, folder):
-    findings = json.loads(answers["sarif"].stdout)["findings"]
-    assert "wrote found.sarif" in answers["sarif"].stderr
-    assert "replacing an earlier file" in answers["sarif again"].stderr
-    log = json.loads((folder / "found.sarif").read_text())
+def test_sarif_has_a_rule_for_each_check_and_a_result_for_each_finding(run, tmp_path):
+    done = run("check", f"{FAULTY}:side", "--json", "-o", "found.sarif")
+    findings = json.loads(done.stdout)["findings"]
+    assert "wrote found.sarif" in done.stderr
+    again = run("check", f"{FAULTY}:dead_relu", "--forward-only", "-o", "found.sarif")
+    assert "replacing an earlier file" in again.stderr
+    log = json.loads((tmp_path / "work" / "found.sarif").read_text())
     validate_sarif(log)
     [only] = log["runs"]
     assert [r["ruleId"] for r in only["results"]] == ["dead"]
     [place] = only["results"][0]["locations"]
     assert place["logicalLocations"] == [{"fullyQualifiedName": "2.1", "kind": "module"}]
     uri = place["physicalLocation"]["artifactLocation"]["uri"]
-    assert unquote(uri) == f"{repo}/tests/model_analysis/health/faulty.py"
+    assert unquote(uri) == FAULTY
     assert {rule["id"] for rule in only["tool"]["driver"]["rules"]} == {*CHECKS, "run"}
     assert {f["check"] for f in findings} == {"unused", "uncalled"}
 
 
 @pytest.mark.slow
-def test_junit_has_a_case_for_each_check(answers, folder) -> None:
-    assert answers["junit"].rc == 1
-    suite = ElementTree.parse(folder / "found.xml").getroot()
+def test_junit_has_a_case_for_each_check(run, tmp_path) -> None:
+    words = ("-o", "found.xml", "--forward-only", "--skip", "tied")
+    assert run("check", f"{FAULTY}:side", *words).rc == 1
+    suite = ElementTree.parse(tmp_path / "work" / "found.xml").getroot()
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert suite.tag == "testsuite"
     assert int(suite.get("tests")) == len(cases) == len(CHECKS) - 1  # less the skipped one

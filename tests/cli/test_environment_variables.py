@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hookscope.specs.commands import COMMANDS
+from tests.processes import run_python
 
 # For keys whose values are no words of a list, numbers or pairs.
 WRONG = {
@@ -66,15 +65,7 @@ def test_a_wrong_value_is_a_usage_error_that_names_the_variable(
     clean_environment, tmp_path: Path, command: str
 ) -> None:
     request = json.dumps([command, WRONG, LATE, BY_FILE, ARGUMENTS.get(command, [])])
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, request],
-        env=clean_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    done = run_python("-c", PROBE, request, cwd=tmp_path, env=clean_environment, status=0)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) >= 12  # the global options have two variables each
     for variable, status, said, result, early in found:

@@ -43,12 +43,6 @@ def test_help_of_a_command_in_either_order(run) -> None:
     assert run("help").stdout == run("--help").stdout
 
 
-def test_help_of_an_unknown_command_suggests_one(run) -> None:
-    done = run("help", "captur")
-    assert done.rc == 2
-    assert "Did you mean capture?" in done.stderr
-
-
 def help_of(name: str, width: int = 80) -> str:
     root = click.Context(cli, info_name="hookscope", terminal_width=width, **cli.context_settings)
     command = cli.commands[name]
@@ -159,11 +153,14 @@ def test_narrow_help_is_the_same_in_either_order(run) -> None:
 
 
 def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(run) -> None:
-    for word, near in [("captrue", "capture"), ("mod", "models")]:
+    for word, near in [
+        ("captrue", " Did you mean capture?"),
+        ("mod", " Did you mean models?"),
+        ("zzzz", ""),
+    ]:
         done = run(word)
         assert (done.rc, done.stdout) == (2, "")
-        assert done.stderr.startswith("Error:")
-        assert near in done.stderr
+        assert done.stderr.startswith(f"Error: No such command {word!r}.{near}\n")
 
 
 def test_options_are_never_abbreviated(run) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import needs_list
+from tests.processes import run_python
 
 HEAVY = {"torch", "torchvision", "numpy", "rich", "PIL", "safetensors"}
 PROBE = """
@@ -24,15 +23,8 @@ finally:
 
 def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[str]:
     """What of HEAVY a run of the command has imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE.format(heavy=sorted(HEAVY)), *arguments],
-        env=clean_environment | env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    probe = PROBE.format(heavy=sorted(HEAVY))
+    done = run_python("-c", probe, *arguments, cwd=folder, env=clean_environment | env)
     [line] = [line for line in done.stderr.splitlines() if line.startswith("LOADED")]
     return set(line.split()[1:])
 
@@ -113,13 +105,6 @@ def test_a_model_of_ones_own_loads_neither_torchvision_nor_the_compiler(
         "    def forward(self, x):\n        return self.act(self.conv(x)).mean((2, 3))\n"
     )
     code = PROBE.replace("{heavy!r}", "{'torch._dynamo', 'torchvision', 'numpy'}")
-    done = subprocess.run(
-        [sys.executable, "-c", code, command, "net.py:Net", "--shape", "1x3x8x8", "--no-output"],
-        env=clean_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
+    words = (command, "net.py:Net", "--shape", "1x3x8x8", "--no-output")
+    done = run_python("-c", code, *words, cwd=tmp_path, env=clean_environment, status=0)
     assert "LOADED numpy" in done.stderr.splitlines()

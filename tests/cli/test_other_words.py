@@ -30,11 +30,6 @@ def test_another_word_for_a_command_is_answered_with_ours_and_not_run(run, word,
     assert f"explained by: hookscope help {line.split()[0]}." in explained.stderr
 
 
-def test_a_mistyped_command_is_suggested(run) -> None:
-    assert "No such command 'captur'. Did you mean capture?" in run("captur").stderr
-    assert run("zzzz").stderr.startswith("Error: No such command 'zzzz'.\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [

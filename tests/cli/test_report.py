@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import hookscope
 from hookscope.files.output_path import PAGE_MARK
+from tests.processes import run_python
 from tests.run_folders import small_run
 
 
@@ -73,5 +72,4 @@ def test_torch_is_not_loaded(tmp_path, clean_environment) -> None:
         "import sys, hookscope; hookscope.report(sys.argv[1]);"
         "assert 'torch' not in sys.modules, 'torch'"
     )
-    command = [sys.executable, "-c", code, str(folder)]
-    subprocess.run(command, env=clean_environment, check=True, timeout=300)
+    run_python("-c", code, folder, env=clean_environment, status=0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from hookscope.errors import HookscopeError, LayerError, RequestError
 from hookscope.specs.watch_options import STOPS, WATCHED, WatchOptions
 from tests.cli.conftest import Parse
+from tests.processes import COMMAND, run_python
 
 # Stands in for torch and for what watches it, so that no test waits for the real ones.
 SCRIPT = """
@@ -51,18 +50,9 @@ def folder(tmp_path: Path) -> Path:
 def hookscope(folder: Path, clean_environment: dict[str, str]):
     """Run ``hookscope ARGUMENTS`` in the folder."""
 
-    def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hookscope", *arguments],
-            cwd=folder,
-            env=clean_environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return start
+    return lambda *words, **environment: run_python(
+        *COMMAND, *words, cwd=folder, env=clean_environment | environment
+    )
 
 
 def test_watching_starts_when_torch_is_imported(hookscope) -> None:
@@ -76,13 +66,13 @@ def test_watching_starts_when_torch_is_imported(hookscope) -> None:
         "finish finished 0",
     ]
     said = "hookscope: no step was recorded in runs/train-1. "
-    assert (done.stderr.startswith(said), done.returncode) == (True, 0)
+    assert (done.stderr.startswith(said), done.rc) == (True, 0)
     assert hookscope("run", "-q", "train.py").stderr == ""
 
 
 def test_a_fault_of_the_watching_does_not_stop_the_script(hookscope) -> None:
     done = hookscope("run", "train.py", "fail")
-    assert (done.stdout.splitlines()[-1], done.returncode) == ("after", 0)
+    assert (done.stdout.splitlines()[-1], done.rc) == ("after", 0)
     [line] = done.stderr.splitlines()
     assert line.startswith("hookscope: ")
     assert line.endswith("RuntimeError: planted. The script continues.")
@@ -92,7 +82,7 @@ def test_a_script_without_torch_runs(hookscope, folder: Path) -> None:
     (folder / "train.py").write_text("print('alone'); raise SystemExit(3)")
     done = hookscope("run", "train.py")
     said = "hookscope: the script did not import torch, so nothing was recorded.\n"
-    assert (done.stdout, done.stderr, done.returncode) == ("alone\n", said, 3)
+    assert (done.stdout, done.stderr, done.rc) == ("alone\n", said, 3)
     assert not (folder / "runs").exists()
 
 
@@ -112,7 +102,7 @@ def test_options_before_the_script_are_ours_and_all_after_it_are_its_own(
     hookscope, words: list[str], seen: str
 ) -> None:
     done = hookscope("run", *words)
-    assert (done.stdout.splitlines()[0][-len(seen) :], done.returncode) == (seen, 0)
+    assert (done.stdout.splitlines()[0][-len(seen) :], done.rc) == (seen, 0)
 
 
 def test_variables_set_options(hookscope) -> None:
@@ -149,7 +139,7 @@ def test_a_wrong_request_is_explained(hookscope, folder: Path, words, message: s
     with zipfile.ZipFile(folder / "a.zip", "w") as archive:
         archive.writestr("other.py", "")
     done = hookscope("run", *words)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.rc, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: {message}")
 
 
@@ -157,14 +147,14 @@ def test_a_wrong_request_is_explained(hookscope, folder: Path, words, message: s
 def test_a_script_that_cannot_be_read_is_an_error(hookscope, folder: Path) -> None:
     (folder / "train.py").chmod(0)
     done = hookscope("run", "train.py")
-    assert done.returncode == 2
+    assert done.rc == 2
     assert "The script train.py cannot be read: Permission denied." in done.stderr
 
 
 def test_a_syntax_error_is_that_of_the_script(hookscope, folder: Path) -> None:
     (folder / "train.py").write_text("def f(:\n")
     done = hookscope("run", "train.py")
-    assert done.returncode == 1
+    assert done.rc == 1
     assert done.stderr.splitlines()[0] == f'  File "{folder / "train.py"}", line 1'
     assert "hookscope" not in done.stderr
 
@@ -213,17 +203,9 @@ def test_torchrun_starts_it_on_each_rank(folder: Path, clean_environment) -> Non
         "sys.exit(sys.argv[1:] != ['--epochs', '3'])\n"
     )
     (folder / "torch.py").unlink()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, "-m", "hookscope", "run", "ranks.py", "--epochs", "3"],
-        cwd=folder,
-        env=clean_environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    line = (*torchrun, *COMMAND, "run", "ranks.py", "--epochs", "3")
+    run_python(*line, cwd=folder, env=clean_environment | {"OMP_NUM_THREADS": "1"}, status=0)
     for rank in "01":
         expected = f"__main__ {folder / 'ranks.py'} ['ranks.py', '--epochs', '3']"
         assert (folder / rank).read_text() == expected

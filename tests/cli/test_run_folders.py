@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +10,8 @@ import pytest
 
 import hookscope
 from hookscope.errors import RequestError
+from tests.conftest import REPO
+from tests.processes import run_python
 from tests.stores.runs.healthy_run import HealthyRun
 
 
@@ -142,7 +142,4 @@ def test_neither_imports_torch(work: Path) -> None:
         "    except SystemExit as end: assert not end.code\n"
         "assert 'torch' not in sys.modules"
     )
-    repo = Path(__file__).resolve().parents[2]
-    subprocess.run(
-        [sys.executable, "-c", probe], cwd=work, env={"PYTHONPATH": str(repo)}, check=True
-    )
+    run_python("-c", probe, cwd=work, env={"PYTHONPATH": str(REPO)}, status=0)

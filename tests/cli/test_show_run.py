@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +19,7 @@ from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
+from tests.processes import run_python
 from tests.stores.runs.conftest import LOSS, model_info, run_info, write_run
 
 SAMPLE = f"{REPO}/sample_models/run"
@@ -224,7 +223,7 @@ def test_torch_is_never_loaded() -> None:
         "run.curve('loss', 'value'), run._repr_html_()\n"
         "sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", probe], check=True, cwd=REPO, timeout=300)
+    run_python("-c", probe, cwd=REPO, status=0)
 
 
 def test_the_sample_is_what_its_tool_writes(tmp_path: Path) -> None:

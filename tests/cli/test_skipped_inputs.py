@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import hookscope
 from hookscope.errors import InputError
 from hookscope.files.input_files import list_files
 from tests.conftest import needs_list
+from tests.processes import run_python
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
@@ -112,15 +112,7 @@ main(sys.argv[1:])
 def test_in_a_deleted_folder_whole_paths_work(
     clean_environment, tmp_path: Path, words: list[str], rc: int, said: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GONE, *(word.format(tmp_path) for word in words)],
-        cwd=tmp_path,
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == rc, done.stderr
+    words = [word.format(tmp_path) for word in words]
+    done = run_python("-c", GONE, *words, cwd=tmp_path, env=clean_environment, status=rc)
     assert said in done.stderr
     assert "Traceback" not in done.stderr and "Unexpected" not in done.stderr

@@ -276,13 +276,12 @@ def test_a_full_disk_behind_stdout_is_an_error(
 ) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "hookscope", command],
+            [sys.executable, *COMMAND, command],
             env=clean_environment | {"PYTHONUNBUFFERED": unbuffered},
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
     assert done.returncode == 1
     assert done.stderr.count("Error: ") == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from hookscope.stores.tree_cache import (
     tree_key,
     write_tree,
 )
+from tests.processes import COMMAND, run_python
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS: dict[str, Any] = {"depth": 1, "trust": False, "model_args": None}
@@ -35,15 +34,8 @@ CASES = [
 
 def tree(cache: Path, *arguments: str, option: str = "") -> tuple[str, str, bool]:
     """Standard output, standard error, and whether torch was imported."""
-    options = ["-X", "importtime", "-m", "hookscope", "tree", *arguments]
-    done = subprocess.run(
-        [sys.executable, *options, *([option] if option else [])],
-        cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    line = ("-X", "importtime", *COMMAND, "tree", *arguments, *([option] if option else []))
+    done = run_python(*line, cwd=ROOT, env={**os.environ, "XDG_CACHE_HOME": str(cache)}, status=0)
     lines = done.stderr.splitlines()
     imported = any(line.startswith("import time:") and line.endswith(" torch") for line in lines)
     rest = [line for line in lines if not line.startswith("import time:")]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch import nn
 
 from tests.cli.test_light_imports import loaded
 from tests.conftest import REPO, Run
+from tests.processes import run_python
 
 DIGITS = f"{REPO}/sample_models/digits.safetensors"
 CAPTURE = f"{REPO}/sample_models/five.safetensors"
@@ -189,7 +188,7 @@ def test_a_pickled_model_opens_without_its_code_and_with_trust_runs_it(
         "        print('it ran')\n"
     )
     make = "import mynet, torch; torch.save(mynet.Net(), 'best.pt')"
-    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True, timeout=300)
+    run_python("-c", make, cwd=tmp_path, status=0)
     done = run("tree", str(tmp_path / "best.pt"))
     assert done.rc == 0
     assert "fc.weight" in done.stdout

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from safetensors.numpy import save_file
 import hookscope
 from hookscope.stores.weights.weight_set import WeightSet
 from tests.conftest import REPO, Run
+from tests.processes import run_python
 
 DIGITS = f"{REPO}/sample_models/digits.safetensors"
 COMMANDS = """
@@ -164,14 +163,6 @@ def test_nothing_imports_torch(tmp_path: Path, clean_environment: dict[str, str]
         *(["check", DIGITS], ["report", DIGITS, "-o", "a.html"]),
         *(["plot", DIGITS, "conv1.weight", "-o", "a.png"], ["filters", DIGITS, "-o", "b.png"]),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS.format(commands=commands)],
-        env=clean_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    code = COMMANDS.format(commands=commands)
+    done = run_python("-c", code, cwd=tmp_path, env=clean_environment, status=0)
     assert done.stdout.splitlines()[-1] == "LOADED []"

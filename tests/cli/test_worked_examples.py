@@ -61,14 +61,6 @@ def test_two_steps_come_back_in_reverse_order(run: Run, repo: Path) -> None:
     assert rows == [["f1", "forward"], ["f2", "forward"], ["f2", "backward"], ["f1", "backward"]]
 
 
-def test_a_step_down_the_mean_of_roots(command: Command) -> None:
-    x = torch.tensor([0.5681, 0.4868, 0.9277])
-    words = ("--loss", "sum", "--optimizer", "sgd", "--lr", "1e-3")
-    made = command("step", "roots.py:MeanOfRoots", *words)
-    assert [round(g, 4) for g in made["./x.grad"].tolist()] == [0.0882, 0.0893, 0.0841]
-    assert [round(v, 4) for v in (x + made["./x.update"]).tolist()] == [0.5680, 0.4867, 0.9276]
-
-
 def test_the_square_of_the_double_has_a_gradient_of_16(command: Command) -> None:
     words = ("--loss", "sum", "--what", "output,input")
     made = command("grads", "doubling.py:SquareOfDouble", *words)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from blake3 import blake3
 
 from hookscope.files.hashes import BackgroundHash, blake3_of
+from tests.processes import run_python
 
 BLOCK = 1 << 22
 
@@ -50,7 +49,7 @@ def test_a_forked_process_computes_the_hash_itself() -> None:
         "    os._exit(hash.result() != 'computed')\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    run_python("-c", script, timeout=60, status=0)
 
 
 def test_a_process_ends_without_waiting_for_a_hash_that_is_not_needed() -> None:
@@ -59,4 +58,4 @@ def test_a_process_ends_without_waiting_for_a_hash_that_is_not_needed() -> None:
         "from hookscope.files.hashes import BackgroundHash\n"
         "BackgroundHash(time.sleep, 600)\n"
     )
-    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+    run_python("-c", script, timeout=60, status=0)

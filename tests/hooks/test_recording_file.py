@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.tensors import recording_file
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.recording_file import RecordingFile
+from tests.processes import COMMAND, end_by_signal, run_python, start_python
 
 pytestmark = pytest.mark.skipif(
     not RecordingFile.is_supported(), reason="needs posix_fallocate and madvise"
@@ -178,10 +177,8 @@ def test_the_file_argument_writes_the_capture(tmp_path: Path, monkeypatch) -> No
 
 def command(folder: Path, *words: str) -> list[str]:
     (folder / "big.py").write_text(MODEL)
-    return [
-        *(sys.executable, "-m", "hookscope", "capture", "big.py:net"),
-        *("--shape", "1x4x1024x2048", "-o", "big.safetensors", *words),
-    ]
+    size = ("--shape", "1x4x1024x2048")
+    return ["capture", "big.py:net", *size, "-o", "big.safetensors", *words]
 
 
 PEAK = """
@@ -202,14 +199,8 @@ def test_memory_does_not_grow_with_the_recording(tmp_path: Path, clean_environme
     (tmp_path / "peak.py").write_text(PEAK)
     peaks = []
     for layers in ("1?", "*"):  # 14 and 24 layers of 34 MB
-        _, _, _, *words = command(tmp_path, "--layer", layers, "--force", "--json")
-        subprocess.run(
-            [sys.executable, "peak.py", "hookscope", *words],
-            cwd=tmp_path,
-            env=clean_environment,
-            stdout=subprocess.PIPE,
-            check=True,
-        )
+        words = command(tmp_path, "--layer", layers, "--force", "--json")
+        run_python("peak.py", "hookscope", *words, cwd=tmp_path, env=clean_environment, status=0)
         peaks.append(int((tmp_path / "peak").read_text()) / 1000)
     assert (tmp_path / "big.safetensors").stat().st_size > 800_000_000
     assert peaks[1] < peaks[0] + 100  # MB; ten more layers have 340
@@ -218,17 +209,12 @@ def test_memory_does_not_grow_with_the_recording(tmp_path: Path, clean_environme
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_file(tmp_path: Path, clean_environment) -> None:
     (tmp_path / "wait").touch()
-    process = subprocess.Popen(
-        command(tmp_path), cwd=tmp_path, env=clean_environment, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "waiting").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    words, waiting = (*COMMAND, *command(tmp_path)), tmp_path / "waiting"
+    process = start_python(*words, cwd=tmp_path, env=clean_environment, until=waiting.exists)
     assert list(tmp_path.glob(".big.safetensors*.part"))
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "nothing was written" in said and "Traceback" not in said
+    done = end_by_signal(process)
+    assert done.rc == 130
+    assert "nothing was written" in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*big.safetensors*"))
     assert not list(tmp_path.glob(".big*"))
 
@@ -237,7 +223,7 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, clean_environment) -> None:
 def test_a_file_that_may_not_grow_is_a_sentence(tmp_path: Path, clean_environment) -> None:
     resource = pytest.importorskip("resource")
     done = subprocess.run(
-        command(tmp_path, "--json"),
+        [sys.executable, *COMMAND, *command(tmp_path, "--json")],
         cwd=tmp_path,
         env={**clean_environment, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
@@ -258,14 +244,8 @@ def test_a_folder_that_is_missing_is_an_error_of_the_file(tmp_path: Path, image:
 
 @pytest.mark.slow
 def test_the_command_writes_what_python_records(tmp_path: Path, clean_environment) -> None:
-    done = subprocess.run(
-        command(tmp_path, "--layer", "1?", "--json"),
-        cwd=tmp_path,
-        env=clean_environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    words = (*COMMAND, *command(tmp_path, "--layer", "1?", "--json"))
+    done = run_python(*words, cwd=tmp_path, env=clean_environment, status=0)
     names = [record["key"] for record in json.loads(done.stdout)["records"]]
     stored = hookscope.load(tmp_path / "big.safetensors")
     plain = hookscope.capture(f"{tmp_path}/big.py:net", layers="1?", shape=(1, 4, 1024, 2048))

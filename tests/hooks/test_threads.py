@@ -6,7 +6,6 @@ import copy
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from hookscope.hooks import hook_set as hooks
 from hookscope.tensors import threads
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
+from tests.processes import run_python
 
 SECONDS = 60  # after which a wait that should have ended fails the test; nothing is timed
 
@@ -599,8 +599,7 @@ thread.join()
 
 
 def test_a_process_whose_last_thread_used_hookscope_ends_normally() -> None:
-    done = subprocess.run([sys.executable, "-c", IN_A_THREAD], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run_python("-c", IN_A_THREAD, status=0).stderr == ""
 
 
 def test_thread_start_is_as_before_once_no_recording_is_open() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import hookscope
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.verification import bit_identical
+from tests.processes import COMMAND, run_python
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -141,11 +140,8 @@ def test_a_compiled_model_of_a_file_is_captured_by_the_command(tmp_path: Path) -
         "import torch\nfrom torch import nn\n"
         "def make(): return torch.compile(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))\n"
     )
-    command = ["capture", "net.py:make", "--shape", "1x3", "--layer", "0", "--verify"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hookscope", *command], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("capture", "net.py:make", "--shape", "1x3", "--layer", "0", "--verify")
+    done = run_python(*COMMAND, *words, cwd=tmp_path, status=0)
     assert done.stdout.splitlines()[1].split()[:2] == ["0", "Linear"]
 
 

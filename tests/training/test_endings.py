@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.processes import COMMAND, run_python
 from tests.training.forked import TRAIN, record, steps_of
 
 pytestmark = [
@@ -107,29 +107,28 @@ def test_a_script_without_steps_of_an_optimizer(both_ways, work, text: str, step
 
 def test_a_script_without_torch_has_no_folder(work: Path, clean_environment) -> None:
     (work / "script.py").write_text("import os\nif not os.fork(): raise SystemExit\nos.wait()")
-    line = [sys.executable, "-m", "hookscope", "run", "script.py"]
-    done = subprocess.run(line, cwd=work, env=clean_environment, capture_output=True, check=True)
-    assert done.stderr == b"hookscope: the script did not import torch, so nothing was recorded.\n"
+    line = (*COMMAND, "run", "script.py")
+    done = run_python(*line, cwd=work, env=clean_environment, status=0)
+    assert done.stderr == "hookscope: the script did not import torch, so nothing was recorded.\n"
     assert not (work / "runs").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], b"No script was named"),
-        (["missing.py"], b"There is no script missing.py"),
-        (["--output", "full", "bad.py"], b"full is not empty"),
-        (["bad.py"], b"SyntaxError"),
+        ([], "No script was named"),
+        (["missing.py"], "There is no script missing.py"),
+        (["--output", "full", "bad.py"], "full is not empty"),
+        (["bad.py"], "SyntaxError"),
     ],
 )
 def test_what_cannot_be_run_leaves_no_folder(work, clean_environment, words, message) -> None:
     (work / "bad.py").write_text("import torch\ndef f(:\n")
     (work / "full").mkdir()
     (work / "full" / "notes.txt").write_text("mine")
-    line = [sys.executable, "-m", "hookscope", "run", *words]
-    done = subprocess.run(line, cwd=work, env=clean_environment, capture_output=True, check=False)
+    done = run_python(*COMMAND, "run", *words, cwd=work, env=clean_environment)
     assert message in done.stderr
-    assert done.returncode == (1 if message == b"SyntaxError" else 2)
+    assert done.rc == (1 if message == "SyntaxError" else 2)
     assert sorted(entry.name for entry in work.iterdir()) == ["bad.py", "full", "small_training.py"]
 
 

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import zipfile
@@ -17,6 +16,7 @@ import pytest
 
 from hookscope.training import run_session
 from hookscope.training.run_session import call_after_import
+from tests.processes import run_python
 
 
 @pytest.fixture
@@ -199,12 +199,5 @@ os.waitpid(child, 0)
 print("parent", flush=True)
 import colorsys
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_python("-c", script, env=clean_environment, status=0)
     assert done.stdout.split() == ["parent", "called"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +17,7 @@ from PIL import Image
 import hookscope
 from hookscope.model_analysis.cams.overlay import draw_overlay
 from hookscope.views.text.text_table import NOTEBOOK_ROWS
+from tests.processes import run_python
 from tests.views.test_display import RESULTS
 
 DIGITS = "sample_models/digits.py:trained"
@@ -181,8 +180,7 @@ def test_a_drawing_is_a_png_and_a_loaded_model_one_line(repo: Path) -> None:
 
 
 def modules_after(code: str) -> Iterator[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    yield from done.stdout.split()
+    yield from run_python("-c", code, status=0).stdout.split()
 
 
 def test_views_are_imported_when_a_notebook_shows_a_result() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ import hookscope
 from hookscope.errors import ForwardError, LayerError, RequestError, StoreError
 from hookscope.views.text.text_table import TextOptions
 from tests.model_analysis.diff import nets
+from tests.processes import run_python
 
 NETS = str(Path(nets.__file__))
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
@@ -206,13 +205,7 @@ def test_captures_in_bfloat16_are_read_without_torch(tmp_path, clean_environment
         "import sys, hookscope; found = hookscope.diff(*sys.argv[1:]);"
         "print('torch' in sys.modules, [row.figures.max_abs for row in found.rows])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", probe, *map(str, files)],
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", probe, *files, env=clean_environment, status=0)
     loaded, _, numbers = done.stdout.partition(" ")
     a, b = map(load_file, files)
     by_hand = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 import signal
-import subprocess
 import sys
 import threading
 
@@ -18,6 +17,7 @@ import hookscope
 from hookscope.errors import ForwardError, RequestError
 from hookscope.hooks.layers import layers_of
 from tests.model_analysis.diff.nets import single
+from tests.processes import run_python
 
 X = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -224,14 +224,7 @@ def test_memory_holds_a_few_tensors_and_not_two_captures(clean_environment) -> N
     environment = clean_environment | {"MALLOC_MMAP_THRESHOLD_": "1500000"}
 
     def tensors_at_the_peak(way: str) -> float:
-        done = subprocess.run(
-            [sys.executable, "-c", MEMORY, way],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return float(done.stdout)
+        return float(run_python("-c", MEMORY, way, env=environment, status=0).stdout)
 
     assert tensors_at_the_peak("diff") < 20
     assert tensors_at_the_peak("captures") > 82  # 41 tensors of each of the two

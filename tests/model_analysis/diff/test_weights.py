@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.weight_diff import weight_diff_lines
 from tests.model_analysis.diff import nets
+from tests.processes import run_python
 
 NETS = str(Path(nets.__file__))
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
@@ -136,9 +135,8 @@ def test_two_files_are_compared_without_torch(files, clean_environment) -> None:
         "try: main()\n"
         "finally: print('torch' in sys.modules, file=sys.stderr)"
     )
-    command = [sys.executable, "-c", script, "diff", *map(str, files)]
-    done = subprocess.run(command, env=clean_environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "False")
+    done = run_python("-c", script, "diff", *files, env=clean_environment, status=1)
+    assert done.stderr.splitlines()[-1] == "False"
 
 
 # A model's own values

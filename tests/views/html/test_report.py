@@ -6,8 +6,6 @@ import base64
 import io
 import json
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from hookscope.views.html.capture_page import (
 from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
 from hookscope.views.html.page_table import tensor_difference
 from hookscope.views.text.shared_parts import ALERT_STYLE
+from tests.processes import run_python
 
 SMALL = PageLimits(4, 16)
 
@@ -351,7 +350,7 @@ page = hookscope.report({str(folder / "values.safetensors")!r})
 assert page.tensors
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], env=clean_environment, check=True, timeout=300)
+    run_python("-c", code, env=clean_environment, status=0)
 
 
 # The command

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.files import output_path as outputs
 from hookscope.hooks.capture import Capture
+from tests.processes import run_python
 
 BEGINNINGS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -107,8 +106,7 @@ def test_the_command_draws_without_torch_and_without_a_window(file, tmp_path) ->
         "try:\n    main(sys.argv[1:])\nfinally:\n"
         "    print({'torch', 'matplotlib', 'matplotlib.pyplot'} & set(sys.modules))"
     )
-    line = [sys.executable, "-c", code, "plot", str(file), "conv1", "-o", str(tmp_path / "a.png")]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=300)
+    done = run_python("-c", code, "plot", file, "conv1", "-o", tmp_path / "a.png", status=0)
     assert done.stdout.splitlines() == [
         "conv1/output (1x16x8x8): channels 0-15 of 16",
         "{'matplotlib'}",

@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 import math
 import os
-import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hookscope.stores.runs.series import Series
 from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
+from tests.processes import in_terminal
 
-fcntl = pytest.importorskip("fcntl")  # which Windows does not have
-termios = pytest.importorskip("termios")
+pytest.importorskip("fcntl")  # which Windows does not have
 pyte = pytest.importorskip("pyte")
 
 LOSS = Series("", "loss", "value")
@@ -56,27 +53,11 @@ def row(step: int, **values: float) -> MeasuredRow:
 
 def on_a_terminal(repo: Path, *words: str, stdout: Path | None = None, **env: str) -> object:
     """Run the script in a terminal and return its screen, with what has scrolled out of it."""
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    line = [sys.executable, "-c", SCRIPT, str(repo), *words]
     environment = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **env}
-    with open(stdout or os.devnull, "wb") as file:
-        process = subprocess.Popen(
-            line, stdout=file if stdout else theirs, stderr=theirs, env=environment
-        )
-    os.close(theirs)
     screen = pyte.HistoryScreen(COLUMNS, LINES, history=1000)
-    stream = pyte.ByteStream(screen)
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end was closed
-            break
-        if not part:
-            break
-        stream.feed(part)
-    assert process.wait() == 0
-    os.close(ours)
+    line = ("-c", SCRIPT, repo, *words)
+    shown = in_terminal(*line, env=environment, size=(LINES, COLUMNS), stdout=stdout)
+    pyte.ByteStream(screen).feed(shown)
     return screen
 
 
