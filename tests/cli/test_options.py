@@ -82,10 +82,8 @@ NEEDED = {
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 # What decides how a result is shown or where it is put, and so is no keyword of the API; the
 # positional form of --model; what only Python can give; the keyword for --output.
-PRESENTATION = set(
-    """quiet verbose json color config no_config output no_output force chrome dpi mermaid dot cache
-    alpha colormap sort top precision csv model_spec progress""".split()
-)
+PRESENTATION = """quiet verbose json color config no_config output no_output force chrome dpi
+    mermaid dot cache alpha colormap sort top precision csv model_spec progress"""
 OUTPUTS = dict.fromkeys(("capture", "sweep", "ablate"), "file")
 EMPTY = inspect.Parameter.empty
 
@@ -156,7 +154,7 @@ def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) 
 def api_of(name: str) -> dict[str, inspect.Parameter]:
     parameters = dict(inspect.signature(getattr(hookscope, name)).parameters)
     parameters.pop(OUTPUTS.get(name, ""), None)
-    return {key: value for key, value in parameters.items() if key not in PRESENTATION}
+    return {key: value for key, value in parameters.items() if key not in PRESENTATION.split()}
 
 
 @pytest.mark.slow
@@ -164,7 +162,7 @@ def api_of(name: str) -> dict[str, inspect.Parameter]:
 def test_options_are_the_keywords_of_the_api_with_their_defaults(parse, name) -> None:
     command = cli.commands[name]
     keywords = api_of(name)
-    assert {param.name for param in command.params} - PRESENTATION == set(keywords)
+    assert {param.name for param in command.params} - set(PRESENTATION.split()) == set(keywords)
     params = parse(name, *NEEDED.get(name, [])).params
     if name == "capture":
         params["stop"] = False  # a run that ends early has no output to return in Python

@@ -46,13 +46,6 @@ def test_own_losses_by_file_and_function(run: Run, repo: Path) -> None:
     done = run(*words, "--loss", f"{samples}/margin.py:margin")
     assert done.rc == 0, done.stderr
     assert "margin.py, line 14; target 5" in done.stdout
-    for option in (["--raw"], ["--reduction", "sum"]):
-        refused = run(*words, "--loss", f"{samples}/margin.py:margin", *option)
-        assert (refused.rc, refused.stdout) == (2, "")
-        assert f"Error: {option[0]} is only for the built-in losses" in refused.stderr
-    missing = run(*words, "--loss", "nowhere.py:loss")
-    assert missing.rc == 2
-    assert "There is no file 'nowhere.py'." in missing.stderr
 
 
 def test_gradcheck_ends_with_0_or_1_and_says_where(run: Run, repo: Path) -> None:

@@ -25,7 +25,6 @@ from hookscope.execution.target import read_target, resolve_target, target_for_f
 from hookscope.specs.losses import (
     FORMULAS,
     REDUCTIONS,
-    check_custom_loss_options,
     check_reduction,
     check_target,
     is_target_file,
@@ -140,19 +139,13 @@ def test_scores_are_of_single_precision_or_more(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("total", [1.0, 1.0005, 0.9995])
 def test_a_distribution_adds_up_to_one(total: float) -> None:
     row = torch.tensor([0.5, 0.25, 0.25, 0.0]) * total
-    assert compute_loss("ce", X, row).value.isfinite()
     cases = ((row * 1.1, r"sums to 1\.(1|099|101)"), (row - 0.25, r"contains -0.25"))
-    for wrong, message in cases:
-        with pytest.raises(LossError, match=f"needs a distribution over the classes.*{message}"):
-            compute_loss("ce", X, wrong)
-
-
-@pytest.mark.parametrize(("raw", "reduction"), [(True, None), (False, "mean")])
-def test_a_function_is_neither_reduced_nor_raw(raw: bool, reduction: Any) -> None:
-    check_custom_loss_options("mine", None, False)
-    option = "--raw" if raw else "--reduction"
-    with pytest.raises(LossError, match=f"{option} is only for the built-in losses, and mine is"):
-        check_custom_loss_options("mine", reduction, raw)
+    for name in ("ce", "kl"):
+        assert compute_loss(name, X, row).value.isfinite()
+        for wrong, message in cases:
+            message = f"needs a distribution over the classes.*{message}"
+            with pytest.raises(LossError, match=message):
+                compute_loss(name, X, wrong)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +211,14 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
     ("name", "value", "message"),
     [
         ("t.pt", {"a": X, "b": X}, "contains 2 entries"),
+        ("t.safetensors", {"a": X, "b": X + 1}, "contains 2 entries"),
         ("t.pt", [X], "contains list"),
         ("t.pt", {}, "contains 0 entries"),
         ("t.pt", 3, "contains int"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, name, value, message) -> None:
-    torch.save(value, tmp_path / name)
+    (save_file if name == "t.safetensors" else torch.save)(value, tmp_path / name)
     with pytest.raises(LossError, match=message):
         read_target(str(tmp_path / name))
 
@@ -380,26 +374,13 @@ def test_a_loss_of_one_entry_loses_its_dimensions() -> None:
     assert own is not None and own.compute(X, "argmax", None).value.shape == ()
 
 
-SIGNATURES: list[tuple[Any, str | None]] = [
-    (lambda y, t: 0, "yt"),
-    (lambda a, b, c: 0, None),
-    (lambda target: 0, None),
-    (lambda: 0, None),
-    (lambda *, output: 0, "o"),
-    (lambda y, **more: 0, "y"),
-    (lambda y=1: 0, None),
-    (lambda y, *rest: 0, "y+"),
-]
-
-
-def test_what_nothing_is_there_for_is_refused() -> None:
-    for function, works in SIGNATURES:
-        if works is None:
-            with pytest.raises(LossError) as caught:
-                resolve_custom_loss(function, None, False)
-            assert "Write loss(output)" in caught.value.hint
-        else:
-            assert resolve_custom_loss(function, None, False) is not None
+@pytest.mark.parametrize(
+    "function", [lambda a, b, c: 0, lambda target: 0, lambda: 0, lambda y=1: 0]
+)
+def test_what_nothing_is_there_for_is_refused(function: Any) -> None:
+    with pytest.raises(LossError) as caught:
+        resolve_custom_loss(function, None, False)
+    assert "Write loss(output)" in caught.value.hint
 
 
 def test_a_function_that_is_not_written_in_python_gets_output_and_target() -> None:
@@ -408,27 +389,6 @@ def test_a_function_that_is_not_written_in_python_gets_output_and_target() -> No
     goal = torch.zeros(3, 4)
     torch.testing.assert_close(own.compute(X, goal, None).value, X.norm())
     assert own.compute(X, goal, None).formula == "as written in dist"
-
-
-def test_parameters_of_every_kind_are_filled() -> None:
-    def positional(output: Tensor, target: Any, /) -> Tensor:
-        return output.sum() * target
-
-    def rest(output: Tensor, *others: Any) -> Tensor:
-        return output.sum() * len(others)
-
-    def named(*, target: Any, output: Tensor, **more: Any) -> Tensor:
-        return output.sum() * target
-
-    def skipped(output: Tensor, scale: float = 2.0, *, target: Any) -> Tensor:
-        return output.sum() * scale * target
-
-    for function, factor in ((positional, 3), (rest, 1), (named, 3), (skipped, 6)):
-        own = resolve_custom_loss(function, None, False)
-        assert own is not None and own.name == function.__name__
-        found = own.compute(X, 3, None)
-        torch.testing.assert_close(found.value, X.sum() * factor)
-        assert (found.reduction, found.target, found.name) == ("", "3", function.__name__)
 
 
 def test_the_line_that_raised_is_the_innermost(tmp_path: Path) -> None:
@@ -463,8 +423,10 @@ def test_choices_of_a_function_without_a_name_are_refused_by_its_class() -> None
 @pytest.mark.parametrize("name", ["kl", "ce"])
 def test_one_class_has_no_softmax_to_differentiate(name: str) -> None:
     one = torch.full((2, 1), 0.5)
-    with pytest.raises(LossError, match=f"its softmax is 1 and the gradient of {name} is zero"):
+    message = f"one class.*its softmax is 1 and the gradient of {name} is zero"
+    with pytest.raises(LossError, match=message) as caught:
         compute_loss(name, one, 0)
+    assert "logit, bce or mse" in caught.value.hint
     assert compute_loss("kl", one, 0, raw=True).value.item() == pytest.approx(-0.5)
     with pytest.raises(LossError, match="has one class"):
         compute_loss("ce", one, 0, raw=True)

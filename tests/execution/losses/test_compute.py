@@ -96,16 +96,6 @@ def test_losses_equal_those_of_pytorch(shape: tuple[int, ...], reduction: str) -
         assert torch.allclose(found, expected, rtol=1e-5), name
 
 
-def test_raw_bce_takes_probabilities() -> None:
-    p = logits(3, 4).sigmoid()
-    dense = F.one_hot(torch.tensor([2, 2, 2]), 4).float()
-    assert torch.allclose(
-        compute_loss("bce", p, "2", raw=True).value, F.binary_cross_entropy(p, dense)
-    )
-    with pytest.raises(LossError, match="needs probabilities; the output ranges from"):
-        compute_loss("bce", logits(3, 4) * 9, "2", raw=True)
-
-
 def test_logit_gradient_is_one_at_the_class_of_each_row_and_zero_elsewhere() -> None:
     assert torch.equal(
         gradient("logit", logits(2, 4), "3,0"), torch.tensor([[0.0, 0, 0, 1], [1, 0, 0, 0]])
@@ -116,21 +106,6 @@ def test_logit_is_summed_over_the_positions_of_a_segmentation() -> None:
     x = logits(1, 4, 5, 6)
     loss = compute_loss("logit", {"out": x}, "2")
     assert torch.allclose(loss.value, x[:, 2].sum())
-
-
-def test_sum_of_a_linear_map_gives_the_worked_gradient() -> None:
-    f1 = torch.nn.Linear(4, 1)
-    with torch.no_grad():
-        f1.weight.fill_(8.0)
-        f1.bias.fill_(2.0)
-    x = torch.tensor([1.0, 2, 3, 4], requires_grad=True)
-    loss = compute_loss("sum", f1(x) / 4)
-    assert loss.value.item() == 20.5
-    loss.value.backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [2.0] * 4
-    assert f1.weight.grad is not None
-    assert f1.weight.grad.tolist() == [[0.25, 0.5, 0.75, 1.0]]
 
 
 def test_sum_and_norm_take_every_floating_tensor() -> None:
@@ -178,13 +153,6 @@ def test_one_row_without_a_batch_dimension_counts_as_a_batch_of_one() -> None:
     assert torch.equal(compute_loss("kl", x, "3").value, expected)
 
 
-@pytest.mark.parametrize("name", ["kl", "ce"])
-def test_softmax_of_one_class_is_refused(name: str) -> None:
-    with pytest.raises(LossError, match="one class") as caught:
-        compute_loss(name, logits(2, 1), "0")
-    assert "logit, bce or mse" in caught.value.hint
-
-
 @pytest.mark.parametrize("name", ["bce", "mse", "logit"])
 def test_losses_without_softmax_work_on_one_class(name: str) -> None:
     assert gradient(name, logits(2, 1), "0").abs().min() > 0
@@ -213,12 +181,6 @@ def test_an_output_without_floating_tensors_has_no_sum() -> None:
         compute_loss("sum", {"ids": torch.tensor([1])})
 
 
-def test_half_precision_is_widened() -> None:
-    x = torch.full((1, 70000), 1.0, dtype=torch.float16)
-    assert compute_loss("sum", x).value.item() == 70000
-    assert compute_loss("kl", x, "uniform").value.dtype is torch.float32
-
-
 def test_double_precision_stays() -> None:
     x = logits(2, 3).detach().double().requires_grad_()
     assert torch.autograd.gradcheck(lambda z: compute_loss("kl", z, "2,0").value, x)
@@ -229,10 +191,6 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
     with pytest.raises(LossError) as caught:
         compute_loss("smoothl1", logits(1, 2), "0")
     assert "Did you mean smooth_l1" in caught.value.hint
-    with pytest.raises(LossError, match="no reduction called 'none'"):
-        compute_loss("ce", logits(1, 2), "0", reduction="none")
-    with pytest.raises(LossError, match="takes no reduction"):
-        compute_loss("norm", logits(1, 2), reduction="mean")
 
 
 def test_a_loss_says_what_was_computed() -> None:
@@ -241,13 +199,6 @@ def test_a_loss_says_what_was_computed() -> None:
     assert loss.formula == FORMULAS["kl"].formula
     raw = compute_loss("kl", logits(1, 3), "1", raw=True)
     assert (raw.formula, raw.reduction) == (FORMULAS["kl"].raw_formula, "mean")
-
-
-def test_kl_wants_a_distribution() -> None:
-    with pytest.raises(LossError, match="sums to 2"):
-        compute_loss("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
-    with pytest.raises(LossError, match="contains -1"):
-        compute_loss("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))
 
 
 def test_a_list_of_tensors_holds_no_class_scores() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from hookscope.errors import LossError
 from hookscope.execution.target import resolve_target
@@ -62,78 +61,12 @@ def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> 
     assert message in caught.value.message
 
 
-def test_unknown_labels_are_answered_with_near_ones() -> None:
-    with pytest.raises(LossError, match="Did you mean tench"):
-        resolve_target("tensch", ROWS, LABELS)
-    with pytest.raises(LossError, match="has no class labels"):
-        resolve_target("tench", ROWS)
-
-
-def test_one_class_is_told_in_the_singular() -> None:
-    with pytest.raises(LossError, match="has 1 class\\."):
-        resolve_target("1", torch.zeros(1, 1))
-
-
-def test_a_list_gives_each_row_of_a_segmentation_its_class() -> None:
-    found = resolve_target("1,2", torch.zeros(2, 3, 4, 5)).classes
-    assert found is not None
-    assert found.shape == (2, 4, 5)
-    assert found[0].unique().tolist() == [1]
-    assert found[1].unique().tolist() == [2]
-
-
 def test_argmax_is_taken_at_each_position() -> None:
     x = torch.randn(2, 3, 4, 5)
     target = resolve_target("argmax", x)
     assert target.classes is not None
     assert torch.equal(target.classes, x.argmax(1))
     assert target.text == "argmax at each position"
-
-
-def test_text_names_index_and_label() -> None:
-    assert resolve_target("argmax", ROWS, LABELS).text == "argmax: 1 (crane), 0 (tench)"
-    assert resolve_target("2", ROWS, LABELS).text == "2 (great white shark)"
-    assert resolve_target("2", ROWS).text == "2"
-
-
-def write(path: Path, values: torch.Tensor) -> str:
-    if path.suffix == ".npy":
-        np.save(path, values.numpy())
-    elif path.suffix == ".safetensors":
-        save_file({"target": values}, path)
-    else:
-        torch.save({"target": values} if path.suffix == ".pth" else values, path)
-    return str(path)
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".pt", ".pth"])
-def test_targets_are_read_from_files(tmp_path: Path, suffix: str) -> None:
-    values = torch.rand(2, 5)
-    target = resolve_target(write(tmp_path / f"dense{suffix}", values), ROWS)
-    assert target.values is not None
-    assert torch.equal(target.values, values)
-    indices = torch.tensor([4, 0])
-    classes = resolve_target(Path(write(tmp_path / f"classes{suffix}", indices)), ROWS).classes
-    assert classes is not None
-    assert classes.tolist() == [4, 0]
-
-
-def test_one_row_stands_for_the_whole_batch(tmp_path: Path) -> None:
-    row = torch.rand(5)
-    target = resolve_target(row, ROWS)
-    assert target.values is not None
-    assert torch.equal(target.values, torch.stack([row, row]))
-
-
-def test_a_target_file_that_holds_no_tensor_is_refused(tmp_path: Path) -> None:
-    two = tmp_path / "two.safetensors"
-    save_file({"a": torch.ones(1), "b": torch.ones(1)}, two)
-    with pytest.raises(LossError, match="contains 2 entries"):
-        resolve_target(str(two), ROWS)
-    for name in ("cut.npy", "cut.safetensors", "cut.pt"):
-        (tmp_path / name).write_bytes(b"\x93NUM")
-        with pytest.raises(LossError, match="cannot be read"):
-            resolve_target(str(tmp_path / name), ROWS)
 
 
 class Evil:
