@@ -199,29 +199,3 @@ def test_a_wrong_argument_of_a_model_is_named(run, files, annotation) -> None:
         assert done.stderr.startswith("Error: net.py, line 7, raised TypeError: ")
         hint = "Net was called with num_classes='ten'. Check the arguments. HOOKSCOPE_DEBUG=1"
         assert done.stderr.splitlines()[1].startswith(hint)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "function", "hint"),
-    [
-        ("grads", "clip", "Add --hook-kind tensor."),
-        ("grads", "reverse", "Add --hook-kind backward."),
-        (
-            "capture",
-            "reverse",
-            "capture runs no backward pass: use hookscope grads with --hook-kind backward.",
-        ),
-    ],
-)
-def test_a_gradient_hook_without_a_kind_is_an_error_that_names_the_kind(
-    run, repo: Path, command, function, hint
-) -> None:
-    samples = repo / "sample_models"
-    model, hook = samples / "digits.py:trained", samples / f"own_hook.py:{function}"
-    done = run(command, model, "--hook", hook)
-    assert (done.rc, done.stdout) == (2, "")
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(("weights", "input"))]
-    assert lines[0].startswith(f"Error: The hook {function}(")
-    assert lines[0].endswith(" takes gradients, and no --hook-kind is given.")
-    assert lines[1].startswith(hint)

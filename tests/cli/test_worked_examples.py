@@ -65,6 +65,7 @@ def test_the_square_of_the_double_has_a_gradient_of_16(command: Command) -> None
     words = ("--loss", "sum", "--what", "output,input")
     made = command("grads", "doubling.py:SquareOfDouble", *words)
     assert made["./input.0.grad"].tolist() == [16]
+    assert made["twice/output.grad"].tolist() == [8]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -103,20 +102,6 @@ def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
         assert caught.value.hint.startswith(f"Use {' or '.join(others)}, or a hook of kind ")
 
 
-@pytest.mark.parametrize(
-    ("kinds", "count", "sentence"),
-    [
-        (["forwrd"], 1, "'forwrd' is not a kind of hook.\nDid you mean forward"),
-        (["tensor"], 0, "--hook-kind is given without a hook"),
-        (["tensor", "tensor"], 3, "2 kinds are given for 3 hooks"),
-        (["tensor", "tensor"], 1, "2 kinds are given for 1 hook."),
-    ],
-)
-def test_kinds_that_do_not_fit_are_refused(kinds: list[str], count: int, sentence: str) -> None:
-    with pytest.raises(RequestError, match=re.escape(sentence)):
-        resolve_hook_kinds(kinds, count, verb="grads")
-
-
 def test_hooks_are_given_as_words_functions_lists_or_by_layer(file: str) -> None:
     def own(module: Any, input: Any, output: Any) -> None:
         pass
@@ -136,13 +121,6 @@ def test_hooks_are_given_as_words_functions_lists_or_by_layer(file: str) -> None
         assert all(hook.kind == "forward" and hook.layers == () for hook in found)
         for hook, (_, label, _) in zip(found, expected, strict=True):
             assert label.endswith(hook.label)
-
-
-@pytest.mark.parametrize("wrong", [3, None, [object()]])
-def test_what_is_no_function_is_no_hook(wrong: Any) -> None:
-    with pytest.raises((RequestError, TypeError)) as caught:
-        load_user_hooks([wrong] if not isinstance(wrong, list) else wrong, [], {}, verb="capture")
-    assert "A hook is a function or its spec" in str(caught.value)
 
 
 def test_arguments_go_to_the_hooks_that_have_a_parameter_for_them(file: str) -> None:
@@ -256,17 +234,6 @@ def test_how_often_each_hook_ran_is_told(caplog: pytest.LogCaptureFixture) -> No
         f"hook: {name} (forward) ran 1 time at 1 of 1 layer",
     ]
     assert [r.levelname for r in caplog.records if "never ran" in r.getMessage()] == ["WARNING"]
-
-
-def test_a_hook_that_fails_names_its_line_layer_and_call(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text("def late(module, input, output):\n    raise ValueError('no!')\n")
-    model = Module(lambda self, x: self.a(x), a=nn.Tanh())
-    with pytest.raises(HookError) as caught:
-        hookscope.capture(model, input=X, hooks=f"a={path}:late")
-    sentence = f"failed in line 2 of {path}, at layer a (Tanh): ValueError: no."
-    assert sentence in str(caught.value) and caught.value.layer == "a"
-    assert hooks_left(model) == 0
 
 
 def test_the_call_in_which_a_hook_failed_is_counted() -> None:
@@ -603,24 +570,6 @@ def test_what_a_wrapped_module_returns_is_what_its_functions_made_of_it() -> Non
     assert same_bits(as_tuple(X), inner(X * 2))
 
 
-def test_backward_gets_and_replaces_the_gradients_of_a_wrapped_module() -> None:
-    inner, seen = nn.Linear(2, 2), []
-
-    def backward(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
-        seen.append((module is wrapped, grad_input[0].clone(), grad_output[0].clone()))
-        return grad_input[0] * 7
-
-    wrapped = hookscope.wrap(inner, backward=backward)
-    x = X.clone().requires_grad_()
-    wrapped(x).sum().backward()
-    expected = torch.ones(3, 2) @ inner.weight
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, expected.detach() * 7)
-    [(is_wrapped, into, out)] = seen
-    assert is_wrapped and torch.equal(out, torch.ones(3, 2))
-    torch.testing.assert_close(into, expected.detach())
-
-
 @pytest.mark.parametrize("place", ["before", "after", "backward"])
 def test_what_has_another_shape_is_refused_where_it_is_returned(place: str) -> None:
     def shorter(module: nn.Module, value: Any, output: Any = None) -> Any:
@@ -642,10 +591,6 @@ def test_a_forward_of_its_own_is_kept_inside() -> None:
     inner.forward = lambda x: x * 3  # type: ignore[method-assign]
     wrapped = hookscope.wrap(inner, after=lambda m, i, o: o + 1)
     assert same_bits(wrapped(X), X * 3 + 1)
-    assert type(wrapped).__name__ == "Linear" and isinstance(wrapped, nn.Linear)
-    assert type(wrapped).__module__ == nn.Linear.__module__
-    assert type(wrapped).__qualname__ == "Linear" and type(wrapped).__doc__ == nn.Linear.__doc__
-    assert type(wrapped) is type(hookscope.wrap(nn.Linear(2, 2)))
     wrapped.register_buffer("extra", torch.ones(1))
     assert "extra" not in inner._buffers and list(inner.state_dict()) == ["weight", "bias"]
 
@@ -669,7 +614,8 @@ def test_a_wrapped_module_of_any_class_goes_by_its_name_and_can_be_pickled() -> 
     try:
         wrapped = hookscope.wrap(made(2, 2), after=plus_one)
         kind = type(wrapped)
-        assert (kind.__name__, kind.__module__, kind.__doc__) == ("Own", home.__name__, "Its text.")
+        assert (kind.__name__, kind.__qualname__) == ("Own", "Own")
+        assert (kind.__module__, kind.__doc__) == (home.__name__, "Its text.")
         assert same_bits(pickle.loads(pickle.dumps(wrapped))(X), wrapped(X))
         assert same_bits(copy.deepcopy(wrapped)(X), wrapped(X))
     finally:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 import threading
 from pathlib import Path
@@ -135,17 +133,11 @@ def test_views_conjugates_sparse_and_quantized_tensors_are_stored_by_value(tmp_p
     again = hookscope.load(tmp_path / "a")
     plain = {**kept, "sparse": base, "quantized": kept["quantized"].dequantize()}
     for name, tensor in plain.items():
-        assert torch.equal(again[f"./output.{name}"], tensor.resolve_conj().resolve_neg()), name
+        value = tensor.resolve_conj().resolve_neg()
+        assert torch.equal(again[f"./output.{name}"], value), name
+        if name not in ("sparse", "quantized"):
+            assert torch.equal(capture[f"./output.{name}"], value), name
     assert again.records[-1].dtype == "quint8"
-
-
-def test_the_files_mode_follows_the_umask(tmp_path: Path) -> None:
-    old = os.umask(0o027)
-    try:
-        small().save(tmp_path / "a")
-    finally:
-        os.umask(old)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes")
@@ -187,12 +179,6 @@ def test_what_is_no_capture_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="was not written by hookscope"):
         hookscope.Capture.load(tmp_path / "other")
     assert hookscope.load(tmp_path / "other")["a"].tolist() == [1]  # weights
-
-
-def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(1)}, tmp_path / "new", metadata={"hookscope": '{"schema": 99}'})
-    with pytest.raises(StoreError, match="schema 99"):
-        hookscope.load(tmp_path / "new")
 
 
 def test_readers_never_see_a_part_of_a_file(tmp_path: Path) -> None:

@@ -222,16 +222,6 @@ def test_a_hook_on_the_way_back_emits_too() -> None:
     assert found["0/norm"].item() == pytest.approx(2**0.5)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "output", "input.0", "weight.grad"])
-def test_a_name_that_recorded_values_have_is_refused(name: str) -> None:
-    with pytest.raises(HookError, match="at layer"):
-        hookscope.capture(
-            nn.Sequential(nn.Identity()),
-            input=torch.ones(1),
-            hooks={"0": lambda m, i, o: hookscope.emit(name, 1)},
-        )
-
-
 def test_emit_outside_a_hook_says_so() -> None:
     with pytest.raises(RequestError, match="outside a hook of a running recording"):
         hookscope.emit("x", 1)
@@ -323,15 +313,14 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hooks": f"!fc={FILE}:mute"}, "only excludes layers"),
         ({"hooks": f"{FILE}:mut"}, "has no function 'mut'"),
         ({"hooks": f"{FILE}:Tensor"}, "is a class"),
-        ({"hooks": f"{FILE}:clip"}, "takes gradients, and no --hook-kind is given"),
         ({"hooks": f"{FILE}:mute", "hook_args": {"chanel": 1}}, "No hook has a parameter 'chanel'"),
         (
-            {"hooks": halve, "hook_kind": "backward"},
-            "needs a backward pass, which capture does not run",
+            {"hooks": halve, "hook_kind": "forwrd"},
+            "hook_kind: 'forwrd' is not one of.*\n?.*mean forward",
         ),
-        ({"hooks": halve, "hook_kind": "sideways"}, "hook_kind: 'sideways' is not one of"),
-        ({"hooks": halve, "hook_kind": ["forward", "forward"]}, "2 kinds are given for 1 hook"),
-        ({"hooks": [3]}, "not int"),
+        ({"hooks": halve, "hook_kind": ["forward", "forward"]}, "2 kinds are given for 1 hook."),
+        ({"hooks": [halve] * 3, "hook_kind": ["forward"] * 2}, "2 kinds are given for 3 hooks"),
+        ({"hooks": [3]}, "A hook is a function or its spec.* not int"),
         ({"hooks": {"nope*": halve}}, "No layer of"),
         ({"hook_kind": "forward"}, "--hook-kind is given without a hook"),
         ({"hook_args": {"a": 1}}, "--hook-arg is given without a hook"),

@@ -109,13 +109,9 @@ def test_modes_and_devices_pass_through() -> None:
     assert hookscope.wrap(nn.Linear(1, 1)).to(torch.float64).weight.dtype == torch.float64
 
 
-def test_another_shape_and_what_is_no_module_are_refused() -> None:
-    with pytest.raises(RequestError, match="returned 1 in place of 3"):
-        hookscope.wrap(nn.Identity(), after=lambda m, i, o: o[:1])(torch.ones(3))
+def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(RequestError, match="Expected a model"):
         hookscope.wrap(3)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="after must be a function or None, not int"):
-        hookscope.wrap(nn.Identity(), after=3)  # type: ignore[arg-type]
 
 
 def test_a_wrapped_layer_is_not_skipped_by_the_fast_path_of_transformers() -> None:
@@ -137,8 +133,12 @@ def test_backward_sees_what_the_hooks_by_hand_see_beside_after() -> None:
 
     def look(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
         seen.extend((grad_input[0].clone(), grad_output[0].clone()))
+        modules.append(module)
 
-    hookscope.wrap(net, after=double, backward=look)(x).sum().backward()
+    modules: list[nn.Module] = []
+    wrapped = hookscope.wrap(net, after=double, backward=look)
+    wrapped(x).sum().backward()
+    assert modules == [wrapped]
     net.register_forward_hook(double)
     net.register_full_backward_hook(look)
     net(x).sum().backward()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[3]
+from tests.conftest import REPO
+from tests.processes import run_python
+
 MODELS = Path(__file__).with_name("broken_models.py")
 
 DRIVER = """
@@ -29,6 +31,16 @@ for line in json.load(sys.stdin):
             status = end.code
     print(json.dumps([status, out.getvalue(), err.getvalue()]))
 """
+
+
+def load_models() -> ModuleType:
+    """Import ``broken_models.py`` anew."""
+    spec = importlib.util.spec_from_file_location("broken_models", MODELS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @dataclass(frozen=True)
@@ -58,15 +70,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     places = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(home))
 
     def run(*lines: str, cwd: Path = folder) -> list[Said]:
-        done = subprocess.run(
-            [sys.executable, "-c", DRIVER],
-            input=json.dumps(lines),
-            cwd=cwd,
-            env={**own, **places, "PYTHONPATH": str(REPO)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        env = {**own, **places, "PYTHONPATH": str(REPO)}
+        done = run_python("-c", DRIVER, stdin=json.dumps(lines), cwd=cwd, env=env, status=0)
         return [Said(*json.loads(answer)) for answer in done.stdout.splitlines()]
 
     return run

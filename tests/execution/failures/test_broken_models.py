@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.execution.failures.conftest import MODELS, Commands, Said
+from tests.execution.failures.conftest import MODELS, Commands, Said, load_models
 
 pytestmark = pytest.mark.slow
 
@@ -190,15 +188,6 @@ CASES = [
 ]
 
 
-def models() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("broken_models", MODELS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def said(commands: Commands) -> dict[str, Said]:
     """What is said of each model."""
@@ -228,7 +217,7 @@ def test_a_failure_names_layer_line_and_what_was_expected(case: Case, said) -> N
 
 def by_hand(case: Case) -> tuple[list[tuple[Any, ...]], list[tuple[int, ...]]]:
     """The calls that return, by hooks written here, and the shapes that the failing layer gets."""
-    made = getattr(models(), case.model)().eval()
+    made = getattr(load_models(), case.model)().eval()
     calls: list[tuple[Any, ...]] = []
     numbers: dict[str, int] = {}
     begun: list[tuple[str, list[tuple[int, ...]]]] = []

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import linecache
-import os
 import random
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,17 +23,13 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import ForwardError
 from hookscope.execution.failures.expectations import kind_of, mismatches
-from tests.execution.failures.conftest import MODELS, Commands
+from tests.execution.failures.conftest import MODELS, Commands, load_models
+from tests.processes import COMMAND, in_terminal
 
 
 @pytest.fixture(scope="module")
 def models() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("broken_models", MODELS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_models()
 
 
 def failing(model: Any, verb: Any = hookscope.capture, **options: Any) -> ForwardError:
@@ -113,26 +106,6 @@ def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> Non
     assert "in forward: return self.fc1(x)" in answer.stdout
 
 
-def on_a_terminal(arguments: list[str], folder: Path, width: int) -> tuple[int, str]:
-    """Run the command with a terminal of some width for its output."""
-    process, terminal = pytest.importorskip("pty").fork()
-    if not process:  # pragma: no cover
-        os.chdir(folder)
-        os.environ.update(COLUMNS=str(width), NO_COLOR="1", PYTHONPATH=str(MODELS.parents[2]))
-        os.execv(sys.executable, [sys.executable, "-m", "hookscope", *arguments])
-    written = b""
-    while True:
-        try:
-            more = os.read(terminal, 4096)
-        except OSError:  # how Linux tells that the other side was closed
-            break
-        if not more:
-            break
-        written += more
-    _, status = os.waitpid(process, 0)
-    return os.waitstatus_to_exitcode(status), written.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.slow
 def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
     commands: Commands, tmp_path: Path
@@ -148,11 +121,14 @@ def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_the_last_calls_and_all_with_verbose(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_last_calls_and_all_with_verbose(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     (tmp_path / "net.py").write_text(MODELS.read_text())
-    command = ["capture", "net.py:Long", "--shape", "1x4"]
-    status, short = on_a_terminal(command, tmp_path, 80)
-    assert status == 1
+    line = (*COMMAND, "capture", "net.py:Long", "--shape", "1x4")
+    env = clean_environment | {"NO_COLOR": "1"}
+    short = in_terminal(*line, cwd=tmp_path, env=env, size=(24, 80), status=1).decode()
+    short = short.replace("\r\n", "\n")
     rows = [line for line in short.splitlines() if "Linear(" in line and line.startswith("l")]
     assert len(rows) == 21
     assert rows[0].startswith("layers.30 ")
@@ -160,7 +136,7 @@ def test_a_terminal_shows_the_last_calls_and_all_with_verbose(tmp_path: Path) ->
     assert rows[-1].endswith("failed")
     assert "... and 30 calls before these; -v shows all\n" in short
     assert all(len(row) <= 80 for row in rows)
-    _, full = on_a_terminal([*command, "-v"], tmp_path, 40)
+    full = in_terminal(*line, "-v", cwd=tmp_path, env=env, size=(24, 40), status=1).decode()
     assert "layers.0 " in full
     assert "-v shows all" not in full
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import EditError
 from hookscope.execution.edit_effect import relative_change, tensor_change
-from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.specs.edit import (
     GRADIENT_OPERATIONS,
@@ -250,18 +249,6 @@ def net() -> nn.Sequential:
 
 
 IN = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
-
-
-def test_an_edit_concerns_its_kind_and_its_call() -> None:
-    model = net()
-    edits = parse_edits(["*=zero", "0:2=zero", "input:0=zero"])
-    bounds = bind_edits(model, edits)
-    assert [(b.position, b.layer.name) for b in bounds] == [
-        (0, "."), (0, "0"), (0, "1"), (0, "2"), (1, "0"), (2, "0"),
-    ]  # fmt: skip
-    assert [b.concerns("output", 1) for b in bounds] == [True] * 4 + [False, False]
-    assert [b.concerns("output", 2) for b in bounds] == [True] * 5 + [False]
-    assert [b.concerns("input", 1) for b in bounds] == [False] * 5 + [True]
 
 
 def test_the_last_channel_can_be_edited_and_no_further_one() -> None:
