@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,6 +34,7 @@ needs_list = pytest.mark.skipif(
 )
 
 Run = Callable[..., Finished]
+Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
@@ -121,5 +123,21 @@ def run(tmp_path: Path, clean_environment: dict[str, str], warm_process: WarmPro
         environment = {name: value for name, value in wanted.items() if value is not None}
         words = [str(argument) for argument in arguments]
         return warm_process.run(words, folder, environment, stdin, timeout)
+
+    return start
+
+
+@pytest.fixture
+def refused(run: Run) -> Refused:
+    """Run ``hookscope ARGS...``, which must be refused, and return what it says.
+
+    The arguments are those of ``run``. Nothing is on standard output, and no traceback is shown.
+    """
+
+    def start(*arguments: object, **options: Any) -> str:
+        done = run(*arguments, **options)
+        assert (done.rc, done.stdout) == (2, ""), done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stderr
 
     return start

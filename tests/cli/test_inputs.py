@@ -122,14 +122,11 @@ def test_grads_and_trace_take_the_same_words(typed) -> None:
         ("capture --generate 0", "0 is not in the range"),
     ],
 )
-def test_a_wrong_word_is_refused_at_once(run, folder, words: str, message: str) -> None:
+def test_a_wrong_word_is_refused_at_once(refused, folder, words: str, message: str) -> None:
     for name in ("broken.npz", "notes.md"):
         (folder / name).write_text("just some words\n")
     (folder / "pickled.pt").write_bytes(
         b"\x80\x04\x95\x12\0\0\0\0\0\0\0\x8c\x05mynet\x8c\x03Net\x93."
     )
     (folder / "cut.safetensors").write_bytes((900).to_bytes(8, "little") + b'{"a": {}}')
-    done = run(*words.split())
-    assert (done.rc, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert message in refused(*words.split())

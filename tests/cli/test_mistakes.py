@@ -52,14 +52,13 @@ def test_a_pattern_that_the_shell_expanded_is_an_error_that_says_to_quote_it(
     ],
 )
 def test_a_file_after_an_option_that_cannot_be_repeated_is_an_extra_argument(
-    run, files, arguments, extra
+    refused, files, arguments, extra
 ) -> None:
     (files / "a.safetensors").write_bytes(b"")
-    done = run(*arguments.split())
-    assert (done.rc, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: Got unexpected extra argument: {extra}.\n")
-    assert "takes one value" not in done.stderr
-    assert "--input" in done.stderr.splitlines()[1]
+    said = refused(*arguments.split())
+    assert said.startswith(f"Error: Got unexpected extra argument: {extra}.\n")
+    assert "takes one value" not in said
+    assert "--input" in said.splitlines()[1]
 
 
 def test_other_extra_arguments_that_are_files_get_the_hint_too(run, files) -> None:
@@ -127,10 +126,9 @@ def test_a_file_beside_a_layer_may_be_the_model(parse, arguments) -> None:
         ("grads --hook a.py:f --hook-kind full_backward_pre", "backward_pre"),
     ],
 )
-def test_another_name_of_a_choice_is_answered_with_ours(run, arguments, choice) -> None:
-    done = run(*arguments.split())
-    assert (done.rc, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[0].endswith(f" Did you mean {choice}?")
+def test_another_name_of_a_choice_is_answered_with_ours(refused, arguments, choice) -> None:
+    said = refused(*arguments.split())
+    assert said.splitlines()[0].endswith(f" Did you mean {choice}?")
 
 
 def test_the_library_suggests_the_same_names() -> None:
@@ -147,10 +145,9 @@ def test_the_library_suggests_the_same_names() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "net.py:Net", "net.pt2"])
-def test_filters_of_a_model_without_a_layer_says_that_the_layer_is_missing(run, model) -> None:
-    done = run("filters", model)
-    assert (done.rc, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
+def test_filters_of_a_model_without_a_layer_says_that_the_layer_is_missing(refused, model) -> None:
+    said = refused("filters", model)
+    assert said.splitlines() == [
         f"Error: No layer of {model} is given.",
         f"Add one: hookscope filters {model} LAYER. 'hookscope tree {model} --leaves' lists the"
         " layers.",
@@ -158,10 +155,9 @@ def test_filters_of_a_model_without_a_layer_says_that_the_layer_is_missing(run, 
 
 
 @pytest.mark.parametrize("command", ["plot", "show", "report"])
-def test_an_image_is_not_a_result_file(run, files, command) -> None:
-    done = run(command, "a.png")
-    assert (done.rc, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
+def test_an_image_is_not_a_result_file(refused, files, command) -> None:
+    said = refused(command, "a.png")
+    assert said.splitlines() == [
         "Error: a.png is an image, not a result file.",
         "Write one first: hookscope capture --input a.png",
     ]
