@@ -151,6 +151,16 @@ class ByHand:
                 if norm := before.double().norm().item():
                     self._row[f"{key}.update", "ratio"] = update / norm
 
+    def step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        """A whole step of a training: the gradients of ``loss``, the optimizer's step, its end."""
+        optimizer.zero_grad()
+        loss.backward()
+        self.look()
+        self.before_step()
+        optimizer.step()
+        self.after_step()
+        self.end()
+
     def also(self, key: str, measure: str, value: float) -> None:
         """Note a number that the test has computed."""
         self._row[key, measure] = value

@@ -55,14 +55,8 @@ def test_layers_gradients_weights_and_updates(tmp_path: Path, dtype: torch.dtype
     with watched(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
         for _ in range(4):
-            optimizer.zero_grad()
             loss = model(torch.randn(7, 6, dtype=dtype)).square().sum()
-            loss.backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
-            hand.end()
+            hand.step(optimizer, loss)
             losses.append(loss.item())
     assert_same_rows(recorded(tmp_path), hand.rows)
     steps = recorded_steps(tmp_path)
@@ -140,13 +134,7 @@ def test_calls_of_one_module_count_together(tmp_path: Path) -> None:
         for _ in range(3):
             tokens = torch.randint(0, 9, (4, 7))
             loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
-            hand.end()
+            hand.step(optimizer, loss)
     assert_same_rows(recorded(tmp_path), hand.rows)
     assert hand.rows[0]["unused/weight.grad", "norm"] == 0
     assert {row["batch", "samples"] for row in recorded_steps(tmp_path)} == {4}
@@ -175,13 +163,7 @@ def test_a_checkpoint_does_not_count_twice(tmp_path: Path, reentrant: bool) -> N
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             loss = model(torch.randn(3, 4)).square().sum()
-            optimizer.zero_grad()
-            loss.backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
-            hand.end()
+            hand.step(optimizer, loss)
     assert_same_rows(recorded(tmp_path), hand.rows)
     assert ("blocks.1.0/output.grad", "norm") in hand.rows[0]
 
@@ -234,13 +216,7 @@ def test_optimizers_used_one_after_the_other_have_steps_of_their_own(tmp_path: P
         for optimizer, steps in ((head, 3), (whole, 4)):
             for _ in range(steps):
                 loss = model(torch.randn(7, 6)).square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                hand.look()
-                hand.before_step()
-                optimizer.step()
-                hand.after_step()
-                hand.end()
+                hand.step(optimizer, loss)
                 losses.append(loss.item())
     rows = recorded(tmp_path)
     for row, by_hand in zip(rows[:3], hand.rows[:3], strict=True):
@@ -435,13 +411,7 @@ def test_sparse_gradients(tmp_path: Path) -> None:
         for _ in range(2):
             tokens = torch.tensor([[1, 1, 5], [1, 2, 5]])
             loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
-            hand.end()
+            hand.step(optimizer, loss)
     assert_same_rows(recorded(tmp_path), hand.rows)
 
 
@@ -453,13 +423,7 @@ def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
         for bad in (1.0, float("nan"), float("inf"), 2.0):
             x = torch.ones(4, 6)
             x[1, 2] = bad
-            optimizer.zero_grad()
-            model(x).square().sum().backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
-            hand.end()
+            hand.step(optimizer, model(x).square().sum())
     rows = recorded(tmp_path)
     for row in (*rows, *hand.rows):
         row.pop(("gradients", "clipped"), None)  # of infinite gradients it says nothing

@@ -13,6 +13,7 @@ from torch import nn
 
 import hookscope
 
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 PATIENCE = 300_000  # milliseconds; what is waited for is a state, however busy the machine is
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -53,6 +54,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         odd.stage2[0].bias[0], odd.stage2[0].bias[1] = torch.nan, torch.inf
     hookscope.capture(odd, input=x, what=what).save(made / "odd.safetensors")
     return made
+
+
+def assert_contrast(page: Any, more_than: int) -> None:
+    """Demand that the page has so many texts, and that all of them have contrast."""
+    texts, faint = page.evaluate(CONTRAST)
+    assert texts > more_than
+    assert faint == []
+
+
+@pytest.fixture(scope="session")
+def html(folder: Path) -> str:
+    """The page of ``values``."""
+    return hookscope.report(folder / "values.safetensors").html
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import hookscope
-
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def html(folder: Path) -> str:
-    return hookscope.report(folder / "values.safetensors").html
+from tests.views.html.conftest import assert_contrast
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -22,9 +14,7 @@ def test_every_text_has_the_contrast_that_wcag_asks_for(opened, folder, dark) ->
     page = opened(hookscope.report(*files).html, dark=dark)
     for typed in ("", "stage2.0"):
         page.fill("#filter", typed)
-        texts, faint = page.evaluate(CONTRAST)
-        assert texts > 100
-        assert faint == []
+        assert_contrast(page, 100)
 
 
 def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 import hookscope
 from tests.views.html.test_in_a_browser import SCRIPT, wait_for_panel
-
-
-@pytest.fixture(scope="module")
-def html(folder: Path) -> str:
-    return hookscope.report(folder / "values.safetensors").html
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hookscope.stores.runs.series import Series
 from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views.html.run_page import build_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run
+from tests.views.html.conftest import assert_contrast
 
 
 @pytest.fixture
@@ -179,10 +180,7 @@ def test_every_text_has_contrast(opened, tmp_path, dark) -> None:
     )
     run = TrainingRun(small_run(tmp_path / "run"))
     page = opened(build_run_page([run], findings).html(), dark=dark)
-    check = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
-    texts, faint = page.evaluate(check)
-    assert texts > 50
-    assert faint == []
+    assert_contrast(page, 50)
 
 
 @pytest.mark.parametrize("width", [360, 500, 1280, 2560])

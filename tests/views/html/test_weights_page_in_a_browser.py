@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import hookscope
-
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+from tests.views.html.conftest import assert_contrast
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +85,7 @@ def test_the_table_sorts_by_number(opened, html) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_text_has_contrast_and_nothing_is_wider_than_a_phone(opened, html, dark) -> None:
     page = opened(html, width=500, dark=dark, at="#t3")
-    texts, faint = page.evaluate(CONTRAST)
-    assert texts > 60
-    assert faint == []
+    assert_contrast(page, 60)
     assert page.evaluate("document.documentElement.scrollWidth") <= 500
 
 

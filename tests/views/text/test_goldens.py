@@ -193,22 +193,3 @@ def test_columns_yield_one_by_one_as_the_terminal_narrows(name: str) -> None:
         shown = {known.get(word, word) for word in header.split()}
         assert wider is None or shown <= wider
         wider = shown
-
-
-@pytest.mark.parametrize("name", ["tree-resnet18", "capture", "grads", "ablate", "models"])
-def test_pipe_has_one_record_a_line_and_fields_two_spaces_apart(name: str) -> None:
-    lines, columns, _ = TABLES[name]
-    texts = [line.plain for line in lines(None, False)]
-    start = next(i for i, text in enumerate(texts) if text.split()[0] == columns[0].title)
-    header = [field for field in texts[start].split("  ") if field]
-    for text in texts[start + 1 :]:
-        fields = [field for field in text.split("  ") if field]
-        if len(fields) == 1:  # the sentences after the table
-            break
-        assert len(fields) == len(header)
-
-
-def test_tree_in_a_pipe_gives_full_names_to_grep() -> None:
-    names = [line.plain.split()[0] for line in resnet18(None, False)]
-    assert names[:4] == ["layer", "(model)", "conv1", "bn1"]
-    assert "layer2.0.downsample.0" in names

@@ -22,21 +22,6 @@ def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:
     return replace(tree, modules=tuple(node for node in tree.modules if node.name in names))
 
 
-def test_guides_join_each_module_to_its_parent() -> None:
-    lines = plain(small_tree(), 120)
-    assert [line[:22].rstrip() for line in lines[1:-1]] == [
-        "(model)",
-        "├─ stem",
-        "│  ├─ stem.0",
-        "│  └─ stem.1",
-        "├─ block",
-        "│  ├─ block.first",
-        "│  └─ block.second",
-        "└─ attention",
-        "   └─ attention.out_pr",
-    ]
-
-
 def test_guides_of_a_narrowed_tree_join_what_is_there() -> None:
     tree = narrowed(small_tree(), "stem.0", "stem.1", "block", "block.second")
     lines = plain(tree, 80)
@@ -48,26 +33,6 @@ def test_ascii_tree_has_ascii_guides() -> None:
     lines = plain(small_tree(), 80, ascii=True)
     assert lines[3].startswith("|  |- stem.0")
     assert lines[4].startswith("|  `- stem.1")
-
-
-def test_state_tells_trainable_frozen_and_partly() -> None:
-    states = {x.split()[0]: x for x in plain(small_tree(), None)}
-    assert "frozen" in states["stem.0"]
-    assert "partly" in states["stem"]
-    assert "trainable" in states["stem.1"]
-    wide = plain(small_tree(), 120)
-    assert any("frozen" in line for line in wide)
-
-
-def test_shared_module_shows_its_further_names() -> None:
-    for width in (20, 40, 80, None):
-        text = " ".join(plain(small_tree(), width))
-        assert "= head" in text
-
-
-def test_own_and_total_parameters_are_told_apart() -> None:
-    row = next(x for x in plain(small_tree(), None) if x.startswith("attention "))
-    assert row.split()[2:4] == ["216", "288"]
 
 
 def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
