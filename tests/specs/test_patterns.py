@@ -47,12 +47,14 @@ def test_the_model_has_the_name_that_tables_give_it_too() -> None:
 
 def test_braces_nest() -> None:
     assert expand_braces("{a,b{c,d}}e") == ["ae", "bce", "bde"]
+    assert expand_braces("x,y{,z}") == ["x,y", "x,yz"]
 
 
-@pytest.mark.parametrize("pattern", ["{a", "a}", "{a,{b}", "}{"])
+@pytest.mark.parametrize("pattern", ["{a", "a}", "{a,{b}", "{a}}", "}{"])
 def test_a_brace_without_its_partner_is_an_error(pattern: str) -> None:
-    with pytest.raises(LayerError, match="unbalanced"):
+    with pytest.raises(LayerError, match="unbalanced") as caught:
         matches(pattern, "a")
+    assert repr(pattern) in str(caught.value)
 
 
 def test_braces_that_explode_are_refused_at_once() -> None:

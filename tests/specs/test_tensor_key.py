@@ -23,6 +23,8 @@ def chosen(*words: str) -> list[str]:
 def test_a_word_is_a_key_a_glob_or_a_layer() -> None:
     assert chosen("conv1/output") == ["conv1/output"]
     assert chosen("conv1") == ["conv1/output", "conv1/input.0"]
+    assert chosen("conv1:2[0]") == ["conv1:2/output[0]"]
+    assert chosen() == []
     assert chosen("*/input*") == ["conv1/input.0"]
     assert chosen("conv1*") == KEYS[:3]
     assert chosen(".") == chosen("(model)") == chosen("(model)/output") == ["./output"]
@@ -43,10 +45,14 @@ def test_brackets_that_belong_to_a_name_or_a_glob_are_no_slice() -> None:
     assert chosen("conv[!2]/output[3]") == ["conv1/output[3]"]
 
 
-@pytest.mark.parametrize("text", ["[]", "[0,]", "[1.5]", "[::0]", "[....]", "[0 1]", "[1:2:3:4]"])
-def test_a_slice_that_cannot_be_read_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="Cannot read the slice"):
+NO_SLICES = "[] [0,] [1.5] [1:2:0] [::0] [::-0] [--1] [..] [....] [1:2:3:4]"
+
+
+@pytest.mark.parametrize("text", [*NO_SLICES.split(), "[0 1]"])
+def test_a_slice_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(RequestError, match="Cannot read the slice") as caught:
         choose_keys([f"conv1/output{text}"], KEYS, "a")
+    assert text in str(caught.value) and "[0,3]" in caught.value.hint
 
 
 def test_a_word_that_matches_nothing_gets_near_ones() -> None:

@@ -268,29 +268,6 @@ def test_the_size_in_bytes_is_returned(tmp_path: Path) -> None:
     assert write_bytes(tmp_path / "b", b"\0\1") == 2
 
 
-KEYS = ["conv1/output", "conv1:2/output", "a[0]/output", "fc/output", "fc/weight.grad"]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["fc"], [("fc/output", "[...]"), ("fc/weight.grad", "[...]")]),
-        (["fc/weight.grad[0]"], [("fc/weight.grad", "[0]")]),
-        (["*/output[1:,-2]"], [(key, "[1:,-2]") for key in KEYS[:4]]),
-        (["a[0]/output"], [("a[0]/output", "[...]")]),
-        (["a[0]/output[1]"], [("a[0]/output", "[1]")]),
-        (["conv[12]"], [("conv1/output", "[...]")]),
-        (["fc/output", "fc"], [("fc/output", "[...]"), ("fc/weight.grad", "[...]")]),
-        (["fc/output[0]", "fc/output[1]"], [("fc/output", "[0]"), ("fc/output", "[1]")]),
-        (["conv1:2[0]"], [("conv1:2/output", "[0]")]),
-        ([], []),
-    ],
-)
-def test_words_choose_keys_and_parts(words: list[str], expected: list[tuple[str, str]]) -> None:
-    found = choose_keys(words, KEYS, "file")
-    assert [(key, slice_text(index) or "[...]") for key, index in found] == expected
-
-
 X = np.arange(60).reshape(3, 4, 5)
 
 
@@ -321,25 +298,6 @@ def test_a_slice_takes_what_numpy_takes(text: str) -> None:
     assert name == "a/output"
     assert np.array_equal(X[index], eval(f"X[{text}]"))  # numpy itself is the oracle
     assert np.array_equal(X[split_slice(f"a{slice_text(index)}")[1]], X[index])
-
-
-@pytest.mark.parametrize("text", ["1:2:0", "::-0", "1.5", "--1", "1:2:3:4", "", "1,", "..", "1 2"])
-def test_what_is_no_slice_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(RequestError, match="Cannot read the slice") as caught:
-        split_slice(f"a/output[{text}]")
-    assert f"[{text}]" in str(caught.value) and "[0,3]" in caught.value.hint
-
-
-def test_a_word_that_matches_nothing_names_near_ones_or_the_list() -> None:
-    with pytest.raises(RequestError, match="'fc/outptu' matches nothing in f") as caught:
-        choose_keys(["fc/outptu"], KEYS, "f")
-    assert "fc/output" in caught.value.hint
-    with pytest.raises(RequestError) as caught:
-        choose_keys(["conv2"], KEYS, "f")
-    assert "conv1" in caught.value.hint
-    with pytest.raises(RequestError) as caught:
-        choose_keys(["zzzzzz[0]"], KEYS, "f")
-    assert caught.value.hint == "'hookscope show f' lists what is in it."
 
 
 def test_the_text_in_a_file_is_in_one_order_whatever_order_it_was_told_in(tmp_path: Path) -> None:
