@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.warm_process import Finished
 
 COMMAND = ("-m", "hookscope")  # the words after python
+
+# One process for many commands, as each of its own would spend seconds importing torch.
+_DRIVER = """
+import contextlib, io, json, shlex, subprocess, sys
+from hookscope.cli.main import main
+
+for line in json.load(sys.stdin):
+    if line.startswith("hookscope run "):  # once in a process: its script becomes __main__
+        command = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        print(json.dumps([done.returncode, done.stdout, done.stderr]))
+        continue
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line)[1:])
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
 
 
 def run_python(
@@ -38,6 +59,13 @@ def run_python(
     )
     assert status in (None, done.returncode), done.stderr
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_lines(lines: Sequence[str], cwd: Path, env: Mapping[str, str]) -> list[Finished]:
+    """Run lines that begin with ``hookscope``, all in one process of their own."""
+    line = ("-c", _DRIVER)
+    done = run_python(*line, cwd=cwd, env=env, stdin=json.dumps(lines), timeout=3600, status=0)
+    return [Finished(*json.loads(answer)) for answer in done.stdout.splitlines()]
 
 
 def start_python(

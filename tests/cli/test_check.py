@@ -41,15 +41,14 @@ def test_the_layer_comes_first_and_the_status_tells(run, name) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "found"), FOUND.items())
-def test_the_command_finds_each_planted_fault(run, name, found) -> None:
+@pytest.mark.parametrize("name", ["log_of_negative", "side", "clash", "sound"])
+def test_the_document_has_each_finding(run, name) -> None:
+    found = FOUND[name]
     done = run("check", f"{FAULTY}:{name}", "--json")
     document = json.loads(done.stdout)
     assert (document["schema"], document["command"]) == (1, "check")
     seen = [(f["level"], f["check"], f["layer"]) for f in document["findings"]]
-    assert [one[:2] for one in seen] == [one[:2] for one in found]
-    if name != "sigmoids":  # which of the twenty comes first depends on the seed of the weights
-        assert seen == found
+    assert seen == found
     assert document["ok"] is (done.rc == 0) is all(level == "note" for level, _, _ in found)
     assert document["thresholds"]["dead"] == 0.5
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The examples in the help run as they stand in a samples_folder of the project."""
+"""The examples in the help run as they stand in a clone of the project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
-from tests.conftest import Run
+from tests.processes import run_lines
 
 EXAMPLES = [example.line for example in cli.examples] + [
     example.line
@@ -19,12 +19,11 @@ EXAMPLES = [example.line for example in cli.examples] + [
 ]
 
 
-def faults_of(lines: list[str], folder: Path, run: Run) -> dict[str, str]:
+def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> dict[str, str]:
     """Run the lines; return those that do not do what an example should, and why."""
     found = {}
-    for line in lines:
-        program, command, *words = shlex.split(line)
-        done = run(command, *words, cwd=folder)
+    for line, done in zip(lines, run_lines(lines, folder, environment), strict=True):
+        program, command, *_ = shlex.split(line)
         wrote = [said.split()[1] for said in done.stderr.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]
         fine = (
@@ -44,14 +43,16 @@ def faults_of(lines: list[str], folder: Path, run: Run) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_all_examples_run_and_leave_the_samples_as_they_are(samples_folder, repo, run) -> None:
-    assert faults_of(EXAMPLES, samples_folder, run) == {}
+def test_all_examples_run_and_leave_the_samples_as_they_are(
+    samples_folder, repo, clean_environment
+) -> None:
+    assert faults_of(EXAMPLES, samples_folder, clean_environment) == {}
     for path in (repo / "sample_models").rglob("*.*"):
         if path.is_file() and "__pycache__" not in path.parts:
             copy = samples_folder / path.relative_to(repo)
             assert copy.read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_broken_example_is_noticed(samples_folder, run) -> None:
+def test_a_broken_example_is_noticed(samples_folder, clean_environment) -> None:
     lines = ["hookscope help capture", "hookscope help --nonsense", "hookscop help"]
-    assert list(faults_of(lines, samples_folder, run)) == lines[1:]
+    assert list(faults_of(lines, samples_folder, clean_environment)) == lines[1:]

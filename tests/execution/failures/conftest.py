@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,23 +13,9 @@ from types import ModuleType
 import pytest
 
 from tests.conftest import REPO
-from tests.processes import run_python
+from tests.processes import run_lines
 
 MODELS = Path(__file__).with_name("broken_models.py")
-
-DRIVER = """
-import contextlib, io, json, shlex, sys
-from hookscope.cli.main import main
-
-for line in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(shlex.split(line)[1:])
-        except SystemExit as end:
-            status = end.code
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
-"""
 
 
 def load_models() -> ModuleType:
@@ -71,7 +56,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 
     def run(*lines: str, cwd: Path = folder) -> list[Said]:
         env = {**own, **places, "PYTHONPATH": str(REPO)}
-        done = run_python("-c", DRIVER, stdin=json.dumps(lines), cwd=cwd, env=env, status=0)
-        return [Said(*json.loads(answer)) for answer in done.stdout.splitlines()]
+        return [Said(done.rc, done.stdout, done.stderr) for done in run_lines(lines, cwd, env)]
 
     return run
