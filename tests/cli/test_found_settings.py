@@ -61,17 +61,18 @@ def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str
 
 def test_every_option_was_judged() -> None:
     """A new option may be one that names code; then it belongs into the list above."""
-    harmless = """adapter against alpha atol attention attn autocast baseline batch by cache ceiling
-    channel-dim channels channels-last chat color colormap compare config correlation count
-    csv dark dead decode depth device device-map direction distance dot dpi dtype edit eps
-    equal-nan every experts exploding floor forward-only generate grad-edit hash head heads
-    hook-kind json kind l2 labels layer leaves live lr map margin max-bytes max-memory max-
-    tokens mean memory mermaid metric module neighbors no-config no-output norm only onnx-
-    optimize ops opt-arg optimizer partial patch penalty position positions precision
-    preprocess quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
-    shapes shard-size size skip skip-bad sort splits stats-only std steps stop stop-on
-    store-dtype strict target task test tokenizer top train type units upsample vanishing
-    verbose verify weights what workers
+    harmless = """adapter against alpha atol attention attn autocast baseline batch by cache
+    ceiling channel-dim channels channels-last chat color colormap compare config
+    correlation count csv dark dead decode depth device device-map direction
+    distance dot dpi dtype edit eps equal-nan every experts exploding floor
+    forward-only generate grad-edit hash head heads hook-kind json kind l2 labels
+    layer leaves live lr map margin max-bytes max-memory max-tokens mean memory
+    mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
+    opt-arg optimizer partial patch penalty position positions precision preprocess
+    quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
+    shapes shard-size size skip skip-bad sort splits stats-only std steps stop
+    stop-on store-dtype strict target task test tokenizer top train type units
+    upsample vanishing verbose verify weights what workers
     """
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
     judged |= {"force", "trust", "output", "chrome"}
