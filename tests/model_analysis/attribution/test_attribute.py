@@ -14,33 +14,9 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookscopeError, InputError, RequestError
+from tests.model_analysis.language_models import SMALL, gemma, gpt2, llama
 
-IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-SMALL = {
-    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2},
-    **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
-    **IDS,
-}
 X = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
-
-
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=2, n_head=2, **IDS))
-
-
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**SMALL))
-
-
-def gemma() -> Any:
-    """Its embeddings are scaled, and its logits capped after the head."""
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
 
 
 def bert() -> Any:

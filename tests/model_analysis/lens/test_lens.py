@@ -13,39 +13,15 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import InputError, LayerError, RequestError
+from tests.model_analysis.language_models import IDS, SMALL, built, gemma, gpt2, llama
 
-IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-SMALL = {
-    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3},
-    **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
-    **IDS,
-}
 X = torch.randint(64, (2, 7), generator=torch.Generator().manual_seed(1))
-
-
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=3, n_head=2, **IDS))
-
-
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**SMALL))
 
 
 def qwen() -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     return Qwen2ForCausalLM(Qwen2Config(**SMALL))
-
-
-def gemma() -> Any:
-    """Its embeddings are scaled, and its logits capped after the head."""
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
 
 
 def mamba() -> Any:
@@ -64,16 +40,6 @@ FAMILIES: list[tuple[Callable[[], Any], str, str]] = [
     (gemma, "model.layers", "model.norm"),
     (mamba, "backbone.layers", "backbone.norm_f"),
 ]
-
-
-def built(make: Callable[[], Any]) -> Any:
-    torch.manual_seed(0)
-    model = make().eval()
-    with torch.no_grad():  # initial weights are so small that all predictions are alike
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(8)
-    return model
 
 
 def stream_by_hand(model: Any, stack: str, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:

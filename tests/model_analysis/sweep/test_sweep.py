@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import CheckFailed, EditError, InputError, LossError, RequestError
 from tests.hooks.edits.by_hand import rounded_weight
+from tests.model_analysis.language_models import built, gpt2, llama
 
-IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 CLEAN = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
 OTHER = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(2))
 A, B = 3, 5
@@ -23,31 +22,7 @@ CAPITALS = "hf:sample_models/capitals"
 ITALY = "text:the capital of Italy is"
 
 
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=3, n_head=2, **IDS))
-
-
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
-    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **IDS))
-
-
 FAMILIES = [(gpt2, "transformer.h", "attn.c_proj"), (llama, "model.layers", "self_attn.o_proj")]
-
-
-def built(make: Callable[[], Any]) -> Any:
-    torch.manual_seed(0)
-    model = make().eval()
-    with torch.no_grad():  # initial weights are so small that all predictions are alike
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(8)
-    return model
 
 
 def first(value: Any) -> Tensor:
