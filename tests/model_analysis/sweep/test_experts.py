@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 import hookscope
 from hookscope.errors import RequestError
-from tests.model_analysis.sweep.test_sweep import CLEAN, IDS, A, B, built, metrics_by_hand
+from tests.model_analysis.language_models import IDS, built
+from tests.model_analysis.sweep.test_sweep import CLEAN, A, B, metrics_by_hand
 
 HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, **HEADS, **IDS}
