@@ -137,9 +137,10 @@ def test_the_package_itself_holds_few_modules(repo: Path) -> None:
 
 
 def test_exported_names_resolve_to_what_type_checkers_see(repo: Path) -> None:
-    tree = ast.parse((repo / "hookscope" / "__init__.py").read_text(encoding="utf-8"))
-    [typing_only] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {a.name for n in typing_only.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    tree = ast.parse((repo / "hookscope" / "__init__.pyi").read_text(encoding="utf-8"))
+    seen = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    seen |= {a.asname for node in imports for a in node.names if a.asname}
     assert sorted(hookscope.__all__) == sorted(seen | {"__version__"})
     assert set(hookscope.__all__) > FUNCTIONS
     assert dir(hookscope) == sorted(hookscope.__all__)

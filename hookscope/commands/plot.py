@@ -18,7 +18,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
-from hookscope.commands.subject import find_subject
+from hookscope.commands.subject import check_trust, find_subject
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.patterns import as_texts
@@ -80,6 +80,8 @@ def plot(
         >>> picture.kind, picture.shows
         ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
     """
+    if pickled.trust:
+        check_trust(file)
     return plot_capture(cast("str | os.PathLike[str] | InMemory", file), keys, options=options)
 
 

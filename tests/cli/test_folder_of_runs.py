@@ -145,7 +145,7 @@ def test_a_plot_of_runs_has_their_numbers_and_marks_what_is_not_finite(work: Pat
 
 def test_what_does_not_fit_a_plot_of_runs(run: Run, work: Path) -> None:
     done = run("plot", "runs", "--kind", "hist")
-    assert done.rc == 2 and "a training run is drawn as curves" in done.stderr
+    assert done.rc == 2 and "A training run is drawn as curves" in done.stderr
     done = run("plot", "runs", "*")
     assert done.rc == 2 and "up to 24 panels" in done.stderr
     done = run("plot", "runs", "nosuch")

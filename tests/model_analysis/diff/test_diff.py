@@ -106,7 +106,10 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
         (["NETS:single", "NETS:Broken"], "Error: B: The forward pass failed in layer head"),
         (["NETS:single", "resnt18"], "Error: B: There is no model called 'resnt18'."),
         (["NETS:single", "CAPTURE"], "a model; diff compares two of the same kind."),
-        (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is only for models"),
+        (
+            ["CAPTURE", "CAPTURE", "--dtype", "float16"],
+            "--dtype is for models, and A and B are captures",
+        ),
         (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
         (["CAPTURE", "CUT"], "Error: Cannot read"),
         (["CAPTURE", "gone.safetensors"], "Error: There is no file 'gone.safetensors'."),
