@@ -141,7 +141,9 @@ def test_exported_names_resolve_to_what_type_checkers_see(repo: Path) -> None:
     seen = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     seen |= {a.asname for node in imports for a in node.names if a.asname}
-    assert sorted(hookscope.__all__) == sorted(seen | {"__version__"})
+    [listed] = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    assert ast.literal_eval(listed) == hookscope.__all__
+    assert set(hookscope.__all__) <= seen | {"__version__"}
     assert set(hookscope.__all__) > FUNCTIONS
     assert dir(hookscope) == sorted(hookscope.__all__)
     for name in hookscope.__all__:

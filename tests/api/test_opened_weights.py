@@ -148,7 +148,7 @@ def test_trust_on_a_result_is_refused(name: str) -> None:
             function(path, trust=True)
     capture = hookscope.load(DIGITS.with_name("five.safetensors"))
     for function in functions[1:]:
-        with pytest.raises(RequestError, match="a capture in memory is a result"):
+        with pytest.raises(RequestError, match="a capture in memory"):
             function(capture, trust=True)
 
 
