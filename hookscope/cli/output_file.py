@@ -99,9 +99,9 @@ class Output:
         if (self.optional and not writes_file(ctx)) or not (given or self.default):
             return None
         path = Path(given or stem + self.default.format(command=ctx.info_name))
+        check_not_among(path, inputs)
         ending = self.ending_of(path)
         _check_outside(path, folders)
-        check_not_among(path, inputs)
         force = ctx.params["force"]
         replaces = bool(ending) and outputs.check_output(path, force, self.flags[0], ending)
         return OutputFile(path, ending, replaces, ctx.params.get("dpi", DPI))

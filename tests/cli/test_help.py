@@ -153,7 +153,7 @@ def test_narrow_help_is_the_same_in_either_order(run) -> None:
 
 def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(refused) -> None:
     for word, near in [
-        ("captrue", " Did you mean capture?"),
+        ("captrue", " Did you mean capture or attribute?"),
         ("mod", " Did you mean models?"),
         ("zzzz", ""),
     ]:

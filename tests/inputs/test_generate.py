@@ -100,7 +100,7 @@ def test_a_generate_of_ones_own_is_run_as_it_is(tmp_path: Path) -> None:
     ("model", "options", "message"),
     [
         ("resnet18", {"generate": 2}, "has no method generate"),
-        ("gpt2", {"generate": 0}, "0 is not a valid number of tokens"),
+        ("gpt2", {"generate": 0}, "0 is not in the range x>=1"),
         ("gpt2", {"generate": 2, "method": "generate"}, "cannot be used together"),
     ],
 )

@@ -134,6 +134,12 @@ def test_each_name_of_the_file_is_used(package: dict[str, ast.Module]) -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "hookscope.tensors.torch_internals"
         for alias in node.names
     }
+    used |= {
+        node.attr
+        for tree in package.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch_internals"
+    }
     assert given - used == {"ATTRIBUTES", "SCRIPTED", "SCRIPTED_ATTRIBUTES"}
 
 

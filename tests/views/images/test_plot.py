@@ -381,12 +381,12 @@ def test_the_kind_is_what_fits_and_is_told(
         (["b"], {}, "matches nothing"),
         (["*"], {"kind": "maps"}, "one call of one layer"),
         (["a"], {"kind": "attention"}, "has none"),
-        (["a"], {"kind": "map"}, "no plot of kind"),
-        (["a"], {"by": "size"}, "not a valid value for by"),
-        (["a"], {"scale": "all"}, "not a valid value for scale"),
+        (["a"], {"kind": "map"}, "'map' is not one of maps"),
+        (["a"], {"by": "size"}, "'size' is not one of index"),
+        (["a"], {"scale": "all"}, "'all' is not one of grid"),
         (["a"], {"kind": "heat", "dim": 4}, "no dimension 4"),
         (["a/output[0,0,0,0]"], {"kind": "heat"}, "no positions"),
-        (["a/output[0,0,0]"], {"count": 0, "kind": "attention"}, "has none"),
+        (["a/output[0,0,0]"], {"count": 0, "kind": "attention"}, "0 is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_drawn_is_told_with_a_repair(
