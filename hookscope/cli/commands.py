@@ -58,7 +58,7 @@ class Option(click.Option):
         return next(opt for opt in self.opts if opt.startswith("--"))[2:]
 
     def name_command(self, command: str) -> None:
-        """Set the variables of the option, that of the command first, and name it in the help."""
+        """Set the environment variables of the option, and write the command into its help."""
         self.help = (self.help or "").replace(".COMMAND.", f".{command}.") or None
         own = "_".join(("HOOKSCOPE", command, self.key)).upper().replace("-", "_")
         self.envvar = [own, self.shared_env] if self.shared_env else [own]

@@ -20,7 +20,7 @@ from hookscope.files.words import bytes_text
 from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI
 
 SECTION = "Output"
-_VALUES = ("output", "chrome", "no_output", "force", "dpi")  # of the options below
+_VALUES = ("output", "no_output", "force", "dpi")  # the parameters of the options below
 
 _no_output = option(
     "--no-output", section=SECTION, is_flag=True, default=False, help="Do not write a file."
@@ -55,9 +55,9 @@ class Output:
     """What a command can write, and where.
 
     Attributes:
-        help: of the option: the formats, and the default.
-        ending_of: returns the suffix of a path, which determines the format, after checking it;
-            empty for a folder.
+        help: says which formats there are, and the default name.
+        ending_of: checks the suffix of a path, which determines the format, and returns it; an
+            empty one means a folder.
         default: what follows the stem in the name of the file that is written without ``--output``;
             empty if none is. It has no layer's name: a shell would expand an unquoted ``layer3.*``.
         optional: whether there is ``--no-output``.
@@ -75,7 +75,9 @@ class Output:
     @property
     def options(self) -> Any:
         """The options of the command."""
-        named = option(*self.flags, section=SECTION, type=FileName("file"), help=self.help)
+        named = option(
+            *self.flags, "output", section=SECTION, type=FileName("file"), help=self.help
+        )
         return combine(
             *([_resolution] if self.dpi else []),
             named,
@@ -95,7 +97,7 @@ class Output:
         Without ``--output`` its name begins with ``stem``. No file of ``inputs`` may be
         overwritten, and it may not be among the files of ``folders``.
         """
-        given = ctx.params[self.flags[0].removeprefix("--")]
+        given = ctx.params["output"]
         if (self.optional and not writes_file(ctx)) or not (given or self.default):
             return None
         path = Path(given or stem + self.default.format(command=ctx.info_name))
@@ -144,7 +146,7 @@ def writes_file(ctx: click.Context) -> bool:
 
 
 def files_read(values: Mapping[str, Any]) -> list[Any]:
-    """Return the files that the options of a command name: inputs, weights, patches, targets."""
+    """Return the files that the options name: inputs, weights, patches and targets."""
     from hookscope.specs.edit import files_read_by
     from hookscope.specs.input_spec import input_paths
     from hookscope.specs.sweep_edit import sweep_files
@@ -159,12 +161,12 @@ def files_read(values: Mapping[str, Any]) -> list[Any]:
 
 
 def one_of(*endings: str) -> Callable[[Path], str]:
-    """Return what reads the suffix of a document, a table, a page or a picture."""
+    """Return a function that checks the suffix of a file of one of several formats."""
     return partial(_analysis_ending, endings=endings)
 
 
 def only(suffix: str) -> Callable[[Path], str]:
-    """Return what checks that a name has this suffix or none."""
+    """Return a function that checks that a name has this suffix or none."""
 
     def ending_of(path: Path) -> str:
         outputs.check_ending(path, suffix)

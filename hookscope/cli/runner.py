@@ -129,14 +129,13 @@ def applicable(ctx: click.Context, function: Any, values: Mapping[str, Any]) -> 
     """
     subject = function.find_subject(values)
     handler = HANDLERS.get((function.__name__, subject.kind))
-    if handler is None:
-        return {name: value for name, value in values.items() if name in function.keywords}
-    typed = ParameterSource.COMMANDLINE
-    for name in values:
-        is_option = name not in handler.function.keywords
-        if is_option and ctx.get_parameter_source(name) is typed:
-            check_accepted(function, name, subject)
-    return {name: value for name, value in values.items() if name in handler.function.keywords}
+    keywords = (handler.function if handler else function).keywords
+    if handler:
+        for name in values:
+            typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if typed and name not in keywords:
+                check_accepted(function, name, subject)
+    return {name: value for name, value in values.items() if name in keywords}
 
 
 @contextmanager

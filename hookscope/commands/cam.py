@@ -16,6 +16,7 @@ from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.next_command import grads_command
 from hookscope.cli.output_file import PICTURE, check_not_among, files_read, without_output
 from hookscope.cli.run_context import running
+from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import OVERLAY_ALPHA
@@ -187,7 +188,7 @@ def cam_command(ctx: click.Context, alpha: float, colormap: str | None, **values
 
     style = overlay_style(alpha, colormap, dpi)  # checked although no file may be written
     options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
+    console.interrupt_message = NOTHING_WRITTEN
     with running(console, f"Running {values['model']} ..."):
         with console.bar("running") as advance:
             capture = job(progress=advance)

@@ -15,7 +15,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.output_file import Output, without_output
 from hookscope.cli.runner import applicable, job_step
-from hookscope.commands.subject import find_subject
+from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import FAILED
 from hookscope.files.output_path import report_ending, runs_in
 from hookscope.files.progress import NamedProgress
@@ -106,7 +106,7 @@ check.find_subject = find_subject
 
 @handles(check, RUNS)
 def check_training_run(model: str | os.PathLike[str], *, options: RunCheckOptions) -> Health:
-    """Check the curves of a training run, or of all in a folder."""
+    """Check the curves of a training run, or of every run in a folder."""
     from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
 
     runs = runs_in(model)
@@ -122,7 +122,6 @@ def check_file_of_weights(
     progress: NamedProgress | None = None,
 ) -> Health:
     """Check the tensors of weights."""
-    from hookscope.commands.subject import as_weights
     from hookscope.file_analysis.weight_findings import check_weights
 
     return check_weights(cast("WeightSet", as_weights(model, pickled.trust)), options, progress)

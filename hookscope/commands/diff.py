@@ -13,7 +13,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.runner import applicable, job_step
-from hookscope.commands.subject import check_no_state_dict
+from hookscope.commands.subject import as_weights, check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
 from hookscope.files.progress import Progress
 from hookscope.specs.diff_request import (
@@ -184,7 +184,6 @@ def diff_weights(
     progress: Progress | None = None,
 ) -> WeightDiff:
     """Compare two sets of weights tensor by tensor."""
-    from hookscope.commands.subject import as_weights
     from hookscope.file_analysis.weight_diff import compare_weights
 
     sides = [cast("WeightSet", as_weights(side, pickled.trust)) for side in (a, b)]
@@ -201,7 +200,6 @@ def diff_model_and_weights(
     progress: Progress | None = None,
 ) -> WeightDiff:
     """Compare the values that a model is loaded with, and weights."""
-    from hookscope.commands.subject import as_weights
     from hookscope.model_analysis.diff.model_comparison import compare_with_model
     from hookscope.stores.weights.open_weights import weight_sides
 

@@ -15,6 +15,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
+from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
 from hookscope.files.text_sources import text_sources
@@ -184,7 +185,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
     elif os.environ["RANK"] != "0":  # only the first one prints
         console.quiet = True
     options.note_model_source(ctx)
-    console.interrupt_message = "Interrupted; nothing was written."
+    console.interrupt_message = NOTHING_WRITTEN
     with running(console, f"Running {values['model']} ..."):
         several = launched and int(os.environ["WORLD_SIZE"]) > 1
         with console.bar("rows of the first process" if several else "rows") as advance:

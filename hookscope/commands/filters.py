@@ -16,7 +16,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
-from hookscope.commands.subject import find_subject
+from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.specs.choices import DEFAULT_MODEL
@@ -102,7 +102,6 @@ def filters_of_weights(
     pickled: WeightTrust,
 ) -> Drawing:
     """Draw one tensor of weights."""
-    from hookscope.commands.subject import as_weights
     from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images.plot_choice import choose_filters
     from hookscope.views.images.weight_values import draw_filters
@@ -181,7 +180,7 @@ def filters_command(ctx: click.Context, **values: Any) -> None:
 
 
 def _split_argument(values: dict[str, Any]) -> None:
-    """Find what the only argument is: a layer of the default model, or weights and no layer."""
+    """Decide whether the only argument is a layer of the default model, or weights."""
     from hookscope.stores.weights.open_weights import is_weights
 
     if is_weights(values["layer"]):

@@ -18,7 +18,7 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
-from hookscope.commands.subject import check_trust, find_subject
+from hookscope.commands.subject import as_weights, check_trust, find_subject
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
 from hookscope.specs.patterns import as_texts
@@ -119,7 +119,7 @@ def plot_runs(
     *,
     options: Annotated[PlotOptions, Only("dark")],
 ) -> Drawing:
-    """Plot curves of a training run, or of all in a folder."""
+    """Plot curves of a training run, or of every run in a folder."""
     from hookscope.stores.runs.rank_runs import open_run
     from hookscope.views.images.run_panels import draw_run_panels, run_panels
 
@@ -145,7 +145,6 @@ def plot_weights(
     progress: NamedProgress | None = None,
 ) -> Drawing:
     """Plot tensors of weights."""
-    from hookscope.commands.subject import as_weights
     from hookscope.file_analysis.weight_reader import WeightReader
     from hookscope.views.images.plot_choice import HIST, choose_weight_plot
     from hookscope.views.images.weight_values import draw_weights

@@ -146,7 +146,7 @@ def trace_command(ctx: click.Context, **values: Any) -> None:
     without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
     without the time spent in hooks.
     """
-    if values["force"] and not values["chrome"]:
+    if values["force"] and not values["output"]:
         raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
     console: Console = ctx.obj
     values = without_output(values)

@@ -16,7 +16,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options, row_options
 from hookscope.cli.run_context import recorded_notes, running, show_logs
 from hookscope.cli.runner import applicable, job_step
-from hookscope.commands.subject import find_subject
+from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
@@ -143,7 +143,6 @@ def tree_of_weights(
     progress: Progress | None = None,
 ) -> WeightTree | WeightHashes:
     """Return the tree of names of weights, or their hashes."""
-    from hookscope.commands.subject import as_weights
     from hookscope.stores.weights.weight_tree import WeightTree, hash_weights
 
     if options.hash:  # before the file is opened, which may run code

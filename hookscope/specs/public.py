@@ -201,6 +201,17 @@ def public(function: F) -> Any:
         >>> double(seed=3), list(inspect.signature(double).parameters)
         (6, ['seed', 'times'])
     """
+    made = _flat(function)
+    made.settings = {
+        name: described_fields(group.type)[name] for group in made.groups for name in group.names
+    }
+    lines = {name: line for group in made.groups for name, line in group.lines()}
+    made.__doc__ = _documented(function.__doc__ or "", made.keywords, lines)
+    return made
+
+
+def _flat(function: F) -> Any:
+    """Return a function of flat keywords, which makes the groups of another one."""
     written = inspect.signature(function)
     annotated = {
         name: None if name == REQUEST else _Group.of(_hint(function, name))
@@ -237,9 +248,8 @@ def public(function: F) -> Any:
         return replace(job, kind=subject.kind)
 
     def check_values(given: Mapping[str, Any]) -> Checked:
-        for group in groups.values():
-            if group is not None:  # each value by itself, before what they ask for together
-                group.check(given)
+        for group in made.groups:  # each value by itself, before what they ask for together
+            group.check(given)
         values = {
             name: given[name] if group is None else group.of_values(given)
             for name, group in groups.items()
@@ -267,18 +277,9 @@ def public(function: F) -> Any:
     del made.__wrapped__
     made.__signature__ = signature
     made.checked, made.check_values, made.find_subject = checked, check_values, None
-    made.settings = {
-        name: about
-        for group in groups.values()
-        if group is not None
-        for name, about in described_fields(group.type).items()
-        if name in group.names
-    }
-    made.takes_models = True
-    made.keywords = list(signature.parameters)
-    made.options = {k: v for group in groups.values() if group for k, v in group.flags()}
-    lines = dict(line for group in groups.values() if group is not None for line in group.lines())
-    made.__doc__ = _documented(function.__doc__ or "", [each.name for each in flat], lines)
+    made.takes_models, made.keywords = True, list(signature.parameters)
+    made.groups = [group for group in groups.values() if group is not None]
+    made.options = {name: flag for group in made.groups for name, flag in group.flags()}
     return made
 
 
@@ -295,7 +296,7 @@ def handles(function: Any, kind: str, /, **hints: str) -> Callable[[F], F]:
     """
 
     def register(handler: F) -> F:
-        HANDLERS[function.__name__, kind] = Handler(public(handler), hints)
+        HANDLERS[function.__name__, kind] = Handler(_flat(handler), hints)
         return handler
 
     return register

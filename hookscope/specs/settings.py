@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any
 
 from hookscope.errors import HookscopeError
@@ -196,6 +197,7 @@ def same_setting(group: type, name: str, default: Any = MISSING, **changes: Any)
     )
 
 
+@cache
 def described_fields(group: type) -> dict[str, Setting]:
     """Return all fields of a group that functions take, with a description, which may be empty."""
     return {each.name: each.metadata.get(_KEY) or Setting() for each in fields(group) if each.init}
