@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, flag
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import CommaList, FileName
+from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
-from hookscope.specs.watch_options import INTERVAL, STOPS, WATCHED, WatchOptions
+from hookscope.specs.watch_options import WatchOptions
 from hookscope.stores.runs.run_folder import check_run_folder
 from hookscope.training.run_session import RunSession, check_program
 from hookscope.training.script_runner import Program
@@ -47,48 +47,6 @@ program = combine(
     flag("module", "-m", section="Script", help="SCRIPT is a module, as with 'python -m'."),
 )
 
-watching = combine(
-    option(
-        "--every",
-        section="Watching",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=f"Record each Nth step. Default: each {INTERVAL}th, and more of the first ones.",
-    ),
-    option(
-        "--layer",
-        "-l",
-        "layers",
-        section="Watching",
-        multiple=True,
-        metavar="GLOB",
-        shell_complete=completion_values.layers,
-        help="Layers to watch, such as 'layer3.*'. Prefix ! to exclude. Repeatable. Default: all.",
-    ),
-    option(
-        "--what",
-        section="Watching",
-        default=",".join(WATCHED),
-        type=CommaList(*WATCHED),
-        metavar="LIST",
-        help="What to record. Separate several with commas.",
-    ),
-    option(
-        "--stop-on",
-        section="Watching",
-        type=CommaList(*STOPS),
-        help="Stop the script at the first of these. Separate several with commas.",
-    ),
-    flag("live", section="Watching", help="Show the numbers while the script runs."),
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("folder"),
-        help="Folder to write. Default: runs/SCRIPT-NUMBER.",
-    ),
-)
-
 # Of these no script is likely to have one of its own.
 _OWN_OPTIONS = ("--stop-on", "--what", "--live")
 
@@ -96,7 +54,7 @@ _OWN_OPTIONS = ("--stop-on", "--what", "--live")
 @command(
     "run",
     program,
-    watching,
+    options_of(WatchOptions),
     global_options,
     examples=EXAMPLES,
     main="module every layer what stop-on output",

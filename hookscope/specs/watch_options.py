@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import check_choice
 from hookscope.specs.patterns import as_texts, check_patterns
+from hookscope.specs.settings import setting
 
 # The values of --what and of --stop-on.
 ACTIVATIONS, GRADIENTS, PARAMETERS = "activations", "gradients", "parameters"
@@ -29,12 +31,45 @@ class WatchOptions:
     (('gradients', 'optimizer'), ('nan',), ('fc',))
     """
 
-    every: int | None = None
-    layers: str | Iterable[str] | None = None
-    what: str | Iterable[str] = WATCHED
-    stop_on: str | Iterable[str] = ()
-    live: bool = False
-    output: str | os.PathLike[str] | None = None
+    section: ClassVar[str] = "Watching"
+
+    every: int | None = setting(
+        None,
+        f"Record each Nth step. Default: each {INTERVAL}th, and more of the first ones.",
+        minimum=1,
+        metavar="N",
+    )
+    layers: str | Iterable[str] | None = setting(
+        None,
+        "Layers to watch, such as 'layer3.*'. Prefix ! to exclude. Repeatable. Default: all.",
+        flags=("--layer", "-l"),
+        metavar="GLOB",
+        many=True,
+        complete="layers",
+    )
+    what: str | Iterable[str] = setting(
+        WATCHED,
+        "What to record. Separate several with commas.",
+        choices=WATCHED,
+        commas=True,
+        metavar="LIST",
+        shell_default=",".join(WATCHED),
+    )
+    stop_on: str | Iterable[str] = setting(
+        (),
+        "Stop the script at the first of these. Separate several with commas.",
+        choices=STOPS,
+        commas=True,
+        shell_default=None,
+    )
+    live: bool = setting(False, "Show the numbers while the script runs.")
+    output: str | os.PathLike[str] | None = setting(
+        None,
+        "Folder to write. Default: runs/SCRIPT-NUMBER.",
+        section="Output",
+        flags=("--output", "-o"),
+        file="folder",
+    )
 
     def __post_init__(self) -> None:
         every: object = self.every
