@@ -86,15 +86,7 @@ _ONNX_NUMBERS = {0x28}
 
 
 def describe_file(path: str) -> tuple[str, str]:
-    """Return what the existing file ``path`` is, and a hint how to use it if it is not a model.
-
-    Example:
-        >>> import os, tempfile
-        >>> handle, path = tempfile.mkstemp()
-        >>> os.close(handle)
-        >>> describe_file(path)[0]
-        'an empty file'
-    """
+    """Return what the existing file ``path`` is, and a hint how to use it if it is not a model."""
     try:
         with open(path, "rb") as file:
             return _describe(path, file)
@@ -117,20 +109,12 @@ def is_pickled_object(kind: str) -> bool:
 
 
 def describe_bytes(data: bytes) -> str:
-    """Return what the content of a file is.
-
-    Example:
-        >>> describe_bytes(b"a few words")
-        'a text file'
-    """
+    """Return what the content of a file is."""
     return _describe("", io.BytesIO(data))[0]
 
 
 def check_is_image(path: str) -> None:
-    """Raise InputError if the first bytes of ``path`` show that it is not an image.
-
-    Unknown bytes are accepted, because there are many image formats; decoding them may fail later.
-    """
+    """Raise InputError if ``path`` is no image; unknown bytes may be one of many formats."""
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD)

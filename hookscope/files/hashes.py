@@ -24,11 +24,7 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def blake3_of(path: str | os.PathLike[str]) -> str:
-    """Return the BLAKE3 of a file's bytes in hexadecimal, as ``b3sum`` prints it.
-
-    Weights have many gigabytes. BLAKE3 uses all cores, and each core is about three times as fast
-    as SHA-256 with hardware instructions, and many times as fast as without.
-    """
+    """Return the BLAKE3 of a file as ``b3sum`` prints it: on each core faster than SHA-256."""
     from blake3 import blake3
 
     digest = blake3(max_threads=HASH_THREADS)
@@ -41,15 +37,7 @@ def blake3_of(path: str | os.PathLike[str]) -> str:
 
 
 class BackgroundHash:
-    """A hash that a thread computes from now on, and that ``result`` waits for.
-
-    A thread that only reads and hashes hardly holds the interpreter's lock, and the model then
-    finds its weights in the cache of the operating system.
-
-    Example:
-        >>> BackgroundHash(str.lower, "AF1349B9").result()
-        'af1349b9'
-    """
+    """A hash that a thread computes from now on, and that ``result`` waits for."""
 
     def __init__(self, compute: Callable[..., str], *arguments: Any) -> None:
         self._compute = partial(compute, *arguments)

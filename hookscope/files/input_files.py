@@ -90,11 +90,7 @@ def _tell_left_out(spec: str, entries: Sequence[str]) -> None:
 
 
 def _list_left_out(entries: Sequence[str]) -> str:
-    """Describe entries that are not files: how many, the first names, and what each is.
-
-    A pipe is read if it is given by name. In a folder it is skipped: reading it could block
-    forever.
-    """
+    """Describe what is not read in a folder, such as pipes: reading one could block forever."""
     shown = [f"{os.path.basename(entry)} ({_kind(entry)})" for entry in sorted(entries)[:_SHOWN]]
     more = ", ..." if len(entries) > _SHOWN else ""
     noun = "entry that is not a file" if len(entries) == 1 else "entries that are not files"

@@ -95,10 +95,7 @@ def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputE
 
 
 def check_entries(specs: Iterable[str], *, skip_bad: bool = False) -> None:
-    """Check the inputs that ``list_entries`` will return, before torch is imported.
-
-    Lists and archives are not opened: reading them twice could take minutes.
-    """
+    """Check the inputs before torch is imported; lists and archives could take minutes."""
     named = [spec for spec in specs if not is_listing(spec)]
     entries = list_entries(named) if named else []
     if skip_bad:
@@ -163,10 +160,7 @@ def _classified(classes: Iterable[tuple[str, list[str]]]) -> Iterator[InputEntry
 
 
 def _listed(spec: str) -> list[tuple[str, Columns]]:
-    """Return the lines of the list ``@FILE``; of any other spec the spec itself.
-
-    Each has the further columns of its line, if the list is a table in CSV.
-    """
+    """Return the lines of the list ``@FILE``, with their further columns; else the spec itself."""
     if not _is_list(spec):
         return [(spec, ())]
     path = spec[len(LIST) :]
@@ -225,9 +219,7 @@ def _archived(path: str) -> Iterator[InputEntry]:
     """Yield the images of an archive in stored order, each with the labels of its sample.
 
     The files of one sample have the same name up to the first dot: ``7.jpg``, ``7.cls``,
-    ``7.json``. ``.cls`` is the column ``label``, ``.txt`` the column ``text``. Of an object in
-    ``.json`` the texts, numbers, true and false are columns. Nothing is unpacked, so names in an
-    archive are harmless.
+    ``7.json``. Nothing is unpacked, so names in an archive are harmless.
     """
     try:
         with tarfile.open(path, "r:") as archive, open(path, "rb") as file:

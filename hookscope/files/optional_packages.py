@@ -10,18 +10,14 @@ from hookscope.errors import EnvironmentFault
 
 @contextmanager
 def optional_package(package: str, extra: str, need: str) -> Iterator[None]:
-    """Turn a failed import of a package in the block into an error that says how to install it.
+    """Turn a failed import of ``package`` into an error that names the ``extra`` which installs it.
 
-    Args:
-        package: the name by which it is imported.
-        extra: of hookscope, which includes it.
-        need: what needs it, as the subject of the sentence.
+    ``need`` is what needs it, as the subject of the sentence.
 
-    Example:
-        >>> with optional_package("unheard_of", "plot", "A picture"):
-        ...     import unheard_of
-        Traceback (most recent call last):
-        hookscope.errors.EnvironmentFault: A picture needs the package unheard_of, which is not \
+    >>> with optional_package("unheard_of", "plot", "A picture"):
+    ...     import unheard_of
+    Traceback (most recent call last):
+    hookscope.errors.EnvironmentFault: A picture needs the package unheard_of, which is not \
 installed. Install it: python -m pip install "hookscope[plot]"
     """
     try:

@@ -86,10 +86,7 @@ def rank_folders(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def runs_in(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the training runs in a folder such as ``runs``, in the order of their numbers.
-
-    There are none in the folder of a run itself, nor in that of its ranks.
-    """
+    """Return the training runs in a folder such as ``runs``, in the order of their numbers."""
     if not os.path.isdir(path) or is_run_folder(path):
         return []
     folders = [Path(path, name) for name in os.listdir(path) if is_run_folder(Path(path, name))]
@@ -97,11 +94,7 @@ def runs_in(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
-    """Whether hookscope wrote ``path``, as its beginning and its end show.
-
-    ``suffix`` is the expected type: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
-    ``.sarif``, ``.xml``, or a picture's.
-    """
+    """Whether hookscope wrote ``path`` as this type, as its beginning and end show."""
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
     if suffix in REPORT_MARKS:
@@ -132,10 +125,7 @@ def _has_comment(path: Path) -> bool:
 
 
 def recording_ending(path: Path) -> str:
-    """Return the suffix of the file of a recording, which determines its format.
-
-    A name without a suffix is that of a safetensors file.
-    """
+    """Return the suffix of the file of a recording; that of safetensors if the name has none."""
     if path.suffix.lower() in PICTURE_SUFFIXES:
         raise RequestError(
             f"The output {path} has the extension of an unsupported format.",
@@ -174,10 +164,7 @@ def picture_ending(path: Path) -> str:
 
 
 def run_table_ending(path: Path) -> str:
-    """Return the suffix of the export of a run; empty for a folder.
-
-    A folder is created where there is none; the event file in it has a name of its own.
-    """
+    """Return the suffix of the export of a run; empty for a folder, which may not exist."""
     suffix = path.suffix.lower()
     if path.is_dir() or not suffix:
         return ""

@@ -96,15 +96,7 @@ class GlobalNames:
 
 
 def list_globals(file: IO[bytes]) -> list[str]:
-    """Return the dotted names of a pickle's globals, each once, in the order of their first use.
-
-    A name that is computed while the pickle is loaded is returned as ``?``.
-
-    Example:
-        >>> import collections, pickle
-        >>> list_globals(io.BytesIO(pickle.dumps(collections.OrderedDict())))
-        ['collections.OrderedDict']
-    """
+    """Return the names of a pickle's globals, in order of first use; ``?`` for computed ones."""
     try:
         start = file.read(2)
         file.seek(0)

@@ -59,12 +59,6 @@ class PlainUnpickler:
     """Reads one pickle after another from a file.
 
     A subclass knows more globals by overriding ``build``, and persistent ids by ``resolve``.
-
-    Example:
-        >>> import collections, io, pickle
-        >>> data = pickle.dumps({"n": [1, 2], "c": collections.UserList([3])})
-        >>> PlainUnpickler(io.BytesIO(data)).load()
-        {'n': [1, 2], 'c': <OpaqueObject collections.UserList>}
     """
 
     def __init__(self, file: IO[bytes]) -> None:

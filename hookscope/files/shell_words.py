@@ -16,25 +16,17 @@ _PLAIN = re.compile(r"[\w.:/\\=+~-]+", re.ASCII)
 
 
 def join_words(words: Iterable[str], platform: str = sys.platform) -> str:
-    """Return a command line for a shell.
-
-    Example:
-        >>> join_words(["hookscope", "show", "my file.safetensors"], "linux")
-        "hookscope show 'my file.safetensors'"
-        >>> join_words(["hookscope", "show", "my file.safetensors"], "win32")
-        'hookscope show "my file.safetensors"'
-    """
+    """Return a command line for a shell."""
     return " ".join(quote_word(word, platform) for word in words)
 
 
 def cite_command(*words: str, platform: str = sys.platform) -> str:
     """Return a command line in quotation marks, to stand in a sentence.
 
-    Example:
-        >>> print(cite_command("hookscope", "show", "net.safetensors", platform="linux"))
-        'hookscope show net.safetensors'
-        >>> print(cite_command("hookscope", "show", "my net.safetensors", platform="linux"))
-        "hookscope show 'my net.safetensors'"
+    >>> print(cite_command("hookscope", "show", "net.safetensors", platform="linux"))
+    'hookscope show net.safetensors'
+    >>> print(cite_command("hookscope", "show", "my net.safetensors", platform="linux"))
+    "hookscope show 'my net.safetensors'"
     """
     line = join_words(words, platform)
     mark = '"' if "'" in line else "'"
@@ -44,11 +36,10 @@ def cite_command(*words: str, platform: str = sys.platform) -> str:
 def quote_word(word: str, platform: str = sys.platform) -> str:
     r"""Return one word of a command line, in quotes where the shell needs them.
 
-    Example:
-        >>> quote_word("conv*", "linux"), quote_word("conv*", "win32")
-        ("'conv*'", '"conv*"')
-        >>> print(quote_word(r"C:\runs\a.safetensors", "win32"))
-        C:\runs\a.safetensors
+    >>> quote_word("conv*", "linux"), quote_word("conv*", "win32")
+    ("'conv*'", '"conv*"')
+    >>> print(quote_word(r"C:\runs\a.safetensors", "win32"))
+    C:\runs\a.safetensors
     """
     if platform != "win32":
         return shlex.quote(word)

@@ -32,11 +32,7 @@ _WAITING: set[CodeType] = set()  # except for code called from these
 
 
 class _Signals:
-    """Replaces the handlers of the main thread while there is state to restore.
-
-    All of it runs in the main thread, where signals are handled and where alone handlers can be
-    set. Other threads are never interrupted.
-    """
+    """Replaces the handlers, which run in the main thread, while there is state to restore."""
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -65,10 +61,7 @@ class _Signals:
                 _signal.signal(number, self._handle)
 
     def end(self, caller: FrameType) -> None:
-        """Handle pending signals, unless ``caller`` must not be interrupted either.
-
-        The last ``end`` restores the handlers.
-        """
+        """Handle pending signals, unless ``caller`` is safe from them; the last call restores."""
         try:
             if self.pending and not is_signal_safe(caller):
                 self.deliver()
@@ -178,23 +171,14 @@ class _Restored(SignalSafeContext[T]):
 
 
 def signal_safe(manager: AbstractContextManager[T]) -> SignalSafeContext[T]:
-    """Return a context manager that no signal interrupts while it is entered or left.
-
-    >>> with signal_safe(contextmanager(lambda: iter("a"))()) as letter:
-    ...     letter
-    'a'
-    """
+    """Return a context manager that no signal interrupts while it is entered or left."""
     return _Restored(manager)
 
 
 def signal_safe_contextmanager(
     function: Callable[P, Iterator[T]],
 ) -> Callable[P, SignalSafeContext[T]]:
-    """Like ``contextmanager``, but signals do not interrupt the generator.
-
-    This applies to the code before and after its ``yield``. The block of the ``with`` can be
-    interrupted.
-    """
+    """Like ``contextmanager``, but signals do not interrupt the code around the ``yield``."""
     made = contextmanager(function)
 
     @wraps(function)
@@ -221,10 +205,7 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """Let signals interrupt a function even if its caller must not be interrupted.
-
-    It must not change any state, such as a function that only waits.
-    """
+    """Let signals interrupt a function that changes no state, such as one that only waits."""
     _WAITING.add(function.__code__)
     return function
 

@@ -50,11 +50,7 @@ def _encoder(indent: int | None, sort_keys: bool) -> json.JSONEncoder:
 
 
 def parse_table(data: bytes, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
-    """Parse JSON of a file that may be crafted: an empty list takes 2 bytes, and 60 in memory.
-
-    >>> parse_table(b'{"a": [1]}')
-    {'a': [1]}
-    """
+    """Parse JSON of a file that may be crafted: an empty list takes 2 bytes, and 60 in memory."""
     if not can_parse_table(data):
         raise ValueError(f"it has more than {MOST_VALUES:,} values")
     return json.loads(data, object_pairs_hook=object_pairs_hook)
@@ -89,9 +85,8 @@ def _plain(value: Any, text: Callable[[str], str]) -> Any:
 def type_error(value: Any, hint: Any, name: str = "it") -> str:
     """Return the first error in the type of ``value``; empty if it has the type ``hint``.
 
-    Example:
-        >>> type_error({"shape": [1, "3"]}, dict[str, list[int]])
-        "it.shape.1 is '3'"
+    >>> type_error({"shape": [1, "3"]}, dict[str, list[int]])
+    "it.shape.1 is '3'"
     """
     if hint is Any:
         return ""

@@ -88,12 +88,7 @@ RESULT_FILES = _without(*_DOCUMENTS, *_IMAGES, "py", "onnx", "pt2", "txt")
 def near_files(
     path: str | os.PathLike[str], otherwise: str, pattern: re.Pattern[str] | None = None
 ) -> str:
-    """Return the hint for a path that does not exist.
-
-    Example:
-        >>> near_files("no/such.py", "Check the name and the folder.")
-        'Check the name and the folder.'
-    """
+    """Return the hint for a path that does not exist."""
     folder, name = os.path.split(os.fspath(path).rstrip("/\\"))
     try:
         names = sorted(os.listdir(folder or "."))

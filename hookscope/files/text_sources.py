@@ -68,12 +68,7 @@ def needs_dataset(spec: str) -> bool:
 def text_sources(input: Any) -> list[TextSource] | None:
     """Return the sources of texts that the input of a dataset stands for; None if it has none.
 
-    A spec is ``FILE`` or ``FILE:COLUMN``; a glob stands for several files. ``lines:FILE`` is the
-    lines of a file with any suffix.
-
-    Example:
-        >>> text_sources(["img.png"]) is None
-        True
+    A spec is ``FILE``, ``FILE:COLUMN``, a glob, or ``lines:FILE`` for a file with any suffix.
     """
     values = input if isinstance(input, list | tuple) else [input]
     if not values or not all(isinstance(value, str | os.PathLike) for value in values):

@@ -15,14 +15,7 @@ FULL_DIGITS = 9  # two different float32 values differ in these digits
 
 
 def number_text(value: float | int | None, digits: int = DIGITS) -> str:
-    """Return ``value`` to ``digits`` significant digits; an ``int`` of up to seven digits exactly.
-
-    Example:
-        >>> number_text(0.5), number_text(-1234.56), number_text(1.5e-7)
-        ('0.5000', '-1235', '1.500e-07')
-        >>> number_text(3), number_text(None)
-        ('3', '-')
-    """
+    """Return ``value`` to ``digits`` significant digits; an ``int`` up to seven digits exactly."""
     if value is None:
         return "-"
     if isinstance(value, int) and abs(value) < 10**7:
@@ -39,9 +32,8 @@ def number_text(value: float | int | None, digits: int = DIGITS) -> str:
 def cosine_text(value: float | None, digits: int = DIGITS) -> str:
     """Return a cosine to ``digits`` digits; one below 1 is never shown as 1.
 
-    Example:
-        >>> cosine_text(0.99989, 3), cosine_text(1 - 1e-6), cosine_text(1.0), cosine_text(0.5)
-        ('0.999', '0.9999', '1.000', '0.5000')
+    >>> cosine_text(0.99989, 3), cosine_text(1 - 1e-6), cosine_text(1.0), cosine_text(0.5)
+    ('0.999', '0.9999', '1.000', '0.5000')
     """
     text = number_text(value, digits)
     below = value is not None and value < 1 - 1e-9  # nearer to 1 is rounding in float64
@@ -49,15 +41,12 @@ def cosine_text(value: float | None, digits: int = DIGITS) -> str:
 
 
 def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:
-    """Return an integer exactly, and another number to ``digits`` significant digits.
+    """Return an integer exactly, others to ``digits`` significant digits without trailing zeros.
 
-    Trailing zeros are left out.
-
-    Example:
-        >>> full_text(1 / 3), full_text(2**63 - 1), full_text(None)
-        ('0.333333333', '9223372036854775807', '-')
-        >>> full_text(1 / 3, PIPE_DIGITS)
-        '0.333333'
+    >>> full_text(1 / 3), full_text(2**63 - 1), full_text(None)
+    ('0.333333333', '9223372036854775807', '-')
+    >>> full_text(1 / 3, PIPE_DIGITS)
+    '0.333333'
     """
     if isinstance(value, int):
         return str(int(value))
@@ -67,22 +56,12 @@ def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:
 
 
 def count_text(number: int) -> str:
-    """Return ``number`` with commas between thousands.
-
-    Example:
-        >>> count_text(11689512)
-        '11,689,512'
-    """
+    """Return ``number`` with commas between thousands."""
     return f"{number:,}"
 
 
 def short_count_text(number: int) -> str:
-    """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up.
-
-    Example:
-        >>> [short_count_text(number) for number in (11689512, 9408, 999999, 64)]
-        ['11.7M', '9.41K', '1.00M', '64']
-    """
+    """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up."""
     value, *units = float(number), "", *UNITS
     for unit in units:
         if value < 999.5 or unit == UNITS[-1]:  # from 999.5 up, three digits round to 1000
@@ -92,12 +71,7 @@ def short_count_text(number: int) -> str:
 
 
 def bytes_text(number: int) -> str:
-    """Return a number of bytes in SI units (1 MB is 1,000,000 bytes).
-
-    Example:
-        >>> bytes_text(46796608), bytes_text(512)
-        ('46.8 MB', '512 bytes')
-    """
+    """Return a number of bytes in SI units (1 MB is 1,000,000 bytes)."""
     short = short_count_text(number)
     if short.isdigit():
         return plural(number, "byte")
@@ -107,9 +81,8 @@ def bytes_text(number: int) -> str:
 def percent_text(share: float) -> str:
     """Return a share from 0 to 1 as a percentage; 0% and 100% are exact.
 
-    Example:
-        >>> percent_text(0.5), percent_text(0.0), percent_text(1e-6), percent_text(0.99999)
-        ('50.0%', '0%', '<0.1%', '>99.9%')
+    >>> percent_text(0.5), percent_text(0.0), percent_text(1e-6), percent_text(0.99999)
+    ('50.0%', '0%', '<0.1%', '>99.9%')
     """
     if share in (0, 1):
         return f"{share:.0%}"
@@ -119,12 +92,7 @@ def percent_text(share: float) -> str:
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``.
-
-    Example:
-        >>> shape_text((1, 64, 56, 56)), shape_text(())
-        ('1x64x56x56', 'scalar')
-    """
+    """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``."""
     return "x".join(str(n) for n in shape) or "scalar"
 
 
@@ -134,12 +102,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Cut ``text`` into pieces of at most ``width`` terminal cells.
-
-    Example:
-        >>> fold("features.denseblock1", 12)
-        ['features.den', 'seblock1']
-    """
+    """Cut ``text`` into pieces of at most ``width`` terminal cells."""
     from rich.cells import cell_len  # importing rich takes as long as most of a help page
 
     if cell_len(text) <= width:
@@ -155,10 +118,7 @@ def fold(text: str, width: int) -> list[str]:
 
 
 def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Break a sentence at spaces into lines of at most ``width`` cells; later lines are indented.
-
-    A word is cut only if it is wider than a whole line.
-    """
+    """Break a text at spaces into lines of ``width`` cells; only a wider word is cut."""
     from rich.cells import cell_len  # importing rich takes as long as most of a help page
 
     lines: list[str] = []
@@ -194,12 +154,7 @@ def shape_label(shape: Sequence[int]) -> str:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Return numbers with commas between, consecutive ones as a range.
-
-    Example:
-        >>> ranges_text([3, 1]), ranges_text([0, 1, 2, 3, 9])
-        ('3, 1', '0-3, 9')
-    """
+    """Return numbers with commas between, consecutive ones as a range."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -35,13 +35,6 @@ def without_grad(function: Callable[P, T]) -> Callable[P, T]:
     """Like ``torch.no_grad`` as a decorator, but an interrupt never leaves gradients disabled.
 
     It is not for generator functions, whose code runs after the call.
-
-    Example:
-        >>> @without_grad
-        ... def double(x):
-        ...     return 2 * x
-        >>> double(torch.ones(1, requires_grad=True)).requires_grad, torch.is_grad_enabled()
-        (False, True)
     """
 
     @wraps(function)
@@ -69,14 +62,7 @@ class GradientGate(torch.autograd.Function):
 
 
 def insert_gradient_gate(value: Any, function: GradHook) -> Any:
-    """Return ``value`` with clones in it whose gradients go through ``function`` together.
-
-    Example:
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> insert_gradient_gate(x, lambda grads: (grads[0] * 10,)).sum().backward()
-        >>> x.grad
-        tensor([10., 10.])
-    """
+    """Return ``value`` with clones in it whose gradients go through ``function`` together."""
     tensors = list(distinct_tensors(value).values())
     through = [i for i, tensor in enumerate(tensors) if carries_gradient(tensor)]
     if not through:

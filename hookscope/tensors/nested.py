@@ -35,21 +35,16 @@ _LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.devic
 
 
 def is_cache(value: Any) -> bool:
-    """Whether ``value`` is a cache of transformers, such as a ``DynamicCache``.
-
-    >>> is_cache({"keys": 1})
-    False
-    """
+    """Whether ``value`` is a cache of transformers, such as a ``DynamicCache``."""
     library = sys.modules.get("transformers.cache_utils")  # imported where there is a cache
     return library is not None and isinstance(value, library.Cache | library.EncoderDecoderCache)
 
 
 def cached_tensors(cache: Any) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Yield ``(path, tensor)`` for the tensors of a cache, in order of the layers.
+    """Yield ``(path, tensor)`` for the tensors of a cache, such as ``("3", "keys")`` in layer 3.
 
-    The path has the number of the layer and the name in it, such as ``("3", "keys")``. That of an
-    ``EncoderDecoderCache`` begins with ``self_attention_cache`` or ``cross_attention_cache``. A
-    layer in which nothing is stored yet has no tensors.
+    That of an ``EncoderDecoderCache`` begins with ``self_attention_cache`` or
+    ``cross_attention_cache``.
     """
     parts = [name for name in _SHARED if hasattr(cache, name)]
     for name in parts:
@@ -82,9 +77,8 @@ def is_functorch_tensor(tensor: Tensor) -> bool:
 def unreadable_reason(tensor: Tensor) -> str:
     """Return why the values of a tensor cannot be read and stored; empty if they can.
 
-    Example:
-        >>> unreadable_reason(torch.ones(1)), unreadable_reason(torch.ones(1, device="meta"))
-        ('', 'on the meta device, where tensors have no values')
+    >>> unreadable_reason(torch.ones(1)), unreadable_reason(torch.ones(1, device="meta"))
+    ('', 'on the meta device, where tensors have no values')
     """
     if is_wrapped_by_functorch(tensor):
         return FUNCTORCH_REASON
@@ -137,11 +131,6 @@ def walk(
 
     A nested tensor (``torch.nested``) is split into its components, because no file format stores
     it; with ``whole`` it is yielded itself. With ``caches``, those of transformers are searched.
-
-    Example:
-        >>> import torch
-        >>> [(p, tuple(t.shape)) for p, t in walk((torch.ones(2), {"h": [torch.ones(3), None]}))]
-        [(('0',), (2,)), (('1', 'h', '0'), (3,))]
     """
     yield from _walk(value, (), (), whole, caches)
 
@@ -181,14 +170,8 @@ def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
 def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> Any:
     """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
 
-    Containers are rebuilt as the same type, never changed in place. A container in which nothing
-    was replaced is returned itself. A tensor that occurs twice is replaced by one tensor, so that
-    it still occurs twice.
-
-    Example:
-        >>> import torch
-        >>> map_tensors({"a": torch.ones(1), "n": 3}, lambda path, t: t * 2)
-        {'a': tensor([2.]), 'n': 3}
+    Containers are rebuilt, never changed in place, and only if something in them was replaced. A
+    tensor that occurs twice is replaced once, so that it still occurs twice.
     """
     return _mapped(value, change, (), (), {})
 
@@ -223,13 +206,10 @@ def _mapped(  # not a nested function: one that calls itself would keep tensors 
 def opaque_types(value: Any, *, caches: bool = False) -> list[str]:
     """Names of the types in ``value`` that may contain tensors and are not searched by ``walk``.
 
-    With ``caches``, those of transformers are searched.
-
-    Example:
-        >>> class Cache:
-        ...     def __init__(self): self.keys = [1]
-        >>> opaque_types((1, None, {"cache": Cache()}))
-        ['Cache']
+    >>> class Cache:
+    ...     def __init__(self): self.keys = [1]
+    >>> opaque_types((1, None, {"cache": Cache()}))
+    ['Cache']
     """
     if isinstance(value, Tensor) or (caches and is_cache(value)):
         return []
@@ -241,10 +221,9 @@ def opaque_types(value: Any, *, caches: bool = False) -> list[str]:
 def outline(value: Any) -> str:
     """The structure of ``value`` and the shapes in it as text, different for different ones.
 
-    Example:
-        >>> import torch
-        >>> outline(torch.ones(1, 3)), outline((torch.ones(2), {"mask": None}))
-        ('1x3', 'tuple(0=2, 1=dict(mask=None))')
+    >>> import torch
+    >>> outline(torch.ones(1, 3)), outline((torch.ones(2), {"mask": None}))
+    ('1x3', 'tuple(0=2, 1=dict(mask=None))')
     """
     return _outline(value, ())
 
@@ -263,10 +242,7 @@ def _outline(value: Any, above: tuple[int, ...]) -> str:
 
 
 def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Turn a model's input into ``(args, kwargs)``.
-
-    A tuple is positional arguments, a dict is keyword arguments, a pair ``(tuple, dict)`` is both.
-    Any other value is the only positional argument.
+    """Turn a model's input into ``(args, kwargs)``: a tuple, a dict, or ``(tuple, dict)`` for both.
 
     >>> as_call(((1, 2), {"mask": 3})), as_call([1]), as_call({"ids": 4})
     (((1, 2), {'mask': 3}), (([1],), {}), ((), {'ids': 4}))
@@ -302,9 +278,8 @@ def _items(value: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]
 def _distinct_names(names: list[str], items: list[Any], above: tuple[int, ...]) -> list[str]:
     """The names, marked ``~2`` where a tensor's path, joined by dots, would be that of another.
 
-    That is so for the keys ``1`` and ``"1"``, and for ``"a.b"`` beside ``"b"`` in ``"a"``. A path
-    that ends in ``.grad`` must not be that of another tensor's gradient either. The names do not
-    depend on which of the tensors are recorded.
+    That is so for the keys ``1`` and ``"1"``, for ``"a.b"`` beside ``"b"`` in ``"a"``, and where a
+    path is that of another tensor's gradient. It does not depend on what is recorded.
     """
     taken: set[str] = set()
     distinct = []
@@ -346,11 +321,7 @@ def _rebuild(value: Any, parts: list[Any]) -> Any:
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor's entries: one dimension, uint8.
-
-    >>> bits_of(torch.tensor([[1, 256]], dtype=torch.int16))
-    tensor([1, 0, 0, 1], dtype=torch.uint8)
-    """
+    """Return the bytes of a tensor's entries: one dimension, uint8."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     elif tensor.layout is not torch.strided:

@@ -86,9 +86,8 @@ class RecordingFile:
     def finish(self, tensors: Mapping[str, Tensor], info: dict[str, Any]) -> dict[str, Tensor]:
         """Write the header and the tensors that are in memory; return those in the file by key.
 
-        The returned tensors can be changed without a change of the file. None is returned, and
-        nothing is written, if no tensor is in the file, if one of them is not among ``tensors``, if
-        there is no room for the header, or if another tensor has a dtype such as uint16.
+        What is returned can be changed without a change of the file. It is empty, and nothing is
+        written, if the tensors or the header do not fit such a file.
         """
         places = {key: self._places.get(_address(tensor)) for key, tensor in tensors.items()}
         inside = {key: place for key, place in places.items() if place is not None}

@@ -51,10 +51,7 @@ def write_tensors(
 ) -> int:
     """Write ``tensors`` and ``info`` to ``path`` atomically; return the file's size in bytes.
 
-    Layouts and dtypes that the format does not have are stored by value: sparse tensors dense,
-    quantized ones dequantized to float32, bcomplex32 as complex64, complex32 and complex128 as
-    pairs of reals in a last dimension of two. ``info["stored_as"]`` names these
-    by key, and ``read_tensors`` restores the pairs.
+    ``info["stored_as"]`` names by key what is stored by value, as another dtype or layout.
     """
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}

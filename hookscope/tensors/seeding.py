@@ -18,10 +18,7 @@ T = TypeVar("T")
 
 @signal_safe_contextmanager
 def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
-    """Seed torch's generators, of the CPU and of GPUs by their index; restore their states.
-
-    All threads share the generators: another thread that seeds them waits until the block ends.
-    """
+    """Seed torch's generators of the CPU and ``gpus``, which threads share; restore them."""
     with exclusive_run():
         generators = [torch.default_generator]
         if gpus:
@@ -39,10 +36,7 @@ def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
 
 @signal_safe_contextmanager
 def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python; restore their states.
-
-    Another thread that seeds them waits until the block ends.
-    """
+    """Seed the generators of torch, numpy and Python; restore their states."""
     with seeded_torch(seed, gpus):
         python, numpy = random.getstate(), np.random.get_state()
         try:

@@ -25,13 +25,7 @@ _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 @without_grad
 def summarize(tensor: Tensor) -> Stats:
-    """Return the statistics of ``tensor``: any shape, dtype or device.
-
-    Example:
-        >>> s = summarize(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
-        >>> s.mean, s.min, s.max, s.zeros, s.nan
-        (1.0, 0.0, 2.0, 1, 1)
-    """
+    """Return the statistics of ``tensor``: any shape, dtype or device."""
     reason = (
         "nested; its components have statistics" if tensor.is_nested else unreadable_reason(tensor)
     )
@@ -87,14 +81,7 @@ def unit_dims(ndim: int) -> tuple[int, ...]:
 
 @without_grad
 def sum_of_squares(values: Tensor) -> tuple[float, int]:
-    """Return the sum of the squares of ``values`` (float64 or complex128) as value * 2**exponent.
-
-    NaN or infinite, with the exponent 0, if an entry is.
-
-    Example:
-        >>> sum_of_squares(torch.tensor([3.0, 4.0], dtype=torch.float64))
-        (25.0, 0)
-    """
+    """Return the sum of squares of ``values`` (float64 or complex128) as value * 2**exponent."""
     parts = (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).reshape(
         -1
     )
@@ -118,15 +105,7 @@ def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
 
 
 def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
-    """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
-
-    They are of the tensor's dtype. Dtypes that numpy does not have (bfloat16, float8) are converted
-    to float32, without a change of value.
-
-    Example:
-        >>> [block.tolist() for block in numpy_blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
-        [[1.0, 1.0, 1.0, 1.0]]
-    """
+    """Yield the entries in row-major order as numpy's arrays; dtypes that it lacks as float32."""
     for block in _dense(tensor.detach()).reshape(-1).split(BLOCK):
         here = block.cpu().resolve_conj().resolve_neg()
         known = here.dtype in _IN_NUMPY or not here.is_floating_point()
@@ -134,12 +113,7 @@ def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
 
 
 def real_blocks(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the entries of ``dense_real`` in blocks of one dimension, so that a mask takes little.
-
-    Example:
-        >>> [block.tolist() for block in real_blocks(torch.tensor([[3 + 4j, 0]]))]
-        [[5.0, 0.0]]
-    """
+    """Yield the entries of ``dense_real`` in blocks of one dimension, whose masks take little."""
     for block in _dense(tensor.detach()).reshape(-1).split(_MASKED):
         yield dense_real(block)
 
@@ -164,10 +138,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _widen(block: Tensor) -> Tensor:
-    """The block in float64, on the CPU where the device has no float64 (Apple's MPS).
-
-    Complex numbers are widened before their magnitude is taken: so that of finite ones is finite.
-    """
+    """The block, or the magnitude of it, in float64; on the CPU where the device (MPS) has none."""
     here = block.cpu() if block.device.type == "mps" else block
     return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
 
@@ -187,26 +158,14 @@ def _exact_bounds(block: Tensor) -> tuple[int, int]:
 
 
 def euclidean_norm(x: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """``torch.linalg.vector_norm``, whose squares neither overflow nor vanish; differentiable.
-
-    Where PyTorch's result is precise, it is returned as it is.
-
-    Example:
-        >>> euclidean_norm(torch.tensor([3e30, 4e30]))
-        tensor(5.0000e+30)
-    """
+    """``torch.linalg.vector_norm``, whose squares neither overflow nor vanish; differentiable."""
     if dtype is not None:
         x = x.to(dtype)
     return _computed_in_range(lambda t: torch.linalg.vector_norm(t, dim=dim), x, dim)
 
 
 def deviation(x: Tensor) -> Tensor:
-    """``x.std(correction=0)``, whose squares neither overflow nor vanish.
-
-    Example:
-        >>> deviation(torch.tensor([-1e30, 1e30]))
-        tensor(1.0000e+30)
-    """
+    """``x.std(correction=0)``, whose squares neither overflow nor vanish."""
     return _computed_in_range(lambda t: t.std(correction=0), x)
 
 

@@ -302,10 +302,8 @@ _turn = _FairLock()
 def exclusive_run() -> Iterator[None]:
     """Make other threads that enter such a block wait until this one ends.
 
-    It is for code that changes and then restores state that threads share: the random generators
-    of the process, and the mode, buffers and gradients of a model. Otherwise a thread could restore
-    the state that it found in the middle of another thread's run. There is one lock for the
-    process, not one for each model, because all models share the generators.
+    It is for code that changes and then restores what threads share: the random generators, which
+    all models share, and the mode, buffers and gradients of a model.
     """
     scope = _begin_use()
     try:

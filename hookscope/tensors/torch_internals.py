@@ -179,10 +179,7 @@ def remove_effect_tokens(program: Any) -> Any:
 
 
 def script_compiler() -> tuple[ModuleType, str]:
-    """Return the module and the name of the function that compiles a module to TorchScript.
-
-    A hook on the module would be compiled too.
-    """
+    """Return the module and name of what compiles a module, and its hooks too, to TorchScript."""
     module = _found("torch.jit._recursive", None)
     if module is None:
         raise missing("torch.jit._recursive")

@@ -60,9 +60,7 @@ SQUEEZE = (
 
 
 def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return the whole summary: table, changes, effect of edits, verification, coverage,
-    classes.
-    """
+    """Return the whole summary: table, changes, effect of edits, coverage, classes."""
     notes = [
         *padding_lines(capture, options),
         *effect_lines(capture, options),
@@ -178,18 +176,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
 
 
 def edit_note(record: Record, metadata: dict[str, Any]) -> str:
-    """Return which edits changed a tensor: ``edited: scale:0.5``; empty if none did.
-
-    An edit of single channels names them: ``edited: zero [3,7]``.
-
-    Example:
-        >>> import hookscope, torch
-        >>> metadata = {"edits": [{"edit": "fc=scale:0.5", "changed": ["fc/output"]}]}
-        >>> origin = {"module": "fc", "type": "Linear", "call": 1, "what": "output"}
-        >>> record = hookscope.Capture().put(torch.ones(2), **origin, kind="output")
-        >>> edit_note(record, metadata)
-        'edited: scale:0.5'
-    """
+    """Return which edits changed a tensor, such as ``edited: zero [3,7]``; empty if none did."""
     edits = metadata.get("edits", []) + metadata.get("grad_edits", [])
     specs = [entry["edit"].partition("=") for entry in edits if record.key in entry["changed"]]
     operations = [
@@ -262,11 +249,7 @@ def _drift_row(record: Record, entry: RecordChange, metadata: dict[str, Any]) ->
 
 
 def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:
-    """Return a recording: the metadata's keys, then file, records, absent, coverage.
-
-    If there are gradients, each record also has ``ratio`` (gradient norm over weight norm, null
-    except for parameters) and ``mark`` (``vanishing``, ``exploding`` or null).
-    """
+    """Return a recording: the metadata's keys, then file, records, absent, coverage."""
     command = str(capture.metadata.get("command", "capture"))
     records = [record.to_json() for record in capture.records]
     if any(record.kind.endswith("grad") for record in capture.records):

@@ -60,12 +60,7 @@ class View(Generic[R]):
 
 
 def make_document(command: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return ``content`` with the schema version and the command before its keys.
-
-    Example:
-        >>> make_document("config", {"values": []})
-        {'schema': 1, 'command': 'config', 'values': []}
-    """
+    """Return ``content`` with the schema version and the command before its keys."""
     rest = {key: value for key, value in content.items() if key not in ("schema", "command")}
     return {"schema": SCHEMA, "command": command, **rest}
 
@@ -96,12 +91,7 @@ class Analysis(Shown, Protocol):
 
 
 def find_view(name: str) -> View[Any]:
-    """Return a view by its name, such as ``lens`` or ``training_run.CURVES``.
-
-    Example:
-        >>> find_view("lens").columns[0].title
-        'layer'
-    """
+    """Return a view by its name, such as ``lens`` or ``training_run.CURVES``."""
     module, _, constant = name.partition(".")
     view: View[Any] = getattr(import_module(f"hookscope.views.{module}"), constant or "VIEW")
     return view
@@ -121,11 +111,7 @@ def document(result: Shown, file: str | None = None) -> dict[str, Any]:
 
 
 def html(result: Shown) -> str:
-    """Return a result as HTML for a notebook: the tables and sentences of ``text``, escaped.
-
-    A table has at most 200 rows, of which the first 20 are unfolded. A result of ``cam`` begins
-    with its picture.
-    """
+    """Return a result as HTML for a notebook: the tables and sentences of ``text``, escaped."""
     from hookscope.views.text.text_table import NOTEBOOK
 
     view, pictures = find_view(result.view), []
@@ -153,12 +139,7 @@ def _cam_picture(result: CaptureFile) -> str:
 
 
 def result_columns(command: str) -> tuple[Column, ...]:
-    """Return the columns by which the table of a command can be sorted; empty if they vary.
-
-    Example:
-        >>> [column.title for column in result_columns("grads")][-3:]
-        ['std', 'grad/weight', 'note']
-    """
+    """Return the columns by which the table of a command can be sorted; empty if they vary."""
     views = map(find_view, _VIEWS_OF_COMMAND.get(command, ()))
     columns = dict.fromkeys(column for view in views for column in view.columns)
     # Notes stand last, also where a command has several tables.

@@ -66,9 +66,7 @@ FEATURES_SQUEEZE = drop("type", "dtype", "call", "what", "reduced")
 
 
 def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
-    """Return what a run over a dataset wrote: a row for each key, and a sentence with the
-    totals.
-    """
+    """Return what a run over a dataset wrote: a row for each key, and a sentence of totals."""
     entries = {entry["key"]: entry for entry in manifest["keys"]}
     keys = [entries[key] for key in entries if key not in places_of_maxima(entries)]
     rows = tuple(

@@ -29,11 +29,7 @@ SQUEEZE = (*shorten("type"), *drop("dtype", "input", "type", "note"))
 
 
 def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:
-    """Return what is known about a failed pass: the model's tree, or the calls that returned.
-
-    In the tree the layer that failed is marked. The calls are in the order in which they returned,
-    the one that failed last. Empty if neither is known.
-    """
+    """Return the tree of a failed pass, or the calls that returned, or nothing if unknown."""
     if error.tree is not None:
         return tree_lines(error.tree, options, failed=error.layer)
     if error.failure.ran or error.failure.complete:
@@ -79,13 +75,7 @@ def _dtypes(tensors: tuple[TensorInfo, ...]) -> Cell:
 
 
 def failure_document(command: str, error: ForwardError) -> dict[str, Any]:
-    """Return a failed pass: ``failed`` (the sentence), ``hint``, and ``failure`` with all details.
-
-    The details are ``failed`` (the call), ``ran`` (the calls before it), ``complete`` (whether
-    these are of all layers), ``variables``, ``expected``, ``fixes``, ``file``, ``line``,
-    ``function`` and ``source``. With a tree the document has ``model``, ``total`` and ``modules``
-    as well.
-    """
+    """Return a failed pass: ``failed`` (the sentence), ``hint``, ``failure`` with all details."""
     content = {"failed": error.message, "hint": error.hint, "failure": asdict(error.failure)}
     tree = error.tree.to_json() if error.tree is not None else {}
     return make_document(command, {**tree, **content})

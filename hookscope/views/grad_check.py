@@ -27,11 +27,7 @@ SQUEEZE = (
 
 
 def gradcheck_lines(result: GradCheck, options: TextOptions) -> list[Text]:
-    """Return the table and the verdict.
-
-    A row is an entry of a Jacobian. Each pair of input and output has one row, for the largest
-    difference; a pair with wrong entries has up to five, for the largest differences.
-    """
+    """Return the verdict, after a table of the Jacobians' entries with the largest differences."""
     rows = [
         _row(comparison, derivative, first=i == 0)
         for comparison in result.comparisons

@@ -93,11 +93,7 @@ def _place_text(finding: Finding) -> str:
 
 
 def measurement_text(finding: Finding) -> str:
-    """Return what was measured and its threshold: ``3 NaN entries (none allowed)``.
-
-    >>> measurement_text(Finding("dead", WARNING, "relu", "all units are dead", 1.0, 0.5))
-    '100% of units are always zero (threshold 50%)'
-    """
+    """Return what was measured and its threshold: ``3 NaN entries (none allowed)``."""
     check = _check_called(finding.check)
     if finding.step is not None:  # of a run, in which a number may count something else
         check = RUN_CHECKS.get(finding.check, check)
@@ -131,10 +127,7 @@ def verdict_lines(health: Health, options: TextOptions) -> list[Text]:
 
 
 def sarif_report(health: Health) -> str:
-    """Return a log of SARIF 2.1.0 with one run: a rule for each check, a result for each finding.
-
-    A layer is a logical location. If the model is a file, the file is the physical location.
-    """
+    """Return a log of SARIF 2.1.0: a rule for each check, a result for each finding."""
     version = health.metadata.get("versions", {}).get("hookscope", "")
     rules = [
         {"id": name, "shortDescription": {"text": f"Finds {_check_purpose(name)}."}}

@@ -56,15 +56,7 @@ class LayerMap:
 class LayerMaps:
     """Maps with one scale of colours, and the texts around them.
 
-    Attributes:
-        title: what all maps show.
-        about: the model and its input.
-        value: what the numbers are.
-        axis: what the columns are, on an axis.
-        noun: what one column is.
-        corner: above the names of the layers.
-        scale: the colours.
-        maps: of one size or of several.
+    ``axis`` is what the columns are, ``noun`` what one is; ``corner`` is above the names of layers.
     """
 
     title: str

@@ -81,9 +81,8 @@ def probe_title(result: LayerProbes) -> str:
 def probed_name(key: str) -> str:
     """Return the name of a layer; with what is recorded unless that is its output.
 
-    Example:
-        >>> probed_name("fc/output"), probed_name("fc/input")
-        ('fc', 'fc/input')
+    >>> probed_name("fc/output"), probed_name("fc/input")
+    ('fc', 'fc/input')
     """
     module, _, what = key.rpartition("/")
     return layer_text(module) if what == "output" else key

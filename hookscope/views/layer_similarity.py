@@ -77,11 +77,10 @@ def similarity_title(result: LayerSimilarity) -> str:
 def short_names(folder: ComparedFolder) -> list[str]:
     """Return the names of layers: without ``/output`` if no other layer has the same name.
 
-    Example:
-        >>> from hookscope.results.layer_similarity import ComparedLayer
-        >>> keys = ("fc/output", "conv/output", "conv/input")
-        >>> short_names(ComparedFolder("f", "m", tuple(ComparedLayer(key, ()) for key in keys)))
-        ['fc', 'conv/output', 'conv/input']
+    >>> from hookscope.results.layer_similarity import ComparedLayer
+    >>> keys = ("fc/output", "conv/output", "conv/input")
+    >>> short_names(ComparedFolder("f", "m", tuple(ComparedLayer(key, ()) for key in keys)))
+    ['fc', 'conv/output', 'conv/input']
     """
     modules = [layer.key.rpartition("/")[0] for layer in folder.layers]
     return [
@@ -151,9 +150,8 @@ def _matrix(result: LayerSimilarity, options: TextOptions) -> list[Text]:
 def number(value: float) -> str:
     """Return a similarity with two digits; a value below 1 is never shown as 1.
 
-    Example:
-        >>> number(0.9999), number(1.0), number(-0.5), number(float("nan"))
-        ('0.99', '1.00', '-0.50', '-')
+    >>> number(0.9999), number(1.0), number(-0.5), number(float("nan"))
+    ('0.99', '1.00', '-0.50', '-')
     """
     if math.isnan(value):
         return "-"

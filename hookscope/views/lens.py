@@ -128,10 +128,7 @@ def _cell_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
 
 
 def lens_maps(result: Lens, maps: Sequence[LayerMap]) -> LayerMaps:
-    """Return maps of a lens with what they show.
-
-    The colour of a cell is the probability of its most probable token, which is written into it.
-    """
+    """Return maps of a lens; a colour is the probability of the token that is written into it."""
     title = "Most probable next token at each layer"
     about, scale = recording_caption(result.metadata), ColorScale(0.0, 1.0)
     return LayerMaps(title, about, "probability", "after", "position", "after", scale, maps)

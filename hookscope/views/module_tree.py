@@ -219,13 +219,12 @@ def _absent_texts(tree: ModuleTree, every: bool) -> list[str]:
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:
     """Return type and arguments in short form.
 
-    Example:
-        >>> short_signature("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")
-        'Conv2d(3, 64, 7x7, stride 2)'
-        >>> short_signature("ReLU", "inplace=True")
-        'ReLU(inplace)'
-        >>> short_signature("MaxPool2d", "kernel_size=3, stride=2")
-        'MaxPool2d(3x3, stride 2)'
+    >>> short_signature("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")
+    'Conv2d(3, 64, 7x7, stride 2)'
+    >>> short_signature("ReLU", "inplace=True")
+    'ReLU(inplace)'
+    >>> short_signature("MaxPool2d", "kernel_size=3, stride=2")
+    'MaxPool2d(3x3, stride 2)'
     """
     text = " ".join(arguments.split())
     parts = split_arguments(text)

@@ -74,11 +74,7 @@ def optimizer_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text
 
 
 def step_table(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return one row for each parameter in the order of its gradient, then those without one.
-
-    The numbers are Euclidean norms: of the gradient, of the update, of the weight before the step.
-    Rows of edited gradients and of emitted tensors have one norm only.
-    """
+    """Return the norms of each gradient, its update and the weight before, then what is missing."""
     updates = {
         (r.module, r.what.removesuffix(".update"), r.call): r
         for r in capture.records

@@ -159,12 +159,7 @@ def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:
 def show_document(
     capture: Recording, file: str, views: Sequence[TensorView] = ()
 ) -> dict[str, Any]:
-    """Return what a file holds: ``file``, then ``recording`` or the ``tensors`` of some views.
-
-    ``recording`` is the document of the command that made the file. Each of ``tensors`` has its
-    key, slice, shape, dtype, statistics, histogram, largest entries, and the indices of the first
-    NaN and of the first infinity. One of the two is null.
-    """
+    """Return what a file holds: ``file``, then ``recording`` or the ``tensors`` of some views."""
     tensors = list(map(tensor_document, views))
     recording = None if views else capture_document(capture, file)
     return make_document("show", {"file": file, "recording": recording, "tensors": tensors or None})

@@ -45,16 +45,7 @@ _ROUNDED = {
 
 
 def sweep_values(result: Sweep) -> NDArray[np.float64]:
-    """Return the metric of the map, layers by columns; NaN where it is not defined.
-
-    Example:
-        >>> from hookscope.results.records import Coverage
-        >>> from hookscope.results.sweep import SweepBaseline, SweepColumn
-        >>> cells = (SweepCell("fc", "Linear", score=-0.5),)
-        >>> sweep_values(Sweep("zero", "", "score", 1, SweepBaseline(), ("fc",), (SweepColumn(),),
-        ...                    cells, (), Coverage(), "", {})).tolist()
-        [[-0.5]]
-    """
+    """Return the metric of the map, layers by columns; NaN where it is not defined."""
     rows = [[cell_value(result, cell) for cell in cells] for _, cells in result.by_layer()]
     return np.array(rows, dtype=np.float64).reshape(len(result.layers), len(result.columns))
 

@@ -153,10 +153,7 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
 
 
 def _with_texts(table: Table, inputs: Sequence[RankedInput], options: TextOptions) -> Table:
-    """The table with the text of each row beside the columns, or below them if there is no room.
-
-    On a terminal, brackets take the place of the position.
-    """
+    """The table with the text of each row beside the columns, or below them if there is no room."""
     hidden = {"row", *(["position"] if all(ranked.token for ranked in inputs) else [])}
     unseen = [i for i, column in enumerate(table.columns) if column.title in hidden]
     rows = [list(row.cells) for row in table.rows]
@@ -262,10 +259,9 @@ def cell_box(
 ) -> Box:
     """Return the edges of a grid cell on an image: left, top, right, bottom.
 
-    Example:
-        >>> part = {"of": "shorter side", "width": 1.0, "height": 1.0}
-        >>> cell_box((0, 0, 200, 100), part, (2, 4), (1, 0))
-        (50.0, 50.0, 75.0, 100.0)
+    >>> part = {"of": "shorter side", "width": 1.0, "height": 1.0}
+    >>> cell_box((0, 0, 200, 100), part, (2, 4), (1, 0))
+    (50.0, 50.0, 75.0, 100.0)
     """
     left, top, right, bottom = image
     sides = right - left, bottom - top
@@ -300,11 +296,7 @@ def _framed(pixels: Pixels, box: Box, thickness: int) -> Pixels:
 
 
 def top_sheet(result: TopInputs, dpi: int) -> CamSheet:
-    """Return the sheet: for each unit its quantiles, the images of both ends, and their values.
-
-    An image that was moved or changed, or cannot be decoded, is an empty square; a line at the end
-    says so.
-    """
+    """Return the sheet: for each unit its quantiles, the images of both ends, and their values."""
     inputs = [one for unit in result.units for one in (*unit.most, *unit.least)]
     if not any(one.sha256 for one in inputs):
         raise RequestError(

@@ -255,12 +255,7 @@ def exported_run_lines(result: ExportedRun, options: TextOptions) -> list[Text]:
 
 
 def run_document(summary: RunSummary, curves: Sequence[KeyCurves] = ()) -> dict[str, Any]:
-    """Return a run: what describes a file of tensors as null, then ``run`` or some ``curves``.
-
-    ``run`` has the content of ``run.json``, the number of sampled steps, the first and last loss,
-    the last values of each layer, and the events. Each of ``curves`` has its model and key, and for
-    each measure its steps and values. One of the two is null.
-    """
+    """Return a run: what describes a file of tensors as null, then ``run`` or some ``curves``."""
     single = {"file": str(summary.run.folder), "recording": None, "tensors": None}
     run = None if curves else summary.to_json()
     return make_document(

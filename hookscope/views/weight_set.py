@@ -70,12 +70,7 @@ def totals_text(weights: WeightSet) -> str:
 
 
 def weights_document(weights: WeightSet, summaries: Sequence[TensorSummary] = ()) -> dict[str, Any]:
-    """Return a set of weights: ``file``, ``weights``, then the ``tensors`` of some summaries.
-
-    ``weights`` has the format, the totals and the metadata, and without summaries also all tensors
-    by their headers. Each of ``tensors`` has its key, slice, shape, dtype and statistics; with
-    values (a ``TensorView``) also the histogram and the rest.
-    """
+    """Return a set of weights: ``file``, ``weights``, then the ``tensors`` of some summaries."""
     about: dict[str, Any] = {
         "kind": weights.kind,
         "part": weights.part,

@@ -81,11 +81,7 @@ class CapturePage(Page):
 
 
 def descending_limits(captures: Iterable[Recording]) -> Iterator[PageLimits]:
-    """Yield limits for a page, each smaller than the one before.
-
-    The first are the largest of ``LIMIT_STEPS`` whose images take at most ``MAX_IMAGE_BYTES`` and
-    leave room for the text.
-    """
+    """Yield limits for a page, each smaller than the one before."""
     records = [(record, capture.image) for capture in captures for record in capture.records]
     shown = records[: LIMIT_STEPS[0].rows]
     room = min(MAX_IMAGE_BYTES, MAX_PAGE_BYTES - TEXT_BYTES * len(shown))
@@ -117,11 +113,7 @@ def max_image_bytes(
 
 
 def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePage:
-    """Return the page of one capture, or of two side by side.
-
-    Every tensor is read once for its histogram, block by block, and the part of it that is drawn
-    once more. A figure that cannot be made is replaced by the reason.
-    """
+    """Return the page of one capture, or of two side by side."""
     letters = LETTERS if len(captures) > 1 else ("",)
     keys = list(dict.fromkeys(r.key for capture in captures for r in capture.records))
     shown = keys[: limits.rows]
@@ -254,10 +246,7 @@ def _tensor_facts(record: Record) -> Iterable[tuple[str, str]]:
 
 
 def figure_or_note(title: str, draw: Callable[[], PageFigure | None]) -> tuple[PageFigure, ...]:
-    """Return the figure that ``draw`` makes, with the reason if it fails; empty if it makes none.
-
-    No failure of a figure may prevent the page.
-    """
+    """Return the figure, if any, or why it fails: no figure may prevent the page."""
     try:
         figure = draw()
     except Exception as error:

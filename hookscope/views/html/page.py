@@ -138,19 +138,7 @@ class TreeItem:
 class Summary:
     """What is known of a file or of a run as a whole.
 
-    Attributes:
-        letter: ``A``, ``B`` and so on if there are several, else empty.
-        name: of the file or the folder.
-        command: that made it.
-        verdict: a sentence.
-        warnings: sentences; of a run, why a part of the record is missing.
-        facts: names and texts.
-        sentences: what else was recorded.
-        untrained: whether the weights are random.
-        top: the most probable classes or tokens, each list with its title.
-        figures: the input.
-        unwatched: what was not watched, and why.
-        events: what happened at single steps, as sentences.
+    ``top`` has titles, each with names and shares; ``unwatched`` has what was not watched, and why.
     """
 
     letter: str

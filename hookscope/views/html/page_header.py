@@ -177,19 +177,7 @@ def _first_names(names: list[str]) -> str:
 
 
 def original_command(metadata: Mapping[str, Any]) -> str:
-    """Return the command line that made a file, quoted for the shell; empty if Python made it.
-
-    Example:
-        >>> original_command(
-        ...     {
-        ...         "command": "capture",
-        ...         "model": {"spec": "resnet18", "source": "torchvision"},
-        ...         "inputs": [{"spec": "my cat.png", "sha256": "d5"}],
-        ...         "options": {"layers": ["layer3.*"], "verify": True},
-        ...     }
-        ... )
-        "hookscope capture resnet18 --input 'my cat.png' --layer 'layer3.*' --verify"
-    """
+    """Return the command line that made a file, quoted for the shell; empty if Python made it."""
     command, model = metadata.get("command"), metadata.get("model", {})
     inputs, options = metadata.get("inputs", []), metadata.get("options", {})
     values = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash

@@ -76,13 +76,6 @@ def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> Dra
     For images, the first ``count`` channels of the first sample are drawn, for the weights of a
     convolution the first input channel of the first filters, for volumes the middle slice. Tokens
     and tensors of fewer dimensions are one map.
-
-    Example:
-        >>> origin = {"module": "a", "call": 1, "what": "output", "kind": "output"}
-        >>> origin |= {"dtype": "float32", "device": "cpu", "key": "a/output"}
-        >>> part = drawn_part(Record(**origin, type="Conv2d", shape=(2, 64, 8, 8)), 16, None)
-        >>> part.maps, part.map_shape, part.description
-        (16, (8, 8), 'channels 0 to 15 of 64, sample 0 of 2')
     """
     shape = record.shape
     letters = layout(record.type, record.kind, shape, image)
@@ -155,9 +148,7 @@ def color_notes(values: NDArray[Any], scale: ColorScale, kind: str) -> Iterator[
 
 
 def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return maps side by side, with ``TILE_GAP`` transparent pixels after each; one map has
-    none.
-    """
+    """Return maps side by side, each with a transparent gap after it if there are several."""
     count, height, width, _ = colors.shape
     rows = math.ceil(count / columns)
     gap = TILE_GAP if count > 1 else 0
@@ -169,9 +160,7 @@ def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
 
 
 def png_data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Return an image as the ``data:`` URI of a PNG, with a palette if there are up to 256
-    colours.
-    """
+    """Return an image as the ``data:`` URI of a PNG, with a palette for up to 256 colours."""
     packed = np.ascontiguousarray(pixels).view("<u4")[..., 0]
     colors, indexes = np.unique(packed, return_inverse=True)
     options: dict[str, Any] = {}
@@ -188,11 +177,7 @@ def png_data_uri(pixels: NDArray[np.uint8]) -> str:
 
 
 def input_figure(capture: CaptureFile) -> PageFigure | None:
-    """Return the input images as they were before preprocessing; None if the file has none.
-
-    If the file has the values of black and white after preprocessing, preprocessing is undone.
-    Otherwise the values are scaled to the range of the smallest and the largest.
-    """
+    """Return the input images, without preprocessing if it is known; None if the file has none."""
     candidates = [r for r in capture.records if r.kind == INPUT and _is_image(r.shape)]
     record = min(candidates, key=lambda r: r.module != ROOT, default=None)
     if record is None:
@@ -231,10 +216,7 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 def _black_and_white(
     capture: CaptureFile, record: Record
 ) -> tuple[list[float], list[float]] | None:
-    """The values of black and white in each channel after preprocessing; None if unknown.
-
-    They are known for the input of the model itself only.
-    """
+    """The values of black and white in each channel of the model's input; None if unknown."""
     entries = capture.metadata.get("inputs") or [{}]
     ends: tuple[list[float], list[float]] = tuple(entries[0].get(n, []) for n in ("black", "white"))
     fitting = all(len(end) == record.shape[1] for end in ends)

@@ -153,10 +153,7 @@ def _pair_columns(name: str) -> tuple[Column, ...]:
 
 
 def tensor_difference(captures: Sequence[CaptureFile], key: str) -> TensorDifference | None:
-    """Return the difference of the tensors of two files; None if their shapes differ.
-
-    Both are read block by block, in float64 (complex numbers in complex128).
-    """
+    """Return the difference of two tensors, read block by block; None if their shapes differ."""
     if len({capture.record(key).shape for capture in captures}) > 1:
         return None
     largest: float | None = None

@@ -97,10 +97,7 @@ def missing_entries(
 
 
 def module_types(captures: Iterable[Recording]) -> dict[str, str]:
-    """Return the type of every module in the captures: those that ran first, in order of call.
-
-    Their ancestors are included, with the type ``""`` if it is unknown.
-    """
+    """Return the type of each module and its ancestors, ``""`` if unknown, in order of call."""
     types: dict[str, str] = {}
     for capture in captures:
         coverage = capture.coverage
@@ -114,9 +111,8 @@ def module_types(captures: Iterable[Recording]) -> dict[str, str]:
 def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
     """Yield the positions of modules, parents first.
 
-    Example:
-        >>> [(module.name, module.level) for module in tree_positions([".", "a", "a.0", "b"])]
-        [('.', 1), ('a', 2), ('a.0', 3), ('b', 2)]
+    >>> [(module.name, module.level) for module in tree_positions([".", "a", "a.0", "b"])]
+    [('.', 1), ('a', 2), ('a.0', 3), ('b', 2)]
     """
     children: dict[str, list[str]] = {}
     for name in names:
@@ -203,10 +199,7 @@ def _call_counts(captures: Iterable[Recording]) -> dict[str, int]:
 
 
 def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
-    """The modules that ran after the sibling before them.
-
-    The order of the modules is that of the first file, where it is known.
-    """
+    """The modules that ran after the sibling before them, in the order of the first file."""
     ran = {executed.module for executed in first.coverage.executed}
     ran |= ancestors_of(ran)
     followers = set()
@@ -222,10 +215,7 @@ def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
 
 
 def _unfolded(positions: Sequence[TreePosition]) -> set[str]:
-    """The modules whose children the graph shows at first: all of a small model.
-
-    In a large tree these are the model itself and, inside an unfolded module, an only child.
-    """
+    """The modules that the graph unfolds at first: all of a small model, else only children."""
     unfolded: set[str] = set()
     for name, _, _, siblings, _ in positions:
         only_child = siblings == 1 and parent_of(name) in unfolded

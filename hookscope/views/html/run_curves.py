@@ -123,10 +123,7 @@ class StepColumns:
 
 
 def series_words(table: RunTable, series: Series) -> Words:
-    """Return the values of a series by their bits, uint32 [R]; ``MISSING`` where there is none.
-
-    A measured NaN has the bits of the usual one.
-    """
+    """Return a series by its bits, uint32 [R]: ``MISSING`` for none, ``NAN`` for any NaN."""
     curve = table.curve(series)
     words = np.full(len(table), MISSING)
     values = np.where(np.isnan(curve.values), NAN, curve.values.view(np.uint32))

@@ -69,11 +69,7 @@ Findings = Sequence[Finding]
 
 @dataclass(frozen=True)
 class RunPage(Page):
-    """The page of training runs; ``notes`` say what was thinned or left out.
-
-    Header, findings and the table of numbers are HTML. The curves are data for the script: ``data``
-    as JSON, and the values in blocks of base64, decoded when they are first drawn.
-    """
+    """The page of training runs; ``notes`` say what was thinned or left out."""
 
     template = "run_page.html"
     styles = ("findings.css", "run_page.css")

@@ -104,10 +104,7 @@ class WeightsPage(Page):
 
 @dataclass(frozen=True)
 class PageTree:
-    """The modules on the page, parents first, and the index of the module of each tensor.
-
-    ``owners`` are in the order of the tree.
-    """
+    """The modules, parents first, and the index of that of each tensor, in tree order."""
 
     nodes: tuple[WeightsPageNode, ...]
     owners: dict[str, int]
@@ -236,9 +233,8 @@ def histogram_outline(bins: Sequence[Bin]) -> str:
     The height of a step is ``log(1 + count)``, and at least half a unit where something is. A
     single bin has an empty one on each side.
 
-    Example:
-        >>> histogram_outline([Bin(0, 1, 3), Bin(1, 2, 0), Bin(2, 3, 15)])
-        'V10h1V20h1V0h1V20z'
+    >>> histogram_outline([Bin(0, 1, 3), Bin(1, 2, 0), Bin(2, 3, 15)])
+    'V10h1V20h1V0h1V20z'
     """
     if not bins:
         return ""
@@ -256,10 +252,7 @@ def histogram_outline(bins: Sequence[Bin]) -> str:
 def build_weights_page(
     weights: WeightSet, advance: NamedProgress | None = None
 ) -> tuple[WeightsPage, tuple[Finding, ...]]:
-    """Return the page of a set of weights, and its findings.
-
-    Each tensor is read twice, block by block: for the statistics and for the histogram.
-    """
+    """Return the page of a set of weights, each of which is read twice, and its findings."""
     progress = _pass_progress(advance, 0)
     measures = list(measure_weights(weights, advance=progress))
     findings = weight_findings(measures)

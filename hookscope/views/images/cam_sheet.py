@@ -135,13 +135,7 @@ def sheet_of(capture: CaptureFile, style: OverlayStyle) -> CamSheet:
 def lay_out(
     images: Pixels, maps: NDArray[Any], metadata: dict[str, Any], style: OverlayStyle
 ) -> CamSheet:
-    """Return the sheet of a batch of images and maps.
-
-    Each of the first 16 images has a row: the model's input, the map in colours over the image in
-    grey, and a scale from 0 to the largest value on the layer's grid or, for gradients at the
-    image, to the 99th percentile. The shares of a rollout hardly differ, so their scale begins at
-    the smallest.
-    """
+    """Return the sheet of a batch: for each of the first images the input, its map and a scale."""
     gap, line = style.pixels(GAP), style.pixels(LINE)
     count = min(len(images), MOST)
     times = max(1, -(-style.pixels(SIDE) // max(images.shape[1:3])))
@@ -282,9 +276,8 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 def shortened(label: Label, width_of: Callable[[str], float]) -> str:
     """Return the text of a label, cut to its width; a cut text ends in dots.
 
-    Example:
-        >>> shortened(Label(0, 0, "a heading", 8), len)
-        'a hea...'
+    >>> shortened(Label(0, 0, "a heading", 8), len)
+    'a hea...'
     """
     text = label.text
     if width_of(text) <= label.width:

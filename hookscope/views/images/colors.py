@@ -81,10 +81,7 @@ DIVERGING = _diverging()
 
 @dataclass(frozen=True)
 class ColorScale:
-    """The numbers at the two ends of a table of colours.
-
-    A ``diverging`` scale has zero in the middle: ``low`` is minus ``high``.
-    """
+    """The numbers at the ends of a table of colours; a ``diverging`` one is around zero."""
 
     low: float
     high: float
@@ -99,12 +96,7 @@ class ColorScale:
         return np.where(np.isfinite(wide), np.clip(share, 0, 1), np.nan)
 
     def paint(self, values: NDArray[Any]) -> RGB:
-        """Return the colours of ``values`` (any shape, real or complex): uint8, ``(..., 3)``.
-
-        Example:
-            >>> ColorScale(0, 1).paint(np.array([0.0, np.nan])).shape
-            (2, 3)
-        """
+        """Return the colours of ``values`` (any shape, real or complex): uint8, ``(..., 3)``."""
         position = self.position(values)
         table = DIVERGING if self.diverging else SEQUENTIAL
         colors = table[np.rint(np.nan_to_num(position) * 255).astype(np.intp)]
@@ -114,17 +106,7 @@ class ColorScale:
 
 
 def color_scale(values: NDArray[Any]) -> ColorScale:
-    """Return the scale for ``values``: diverging if they have both signs.
-
-    For values of one sign it ranges from the smallest to the largest. Only finite values count;
-    without any, the scale is from 0 to 0.
-
-    Example:
-        >>> color_scale(np.array([0.0, 2.0, np.inf]))
-        ColorScale(low=0.0, high=2.0, diverging=False)
-        >>> color_scale(np.array([-1.0, 2.0]))
-        ColorScale(low=-2.0, high=2.0, diverging=True)
-    """
+    """Return the scale for the finite ``values``: diverging if they have both signs."""
     wide = magnitude(values).astype(np.float64)
     finite = wide[np.isfinite(wide)]
     if not finite.size:
@@ -141,9 +123,8 @@ def percentile_bound(values: NDArray[Any]) -> float:
 
     A few pixels of a gradient are far larger than all others, which they would leave dark.
 
-    Example:
-        >>> percentile_bound(np.array([*range(101), np.inf]))
-        99.0
+    >>> percentile_bound(np.array([*range(101), np.inf]))
+    99.0
     """
     sizes = np.abs(magnitude(values).astype(np.float64))
     sizes = sizes[np.isfinite(sizes)]
@@ -155,11 +136,10 @@ def percentile_bound(values: NDArray[Any]) -> float:
 def gradient_scale(values: NDArray[Any]) -> ColorScale:
     """Return the scale for gradients: ``color_scale``, with ends at the 99th percentile.
 
-    Example:
-        >>> gradient_scale(np.linspace(-100, 100, 201))
-        ColorScale(low=-99.0, high=99.0, diverging=True)
-        >>> gradient_scale(np.arange(101.0))
-        ColorScale(low=0.0, high=99.0, diverging=False)
+    >>> gradient_scale(np.linspace(-100, 100, 201))
+    ColorScale(low=-99.0, high=99.0, diverging=True)
+    >>> gradient_scale(np.arange(101.0))
+    ColorScale(low=0.0, high=99.0, diverging=False)
     """
     scale, bound = color_scale(values), percentile_bound(values)
     if scale.low == scale.high:
@@ -169,12 +149,7 @@ def gradient_scale(values: NDArray[Any]) -> ColorScale:
 
 
 def scale_for(kind: str) -> Callable[[NDArray[Any]], ColorScale]:
-    """Return the function that gives the scale for values of a record of this kind.
-
-    Example:
-        >>> scale_for("output.grad") is gradient_scale, scale_for("output") is color_scale
-        (True, True)
-    """
+    """Return the function that gives the scale for values of a record of this kind."""
     return gradient_scale if is_gradient(kind) else color_scale
 
 
@@ -192,9 +167,8 @@ def paint_maps(
 def is_bright(colors: Any) -> NDArray[np.bool_]:
     """Return whether black text has more contrast than white on colours, ``(..., 3)``.
 
-    Example:
-        >>> is_bright(DIVERGING[[0, 128, 255]]).tolist()
-        [False, True, False]
+    >>> is_bright(DIVERGING[[0, 128, 255]]).tolist()
+    [False, True, False]
     """
     # The relative luminance of WCAG 2, at which both have the same contrast.
     weights = np.array([0.2126, 0.7152, 0.0722])

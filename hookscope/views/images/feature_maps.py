@@ -140,9 +140,8 @@ def fixed_index(
 ) -> tuple[tuple[int | slice, ...], tuple[str, ...]]:
     """Return the index taken along each dimension that is neither channels, height nor width.
 
-    Example:
-        >>> fixed_index("0CSS", (2, 64, 7, 7), "output")[1]
-        ('sample 0 of 2',)
+    >>> fixed_index("0CSS", (2, 64, 7, 7), "output")[1]
+    ('sample 0 of 2',)
     """
     index: list[int | slice] = []
     descriptions = []
@@ -189,12 +188,7 @@ def _no_maps_error(name: str, shape: tuple[int, ...]) -> RequestError:
 
 
 def resize_maps(maps: NDArray[Any], height: int, width: int) -> Reals:
-    """Return maps at another size: means if they shrink, repeated entries if they grow.
-
-    Example:
-        >>> resize_maps(np.array([[[1.0, 3.0]]]), 2, 1).tolist()
-        [[[2.0], [2.0]]]
-    """
+    """Return maps at another size: means if they shrink, repeated entries if they grow."""
     with np.errstate(invalid="ignore"):  # infinities of both signs in one mean
         return _resize_dim(_resize_dim(maps.astype(np.float64), 1, height), 2, width)
 
@@ -230,12 +224,7 @@ def pick_channels(
 def choose_channels(
     array: NDArray[Any], dim: int, by: str = "index", count: int = DEFAULT_COUNT, seed: int = 0
 ) -> tuple[int, ...]:
-    """Return the indices of at most ``count`` channels.
-
-    Example:
-        >>> choose_channels(np.array([[1.0, -3.0, 2.0]]), 1, "strength", 2)
-        (1, 2)
-    """
+    """Return the indices of at most ``count`` channels."""
     channels = array.shape[dim]
     if by == "random":
         draw = np.random.default_rng(seed).permutation(channels)[:count]

@@ -76,9 +76,8 @@ class LayerFlow:
 def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]:
     """Return a panel for the values, one for the gradients, one for the updates of a step.
 
-    A row is one call of a module, the first call at the top. Gradients, which are recorded from the
-    last layer to the first, are reversed. Attention weights and values that an edit replaced are
-    left out.
+    A row is one call of a module, the first at the top. Attention weights and values that an edit
+    replaced are left out.
     """
     kept = [r for r in records if r.kind != ATTENTION and not r.kind.endswith(UNEDITED)]
     if not named and any(r.kind == OUTPUT for r in kept):
@@ -105,10 +104,7 @@ def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]
 
 
 def _forward_order(records: Sequence[Record]) -> list[Record]:
-    """Gradients in the order of the forward pass.
-
-    A step records gradients of parameters only, in the order of the model.
-    """
+    """Gradients in the order of the forward pass, which those of a step have already."""
     backward = any(r.kind != PARAM_GRAD for r in records)
     return list(reversed(records)) if backward else list(records)
 
@@ -152,11 +148,7 @@ def _series(record: Record) -> str:
 
 
 def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
-    """Draw each panel with the first layer at its top.
-
-    Norms are on a logarithmic scale. A norm of zero has a cross at the left edge, and a tensor with
-    NaN or infinite entries a mark at the right edge.
-    """
+    """Draw each panel with the first layer at its top; norms are on a logarithmic scale."""
     heights = [min(max(len(flow.rows), 4) * _ROW, _TALLEST) + 0.8 for flow in flows]
     beside = label_inches(_row_name(name) for flow in flows for name in flow.rows)
     figure, _ = new_figure(5.5 + beside, sum(heights), title, about)

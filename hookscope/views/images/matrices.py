@@ -60,10 +60,7 @@ class TokenMatrix:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Attention weights of one call, ``(heads, queries, keys)``, and the index of each head.
-
-    ``queries`` and ``keys`` are the tokens at these positions; empty if they are not known.
-    """
+    """Attention weights, ``(heads, queries, keys)``, the heads, and the tokens if known."""
 
     name: str
     values: NDArray[Any]
@@ -75,11 +72,7 @@ class AttentionHeads:
 def read_tokens(
     capture: CaptureFile, part: TensorPart, dim: int | None, channels: Sequence[int] | None
 ) -> TokenMatrix:
-    """Read a tensor as positions by channels.
-
-    Only the first sample of a batch is read. All dimensions other than the channels are positions,
-    in row-major order. A slice is read whole, with its last dimension as the channels.
-    """
+    """Read the first sample as positions by channels; a slice whole, with its channels last."""
     shape = capture.shape(part.record.key, part.index)
     whole = part.index == WHOLE
     record = part.record

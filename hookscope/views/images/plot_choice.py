@@ -52,11 +52,7 @@ class TensorPart:
 
 @dataclass(frozen=True)
 class PlotChoice:
-    """The kind of plot and the tensors in it.
-
-    ``why`` is the reason for the kind, empty if it was asked for. ``left_out`` names the tensors
-    that were asked for and do not fit the kind.
-    """
+    """The kind of plot, why it was chosen, its tensors, and those that do not fit it."""
 
     kind: str
     why: str

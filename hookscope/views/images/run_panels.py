@@ -109,11 +109,7 @@ def _panel(
 
 
 def draw_run_panels(panels: Sequence[RunPanel], title: str, about: str, dark: bool) -> Drawing:
-    """Draw the panels below each other, with one axis of steps.
-
-    The vertical axis is logarithmic if all values are positive and the largest is 100 times the
-    smallest. Steps with NaN or infinity have a mark at the upper edge.
-    """
+    """Draw the panels below each other, with one axis of steps, and marks at NaN and infinity."""
     with paper_style(dark):
         figure = _draw(panels, escape_text(title), escape_text(about))
     shows = (f"{panel.title}: {plural(len(panel.lines), 'curve')}" for panel in panels)

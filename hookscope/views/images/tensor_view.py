@@ -116,14 +116,7 @@ def _entry(capture: CaptureFile, key: str, index: tuple[int, ...], value: float)
 
 
 def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) -> tuple[Bin, ...]:
-    """Count the finite entries of ``pieces`` in bins of equal width, from minimum to maximum.
-
-    Example:
-        >>> from hookscope.results.numpy_stats import blocks
-        >>> values = np.array([0.0, 1.0, 1.5, 4.0])
-        >>> histogram(blocks(values), summarize(blocks(values)), 2)
-        (Bin(low=0.0, high=2.0, count=3), Bin(low=2.0, high=4.0, count=1))
-    """
+    """Count the finite entries of ``pieces`` in bins of equal width, from minimum to maximum."""
     low, high = stats.min, stats.max
     if low is None or high is None:
         return ()
@@ -180,9 +173,8 @@ def to_full_index(
 ) -> tuple[int, ...]:
     """Return the index in the whole tensor of an entry of a part.
 
-    Example:
-        >>> to_full_index((1, 2), (3, slice(4, None)), (8, 8, 8))
-        (3, 5, 2)
+    >>> to_full_index((1, 2), (3, slice(4, None)), (8, 8, 8))
+    (3, 5, 2)
     """
     left = iter(part_index)
     entries = full_index(index, shape)
@@ -210,11 +202,10 @@ class WeightChoice:
 def choose_weights(weights: WeightSet, keys: Sequence[str]) -> WeightChoice:
     """Return the tensors that keys select; those of a module, or of a glob, make a table.
 
-    Example:
-        >>> from hookscope.stores.weights.open_weights import open_weights
-        >>> choice = choose_weights(open_weights("sample_models/digits.safetensors"), ["fc"])
-        >>> [name for name, index in choice.parts], choice.is_table
-        (['fc.bias', 'fc.weight'], True)
+    >>> from hookscope.stores.weights.open_weights import open_weights
+    >>> choice = choose_weights(open_weights("sample_models/digits.safetensors"), ["fc"])
+    >>> [name for name, index in choice.parts], choice.is_table
+    (['fc.bias', 'fc.weight'], True)
     """
     names = list(weights.tensors)
     parts = choose_keys(keys, names, weights.label, holders=modules_above)

@@ -43,17 +43,7 @@ class _Graph:
 
 
 def mermaid_text(tree: ModuleTree, ascii: bool = False) -> str:
-    """Return a tree as a flowchart of Mermaid, without a last line end.
-
-    Example:
-        >>> from torch import nn
-        >>> from hookscope.hooks.layers import describe_model
-        >>> print(mermaid_text(describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny")))
-        flowchart LR
-          m0["tiny<br/>Sequential"]
-          m1["0<br/>Linear(4, 2)"]
-          m0 --> m1
-    """
+    """Return a tree as a flowchart of Mermaid, without a last line end."""
     graph = _graph_of(tree)
 
     def label(module: int, separator: str = "<br/>") -> str:
@@ -76,25 +66,7 @@ def mermaid_text(tree: ModuleTree, ascii: bool = False) -> str:
 
 
 def dot_text(tree: ModuleTree, ascii: bool = False) -> str:
-    r"""Return a tree as a directed graph in the DOT language, without a last line end.
-
-    Args:
-        tree: all modules of a model or some of them.
-        ascii: escape letters outside ASCII in names.
-
-    Example:
-        >>> from torch import nn
-        >>> from hookscope.hooks.layers import describe_model
-        >>> print(dot_text(describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny")))
-        digraph "tiny" {
-          rankdir=LR
-          node [shape=box]
-          graph [labeljust=l]
-          m0 [label="tiny\nSequential"]
-          m1 [label="0\nLinear(4, 2)"]
-          m0 -> m1
-        }
-    """
+    """Return a tree as a directed graph in the DOT language, without a last line end."""
     graph = _graph_of(tree)
 
     def quoted(*lines: str) -> str:

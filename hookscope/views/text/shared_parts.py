@@ -136,10 +136,7 @@ def device_notes(records: Sequence[Record]) -> dict[str, str]:
 
 
 def missing_rows(capture: Recording, columns: int) -> list[Row]:
-    """Return rows for the tensors that do not exist, then for the modules that never ran.
-
-    They have a reason as their note, and no numbers.
-    """
+    """Return rows for the tensors that do not exist, then for the modules that never ran."""
     rows = [_missing_row(absent, columns) for absent in capture.absent]
     listed = {absent.module for absent in capture.absent}
     rows += [
@@ -163,10 +160,9 @@ def _missing_row(entry: Absent | UnexecutedModule, columns: int) -> Row:
 def nonfinite_note(stats: Stats) -> str:
     """Return how many entries are NaN or infinite, empty if none is.
 
-    Example:
-        >>> from hookscope.results.stats import Stats
-        >>> nonfinite_note(Stats(4, 0.0, 0.0, 0.0, 0.0, 0.0, 2, nan=1, inf=1))
-        'NaN! 1 of 4, Inf! 1 of 4'
+    >>> from hookscope.results.stats import Stats
+    >>> nonfinite_note(Stats(4, 0.0, 0.0, 0.0, 0.0, 0.0, 2, nan=1, inf=1))
+    'NaN! 1 of 4, Inf! 1 of 4'
     """
     counts = (("NaN!", stats.nan), ("Inf!", stats.inf))
     return ", ".join(
@@ -217,9 +213,8 @@ def _stop_text(coverage: Coverage, options: TextOptions) -> str:
 def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Return the names for each reason, from pairs of a reason and a name, in their order.
 
-    Example:
-        >>> group_names([("frozen", "a"), ("unused", "b"), ("frozen", "c")])
-        {'frozen': ['a', 'c'], 'unused': ['b']}
+    >>> group_names([("frozen", "a"), ("unused", "b"), ("frozen", "c")])
+    {'frozen': ['a', 'c'], 'unused': ['b']}
     """
     groups: dict[str, list[str]] = {}
     for reason, name in pairs:

@@ -17,11 +17,10 @@ LOG_SPAN = 100  # largest over smallest value from which a plot is logarithmic
 def trend_text(values: Sequence[float], ascii: bool = False) -> str:
     """Return a character for each value, from the smallest to the largest; ``!`` if not finite.
 
-    Example:
-        >>> trend_text([0.0, 1.0, 2.0, float("nan")])
-        '▁▅█!'
-        >>> trend_text([3.0, 3.0], ascii=True)
-        '=='
+    >>> trend_text([0.0, 1.0, 2.0, float("nan")])
+    '▁▅█!'
+    >>> trend_text([3.0, 3.0], ascii=True)
+    '=='
     """
     levels = ASCII_LEVELS if ascii else LEVELS
     finite = [value for value in values if math.isfinite(value)]
@@ -41,13 +40,11 @@ def plot_lines(
 ) -> list[str]:
     """Return a plot of values over steps: its lines with the scale on the left, then the steps.
 
-    The scale is logarithmic if all values are positive and the largest is 100 times the smallest. A
-    value that is not finite is ``!`` on the lowest line.
+    A value that is not finite is ``!`` on the lowest line.
 
-    Example:
-        >>> lines = plot_lines([0, 1, 2], [8.0, 2.0, 1.0], 30, ascii=True)
-        >>> lines[0], lines[-1]
-        ('8.000 |*', '       step 0 to 2')
+    >>> lines = plot_lines([0, 1, 2], [8.0, 2.0, 1.0], 30, ascii=True)
+    >>> lines[0], lines[-1]
+    ('8.000 |*', '       step 0 to 2')
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:

@@ -131,15 +131,7 @@ class CollectedTables:
 
 
 def csv_text(table: Table, precision: int | None = None, *, header: bool = True) -> str:
-    """Return a table as CSV.
-
-    Example:
-        >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
-        >>> row = Row((Cell("a, b"), Cell(value=0.25)))
-        >>> print(csv_text(Table((Column("layer"), Column("mean")), (row,), note="")), end="")
-        layer,mean
-        "a, b",0.25
-    """
+    """Return a table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
@@ -161,15 +153,6 @@ def order_rows(table: Table, sort: str) -> Table:
     Numbers are sorted from the largest to the smallest, after NaN and before cells without a
     number; texts from A to Z, before empty cells. Missing rows come last. Lines that connect a row
     with the rows above it are left out.
-
-    Example:
-        >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
-        >>> rows = tuple(Row((Cell(name), Cell(value=n))) for name, n in (("a", 1), ("b", 2)))
-        >>> table = Table((Column("layer"), Column("mean")), rows)
-        >>> [row.cells[0].text for row in order_rows(table, "mean").rows]
-        ['b', 'a']
-        >>> [row.cells[0].text for row in order_rows(table, "-mean").rows]
-        ['a', 'b']
     """
     index = find_column(table.pipe_columns, sort)
     reverse = sort.startswith("-")
@@ -219,15 +202,14 @@ def html_table(table: Table) -> str:
 
     The rows after the first 20 are in a part that the reader opens.
 
-    Example:
-        >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
-        >>> print(html_table(Table((Column("layer"),), (Row((Cell("a<b"),)),), note="")))
-        <table>
-        <thead><tr><th style="text-align:left">layer</th></tr></thead>
-        <tbody>
-        <tr><td style="text-align:left;white-space:pre">a&lt;b</td></tr>
-        </tbody>
-        </table>
+    >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
+    >>> print(html_table(Table((Column("layer"),), (Row((Cell("a<b"),)),), note="")))
+    <table>
+    <thead><tr><th style="text-align:left">layer</th></tr></thead>
+    <tbody>
+    <tr><td style="text-align:left;white-space:pre">a&lt;b</td></tr>
+    </tbody>
+    </table>
     """
     shown = [
         i
@@ -250,12 +232,7 @@ def html_table(table: Table) -> str:
 
 
 def html_sentence(text: str, style: str = "") -> str:
-    """Return a sentence as a paragraph.
-
-    Example:
-        >>> html_sentence("1 layer <b> ran.", "bold")
-        '<p style="margin:0.3em 0;font-weight:bold">1 layer &lt;b&gt; ran.</p>'
-    """
+    """Return a sentence as a paragraph."""
     styles = ";".join(["margin:0.3em 0", *_css(style)])
     return f'<p style="{styles}">{escape(visible(text))}</p>'
 

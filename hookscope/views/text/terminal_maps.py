@@ -71,9 +71,8 @@ def fit_maps(
     Two rows take one line. A map keeps its aspect ratio, and is enlarged by a whole number only. Of
     all ways to fill the window, the one with the largest maps is taken.
 
-    Example:
-        >>> fit_maps(16, 56, 56, 80, 24, 2)
-        (6, 12, 12)
+    >>> fit_maps(16, 56, 56, 80, 24, 2)
+    (6, 12, 12)
     """
     scale = 0.0
     for across in range(1, number + 1):

@@ -24,12 +24,6 @@ def marked_text(
 
     Spaces around a token stay outside the brackets. If there are brackets in the text, more are
     used than it has side by side. Dots replace what does not fit; the token is in the middle.
-
-    Example:
-        >>> text, token, span = "the capital of France is", " France", (14, 21)
-        >>> found = RankedInput(0, 1.0, (3,), "a.txt:1", None, None, text, token, span)
-        >>> marked_text(found), marked_text(found, 20)
-        ('the capital of [France] is', '...al of [France] is')
     """
     text, token, span = ranked.text or "", ranked.token, ranked.span
     room = _Room(width, shown)

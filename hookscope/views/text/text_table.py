@@ -79,10 +79,7 @@ def result_table(table: Table, options: TextOptions, shown: int | None = None) -
 
 
 def table_lines(table: Table, options: TextOptions) -> list[Text]:
-    """Return a table as lines for a terminal, for a pipe, or of HTML.
-
-    All texts of the table are printed literally, never as markup.
-    """
+    """Return a table as lines for a terminal, for a pipe, or of HTML, its texts never as markup."""
     if options.tables is not None:
         options.tables.others.append(table)
         return []
@@ -142,9 +139,7 @@ def _pipe_lines(table: Table, options: TextOptions) -> list[Text]:
 def _pipe_line(
     entries: Sequence[tuple[str, str]], widths: Sequence[int], right: Sequence[bool]
 ) -> Text:
-    """A line of padded cells. It is made at once: rich takes 5 us for each part that is appended,
-    which is the most of the time that a table of thousands of rows takes.
-    """
+    """A line of padded cells, made at once: rich takes 5 us for each part that is appended."""
     line, spans = "", []
     for (text, style), width, on_right in zip(entries, widths, right, strict=True):
         pad = " " * (width - cell_len(text))

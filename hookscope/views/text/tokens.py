@@ -37,10 +37,7 @@ MAX_ENDING = 4  # tokens of a row before the next one
 
 
 def prompt_lines(metadata: Mapping[str, Any], options: TextOptions) -> list[Text]:
-    """Return a line for each row of token ids: its tokens, with a bar between two of them.
-
-    On a terminal long rows and large batches are shortened. Padding is counted, not shown.
-    """
+    """Return a line for each row of token ids; on a terminal without the end of what is long."""
     prompts = prompts_of(metadata)
     lines: list[Text] = []
     for prompt in prompts:

@@ -75,14 +75,10 @@ def finish_figure(figure: Figure) -> Figure:
 
 
 def escape_text(text: str) -> str:
-    r"""Return ``text`` in a form that matplotlib prints literally.
+    r"""Return ``text`` as matplotlib prints it literally; what the font lacks is escaped.
 
-    A dollar sign, which would begin a formula, is escaped. So are characters that cannot be printed
-    or that the font lacks.
-
-    Example:
-        >>> print(escape_text("a_1 $x$"))
-        a_1 \$x\$
+    >>> print(escape_text("a_1 $x$"))
+    a_1 \$x\$
     """
     from matplotlib.font_manager import findfont, get_font
 
@@ -107,9 +103,8 @@ def shorten_middle(text: str, letters: int) -> str:
 def token_tick(text: str) -> str:
     """Return the text of a token as a label of an axis, shortened in the middle.
 
-    Example:
-        >>> token_tick(" capital"), token_tick("incomprehensibilities")
-        (' capital', 'incom…sibilities')
+    >>> token_tick(" capital"), token_tick("incomprehensibilities")
+    (' capital', 'incom…sibilities')
     """
     return escape_text(shorten_middle(visible(text), _TOKEN_LETTERS))
 
@@ -160,10 +155,7 @@ def check_panel_count(panels: int) -> None:
 def draw_image(
     axes: Axes, image: NDArray[Any], scale: ColorScale, aspect: Literal["equal", "auto"] = "equal"
 ) -> AxesImage:
-    """Draw numbers as colours; NaN and infinite entries have their own colours.
-
-    Finite numbers outside the scale have the colours of its ends.
-    """
+    """Draw numbers as colours; NaN and infinity have their own, others are cut to the scale."""
     from matplotlib.colors import ListedColormap
 
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
@@ -188,12 +180,7 @@ def draw_image(
 
 
 def color_table(name: str) -> RGB:
-    """Return 256 colours of a colour map, uint8 (256, 3), from its lowest to its highest.
-
-    Example:
-        >>> color_table("gray")[[0, 128, 255]].tolist()
-        [[0, 0, 0], [128, 128, 128], [255, 255, 255]]
-    """
+    """Return 256 colours of a colour map, uint8 (256, 3), from its lowest to its highest."""
     from matplotlib import colormaps
 
     if name not in colormaps:

@@ -101,12 +101,7 @@ def paper_style(dark: bool) -> Iterator[None]:
 
 
 def quantity_name(kind: str) -> str:
-    """Return the quantity in a record of this kind, for an axis.
-
-    Example:
-        >>> quantity_name("output"), quantity_name("param.grad")
-        ('value', 'gradient')
-    """
+    """Return the quantity in a record of this kind, for an axis."""
     if is_gradient(kind):
         return "gradient"
     names = {ATTENTION: "attention weight", PARAM_UPDATE: "update", WEIGHT: "weight"}
@@ -116,10 +111,9 @@ def quantity_name(kind: str) -> str:
 def recording_caption(metadata: dict[str, Any]) -> str:
     """Return the model and the input of a recording.
 
-    Example:
-        >>> model = {"spec": "vgg11", "weights": "random"}
-        >>> recording_caption({"model": model, "inputs": [{"spec": "noise"}]})
-        'vgg11, random weights (untrained); input: noise'
+    >>> model = {"spec": "vgg11", "weights": "random"}
+    >>> recording_caption({"model": model, "inputs": [{"spec": "noise"}]})
+    'vgg11, random weights (untrained); input: noise'
     """
     model = metadata.get("model") or {}
     caption = os.path.basename(str(model.get("spec", "an unnamed model")))

@@ -68,11 +68,7 @@ def draw_weight(
 
 
 def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -> Figure:
-    """Draw one panel for each filter, or for each pair of filter and column if there are several.
-
-    In colour, a weight of zero is middle grey, and the largest absolute weight is the end of its
-    channel.
-    """
+    """Draw a panel for each filter, or for each pair of filter and column if there are several."""
     values = kernels.values
     one_panel = kernels.color or len(kernels.columns) == 1
     count, columns = values.shape[:2]
@@ -164,16 +160,14 @@ def choose_kernels(
     count: int,
     seed: int,
 ) -> Kernels:
-    """Return some filters of a convolution.
+    """Return some filters of a convolution: three input channels in colour, of more the first 16.
 
-    Three input channels are red, green and blue. If there are more than 16, the first 16 are
-    kept. A filter of a 1-d convolution is one image with a row for each input channel. A filter of
-    a 3-d convolution has a column for each step of each input channel.
+    A filter is one image with a row for each input channel if the convolution is 1-d, and has a
+    column for each step of each input channel if it is 3-d.
 
-    Example:
-        >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
-        >>> kernels.values.shape, kernels.color
-        ((4, 3, 7, 7), True)
+    >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
+    >>> kernels.values.shape, kernels.color
+    ((4, 3, 7, 7), True)
     """
     total, inputs = weight.shape[:2]
     chosen = pick_channels(weight, name, channels, by, count, seed)
@@ -193,9 +187,8 @@ def choose_kernels(
 def output_channels_first(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]:
     """Return the weight of a transposed convolution with its output channels first.
 
-    Example:
-        >>> output_channels_first(np.ones((6, 4, 3, 3)), groups=2).shape
-        (8, 3, 3, 3)
+    >>> output_channels_first(np.ones((6, 4, 3, 3)), groups=2).shape
+    (8, 3, 3, 3)
     """
     parted = weight.reshape(groups, -1, *weight.shape[1:])
     turned = np.swapaxes(parted, 1, 2)

@@ -64,9 +64,8 @@ class Grid:
     def filling(self, width: float) -> Grid:
         """Return the grid with larger panels if it is narrower than ``width``, in inches.
 
-        Example:
-            >>> round(Grid(4, 2, 1.0, 1.0).filling(4.5).size[0], 6)
-            4.5
+        >>> round(Grid(4, 2, 1.0, 1.0).filling(4.5).size[0], 6)
+        4.5
         """
         wider = self.width + max(width - self.size[0], 0.0) / self.columns
         return replace(self, width=wider, height=self.height * wider / self.width)
@@ -82,13 +81,10 @@ class Grid:
 
 
 def columns_for(count: int, share: float) -> int:
-    """Return the number of columns of a grid that is about as wide as high.
+    """Return the columns of a grid about as wide as high, with few empty cells in the last row.
 
-    The number with fewer empty cells in the last row is taken.
-
-    Example:
-        >>> columns_for(16, 1.0), columns_for(3, 1.0)
-        (4, 3)
+    >>> columns_for(16, 1.0), columns_for(3, 1.0)
+    (4, 3)
     """
     columns = min(math.ceil(math.sqrt(count / share)), count)
     return min((columns, min(columns + 1, count)), key=lambda n: -count % n)
