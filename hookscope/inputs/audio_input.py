@@ -66,10 +66,7 @@ def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
 
 
 def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
-    """Return the waveform of a file, float32 of shape (samples,) from -1 to 1, and its rate in Hz.
-
-    The channels are averaged.
-    """
+    """Return the mean of a file's channels, float32 (samples,) from -1 to 1, and its rate in Hz."""
     with optional_package("soundfile", "audio", "Reading audio"):
         import soundfile
     with decoding_errors(path, AUDIO), soundfile.SoundFile(io.BytesIO(data)) as file:

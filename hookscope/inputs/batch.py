@@ -77,16 +77,7 @@ def build_batch(
     seed: int = 0,
     chat: bool = False,
 ) -> Batch:
-    """Return the batch that the model ``loaded`` is called with.
-
-    Example:
-        >>> import torch
-        >>> from hookscope.sources.model_loader import wrap
-        >>> build_batch(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
-        torch.Size([1, 4])
-        >>> build_batch(wrap(torch.nn.Linear(4, 2)), "ones:3x4").value.shape
-        torch.Size([3, 4])
-    """
+    """Return the batch that the model ``loaded`` is called with."""
     if specs is None or (isinstance(specs, list | tuple) and not specs):
         return _noise(loaded, shape, seed)
     if isinstance(specs, str | os.PathLike):

@@ -16,10 +16,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def assemble_call(loaded: LoadedModel, results: Sequence[tuple[str | int | None, Batch]]) -> Any:
-    """Return the call value of results that each have a parameter's name, a position, or neither.
-
-    A result without either is itself a call value: a dict holds arguments by name.
-    """
+    """Return the call value of results, each for a name or a position, or a call value itself."""
     args: dict[int, Any] = {}
     kwargs: dict[str, Any] = {}
     for place, result in results:

@@ -33,11 +33,8 @@ Row = tuple[int, list[str]]  # the number of its line, its cells
 
 
 def read_csv(context: ReadContext, spec: InputSpec) -> tuple[Tensor, str]:
-    """Return the numbers of a table, float32 of shape (rows, columns).
-
-    The first row is a header if none of its cells is a number. The delimiter is the comma,
-    semicolon, tab or bar that occurs equally often in every line.
-    """
+    """Return the numbers of a table, float32 (rows, columns)."""
+    # The first row is a header if none of its cells is a number.
     data = read_bytes(spec.path, _MAX_BYTES, "Save the numbers with numpy.save.")
     try:
         numbers = _numbers(data.decode("utf-8-sig"), spec)

@@ -22,11 +22,7 @@ _BAND_PIXELS = 1 << 20
 def decode_image(
     data: bytes, path: str, channels: int = 3, at_least: int | None = None
 ) -> Image.Image:
-    """Return the image in ``data`` as RGB (3 channels) or grey (1): the first frame, upright.
-
-    The image is rotated by its EXIF orientation. Transparent pixels become white. Values of 16
-    bits, 32 bits and floats are scaled to 8 bits, not clipped.
-    """
+    """Return the first frame as RGB (3 channels) or grey (1), upright, on white, in 8 bits."""
     with _decoder_errors(path, data), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pillow's remarks on odd metadata
         image: Image.Image = Image.open(io.BytesIO(data))
@@ -42,10 +38,7 @@ def decode_image(
 
 
 def _bands(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Yield boxes that cover an image from top to bottom, of a million pixels or one row each.
-
-    The largest images take gigabytes. Work on one band at a time needs little more memory.
-    """
+    """Yield boxes of a million pixels or one row each: the largest images take gigabytes."""
     width, height = image.size
     rows = max(_BAND_PIXELS // max(width, 1), 1)
     for top in range(0, height, rows):

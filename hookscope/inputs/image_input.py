@@ -91,11 +91,7 @@ def _check_shape(value: Any, shape: Shape, count: int) -> None:
 
 
 def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
-    """The requested recipe, else the model's own, else ``none`` at the size the model expects.
-
-    That is the rule for every model that declares no preprocessing, whatever it is read from. An
-    image keeps its size only if the expected one is not known.
-    """
+    """The requested recipe, else the model's own, else ``none`` at the size the model expects."""
     loaded, size, mean, std = context.loaded, context.size, context.mean, context.std
     changed = any(option is not None for option in (size, mean, std))
     if context.preprocess is not None:

@@ -20,12 +20,7 @@ _SHORTER, _CROP = 256, 224
 def named_recipe(
     name: str, size: Size | None = None, mean: Numbers = None, std: Numbers = None
 ) -> Recipe:
-    """Return the recipe called ``name``; the other arguments override its own values.
-
-    ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and normalises by
-    the mean and standard deviation of ImageNet; another ``size`` keeps that proportion. ``none``
-    gives values from 0 to 1.
-    """
+    """Return the recipe called ``name``; the other arguments override its own values."""
     if name == "imagenet":
         return _imagenet(size, mean, std)
     if name == "none":
@@ -102,10 +97,7 @@ def _text(mean: Numbers, std: Numbers) -> str:
 
 
 def black_and_white(recipe: Recipe, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """Return the values of black and of white in a recipe's tensors, each of shape (C, 1, 1).
-
-    With them the recipe can be inverted. None if the recipe is not affine in each channel.
-    """
+    """Return black and white in a recipe's tensors, (C, 1, 1) each; None if it is not affine."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         return None
     channels, height, width = shape

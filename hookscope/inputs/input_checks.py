@@ -1,8 +1,4 @@
-"""Tensors from files checked against the model that they are for.
-
-Before the run, only input that cannot run is an error, and input out of range a warning. After a
-failed run, the layer that failed shows what is wrong with the input.
-"""
+"""Tensors from files checked against their model: what cannot run before, the rest afterwards."""
 
 from __future__ import annotations
 
@@ -69,10 +65,7 @@ def _text(shape: Sequence[int]) -> str:
 
 
 def check_input(loaded: LoadedModel, value: Any) -> None:
-    """Check an image batch against the model; warn if its values look unscaled.
-
-    Nothing is checked for a model whose image shape is not known.
-    """
+    """Check an image batch, if the model's shape is known; warn if its values look unscaled."""
     args, kwargs = as_call(value)
     shape = loaded.shape
     if loaded.own_recipe is None or loaded.own_example is not None or shape is None:

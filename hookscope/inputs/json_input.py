@@ -31,10 +31,7 @@ _MAX_VALUES = 100_000  # outside of tensors
 def read_json_input(
     context: ReadContext, spec: InputSpec, reader_of: Callable[[str], OpenTensor]
 ) -> tuple[Any, str | None]:
-    """Return the value of a JSON file, with the tensors that it names.
-
-    The hash is None if it names other files: the hash of the JSON file would not identify them.
-    """
+    """Return the value of a JSON file with the tensors that it names; a hash if it names none."""
     data = read_bytes(spec.path, _MAX_BYTES, _IN_FILES)
     with decoding_errors(spec.path, "JSON"):
         content = json.loads(data.decode("utf-8-sig"))

@@ -37,11 +37,7 @@ _MAX_CALLS = 3  # of functions that return functions
 
 
 def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
-    """Return the first batch that an object in a Python file or module gives, as a call value.
-
-    The first sample of a Dataset becomes a batch of one. If a Dataset or a DataLoader gives pairs
-    and the model needs one argument, the second element is ignored as a label.
-    """
+    """Return the first batch that an object in a Python file or module gives, as a call value."""
     with seeded_throughout(context.seed):
         source, run = find_object(spec.rest)
         value = _FirstBatch(context, spec.rest, run).of(source)
@@ -52,10 +48,7 @@ def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
 
 
 def find_object(spec: str) -> tuple[Any, Run]:
-    """Return the object of a function spec, and a function that calls code of its file.
-
-    If the object is a function, it is called, and the object is what it returns.
-    """
+    """Return the object of a function spec, or what it returns, and what calls code of its file."""
     function = parse_function(spec)
     module = load_user_module(function)
     if function.name not in vars(module):

@@ -61,10 +61,7 @@ def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
 
 
 def read_numpy(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
-    """Return the array of a ``.npy`` or ``.npz`` file as a tensor; several are a dict by name.
-
-    Arrays that ``numpy.savez`` was given without names are a tuple, in their order.
-    """
+    """Return the array of a ``.npy`` or ``.npz`` file; several are a dict, or a tuple unnamed."""
     data = read_bytes(spec.path)
     with decoding_errors(spec.path, ARRAY):
         if data.startswith(_NPY_MAGIC):
@@ -119,10 +116,7 @@ def tensor_from_array(array: Any, path: str) -> Tensor:
 
 
 def read_safetensors(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
-    """Return the tensor of the given key, or the only tensor, or a dict of all tensors.
-
-    A capture is not read as a whole: it needs a key.
-    """
+    """Return the tensor of the given key, or the only one, or a dict; a capture needs a key."""
     with decoding_errors(spec.path, SAFETENSORS), safe_open(spec.path, framework="pt") as file:
         names = list(file.keys())
         is_capture = MARK in (file.metadata() or {})
@@ -175,10 +169,7 @@ _GENERATORS: dict[str, Callable[[InputSpec, torch.Generator], Tensor]] = {
 
 
 def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None]:
-    """Return the tensor that ``random:``, ``zeros:``, ``ones:`` or ``ints:`` describes.
-
-    Its dtype is float32, or int64 for ``ints:``.
-    """
+    """Return the tensor of ``random:``, ``zeros:``, ``ones:`` (float32) or ``ints:`` (int64)."""
     try:
         return _GENERATORS[spec.rest](spec, context.generator), None
     except (RuntimeError, TypeError, MemoryError) as exc:  # as torch does if memory is short

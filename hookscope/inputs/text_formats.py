@@ -1,8 +1,4 @@
-"""The texts of a dataset: one reader for each format of files, and a reader of single texts.
-
-Lines, and rows of CSV files, are read from their place in the file when they are used. Of a Parquet
-file a row group is in memory. A folder of the package ``datasets`` is mapped.
-"""
+"""The texts of a dataset: one reader for each format of files, and a reader of single texts."""
 
 from __future__ import annotations
 
@@ -101,10 +97,7 @@ class _LineTexts(_PlacedTexts):
 
 
 class _JsonTexts(_LineTexts):
-    """A field of each line of a file of JSON; or each line, if it is a string.
-
-    All lines are parsed when the file is opened, one at a time, to find the columns.
-    """
+    """A field of each line of JSON, or the line if it is a string."""
 
     def __init__(self, source: TextSource) -> None:
         self._names: dict[str, None] = {}  # of fields with a plain value, in order

@@ -17,13 +17,7 @@ MAX_NAMES = 20  # names of columns in a message
 
 
 def plain_label(value: Any) -> int | float | str | bool | None:
-    """Return a label as a plain value; None if it is not a text or a single finite number.
-
-    Example:
-        >>> import torch
-        >>> plain_label(torch.tensor(3)), plain_label("cat"), plain_label(torch.ones(2))
-        (3, 'cat', None)
-    """
+    """Return a label as a plain value; None if it is not a text or a single finite number."""
     if getattr(value, "ndim", None) == 0:  # of torch and of numpy
         value = value.item()
     if isinstance(value, float):
@@ -50,13 +44,7 @@ class TextRow:
 
 
 class TextTable:
-    """The texts of one file or folder. A subclass reads a format.
-
-    Attributes:
-        digest: SHA-256 of the content, or another text that changes with it.
-        columns: names of the columns that are stored beside the texts.
-        left_out: a note about other columns; empty if there are none.
-    """
+    """The texts of one file or folder. A subclass reads a format."""
 
     digest: str
     columns: tuple[str, ...] = ()
@@ -75,11 +63,7 @@ class TextTable:
         return f"{self._source.path}:{index + 1}"
 
     def read(self, index: int) -> TextRow:
-        """Return a text and the values of the other columns.
-
-        Raises:
-            InputError: the line or row cannot be read; the message has its number.
-        """
+        """Return a text and the values of the other columns."""
         values = self._values(index)
         stored = stored_values(values, self.columns)
         return TextRow(values[self._column], self._where(index), stored)
@@ -126,12 +110,7 @@ class TextTable:
 
 
 def stored_values(values: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
-    """Return the values of ``columns`` that are not missing: texts, booleans and finite numbers.
-
-    Example:
-        >>> stored_values({"a": 1, "b": None, "c": float("nan")}, ["a", "b", "c", "d"])
-        {'a': 1}
-    """
+    """Return the values of ``columns`` that are not missing: texts, booleans and finite numbers."""
     found = ((name, plain_label(values.get(name))) for name in columns)
     return {name: value for name, value in found if value is not None}
 

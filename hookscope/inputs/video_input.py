@@ -30,10 +30,7 @@ _MAX_PIXELS = 1 << 26  # of a frame: twice those of 8K; converting one takes 0.5
 
 
 def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
-    """Read videos to clips (N, C, T, H, W); each frame becomes a tensor as an image does.
-
-    The video is divided into T equal parts, and the middle frame of each part is taken.
-    """
+    """Read videos to clips (N, C, T, H, W): the middle frames of T equal parts, as images."""
     layout = _layout(context)
     assert layout.frames is not None
     channels, recipe = image_input.resolve_recipe(context)

@@ -1,8 +1,4 @@
-"""The part of an image that the preprocessing leaves: found by preprocessing images of ramps.
-
-A ramp is an image whose grey value grows from one side to the other, so an entry of the tensor
-shows which column (or row) of the image it came from.
-"""
+"""The part of an image that the preprocessing leaves, found by preprocessing images of ramps."""
 
 from __future__ import annotations
 
@@ -22,15 +18,7 @@ _Edges = tuple[float, float]
 
 
 def find_visible_part(run: Callable[[Image.Image], Tensor], channels: int) -> VisiblePart | None:
-    """Return which part of an image becomes the tensor, in the middle of the image.
-
-    None if that is not known: the part is not in the middle, is turned or mirrored, or is random.
-
-    Example:
-        >>> from torchvision.transforms.v2.functional import center_crop, pil_to_tensor
-        >>> find_visible_part(lambda image: pil_to_tensor(center_crop(image, [128, 128])), 1)
-        {'of': 'shorter side', 'width': 0.5, 'height': 0.5}
-    """
+    """Return which part in the middle of an image becomes the tensor; None if that is not known."""
     try:
         black, white = (
             float(run(_image(np.full(_SIZES[0], value, np.uint8), channels))[0].float().mean())
@@ -61,10 +49,7 @@ def _edges(
     black: float,
     white: float,
 ) -> _Edges | None:
-    """Where the tensor begins and ends along the width (0) or the height (1), as shares of it.
-
-    None if the tensor shows no part in the middle.
-    """
+    """Where the middle part begins and ends along an axis, as shares; None if there is none."""
     width, height = size
     length = size[axis]
     ramp = np.round(np.linspace(0, 255, length)).astype(np.uint8)

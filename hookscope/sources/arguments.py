@@ -19,18 +19,8 @@ _CONTAINERS = {list: "[1,2]", tuple: "[1,2]", set: "[1,2]", dict: '{"a":1}'}
 
 
 def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the text from a command line converted for ``target``.
-
-    The type is the annotation of the parameter. Without an annotation, the text is read as JSON
-    (``true``, ``null``, ``[1, 2]``), else as a Python literal, else it stays text. Values from
-    Python are not changed.
-
-    >>> def build(width: int, act: str, scale=1.0): ...
-    >>> texts = {"width": "8", "act": "1", "scale": "0.5"}
-    >>> values = {name: CommandLineText(text) for name, text in texts.items()}
-    >>> convert_arguments(build, values)
-    {'width': 8, 'act': '1', 'scale': 0.5}
-    """
+    """Return ``values`` with the text from a command line converted to the types of ``target``."""
+    # Text for a parameter without an annotation is read as JSON, else as a Python literal.
     hints = _hints(target)
     return {
         key: _convert(key, str(value), hints.get(key))
@@ -47,11 +37,7 @@ def format_arguments(values: Mapping[str, Any], positional: Sequence[Any] = ()) 
 
 
 def advise_on_commas(values: Mapping[str, Any]) -> str:
-    """Return the advice to repeat the option if a text contains further pairs, else nothing.
-
-    >>> advise_on_commas({"width": "16,classes=5"})
-    'Repeat --model-arg for each argument: --model-arg width=16 --model-arg classes=5'
-    """
+    """Return the advice to repeat the option if a text contains further pairs, else nothing."""
     for key, value in values.items():
         if isinstance(value, str) and re.fullmatch(r"[^,=]*(,\s*[^\W\d]\w*=[^,=]*)+", value):
             pairs = [pair.strip() for pair in f"{key}={value}".split(",")]

@@ -1,8 +1,6 @@
 """Checkpoint files: their tensors, each read when it is used, and a check of zip archives.
 
-A checkpoint may be as large as memory allows, and the model takes as much again. A tensor that is
-returned here has a name, a shape and a dtype. Its values are read when an operation needs them,
-which is when they are copied into the model. No pickled code is run.
+A checkpoint may be as large as memory allows, and the model takes as much again. No code is run.
 """
 
 from __future__ import annotations
@@ -110,10 +108,7 @@ class _Reader:
 
 
 def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint by name; those of a mapped file are read when used.
-
-    A sharded set has the tensors in its index, and no others.
-    """
+    """Return the tensors of a checkpoint by name; those of a mapped file are read when used."""
     reader = _Reader()
     tensors: dict[str, Tensor] = {}
     for path, listed in files.holders.items():
@@ -163,10 +158,7 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
 
 
 def _can_be_mapped(path: str) -> bool:
-    """Whether the tensors in the file are stored as they are in memory.
-
-    They are not in the old format of torch.save. PyTorch does not check for compressed records.
-    """
+    """Whether tensors are stored as in memory. PyTorch does not check for compressed records."""
     if not zipfile.is_zipfile(path):
         return False
     try:
@@ -214,10 +206,7 @@ def _unpickled(path: str, mapped: bool) -> Any:
 
 
 def check_archive_intact(path: str) -> None:
-    """Raise ModelError if the zip archive at ``path`` or a record in it is damaged.
-
-    PyTorch's reader is written in C++ and does not check records.
-    """
+    """Raise ModelError if a zip archive or a record in it is damaged: PyTorch does not check."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

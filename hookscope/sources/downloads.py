@@ -1,7 +1,4 @@
-"""Downloads of weights to the cache of torch.hub.
-
-The network is used only if pretrained weights are requested by name.
-"""
+"""Downloads to the cache of torch.hub, only of pretrained weights that are requested by name."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ _BY_HAND = "Run 'hf download {0}' on another machine and copy its cache (HF_HUB_
 
 
 def fetch(url: str) -> str:
-    """Return the path of the file of weights at ``url`` in the cache of torch.hub.
-
-    If it is not cached, it is downloaded and checked against the hash in its name.
-    """
+    """Return the path of the weights at ``url`` in torch.hub's cache; download them if needed."""
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     path = folder / os.path.basename(urlparse(url).path)
     if path.exists():
@@ -66,10 +60,8 @@ def fetch(url: str) -> str:
 
 
 def describe_network_error(url: str) -> str:
-    """Return why the server cannot be reached, or an empty string.
-
-    A name lookup can take half a minute in spite of the timeout, so it runs on another thread.
-    """
+    """Return why the server cannot be reached, or an empty string."""
+    # A name lookup can take half a minute in spite of the timeout, so it runs on another thread.
     answer: list[str] = []
 
     def send_request() -> None:

@@ -1,7 +1,6 @@
-"""Live models that do not support hooks: scripted, traced, exported, or with such submodules.
+"""Live models that do not support hooks (scripted, traced, exported) become ordinary modules.
 
-They become ordinary modules, as files of their kind do. The ordinary module shares its parameters
-with a scripted one, so gradients reach the user's model.
+The module shares its parameters with a scripted one, so gradients reach the user's model.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ def check_model(model: object, *others: type) -> None:
 
 
 def as_hookable(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
-    """Return ``model`` as a module that supports hooks everywhere; unchanged if it does already.
-
-    In an ordinary model with scripted submodules, only the modules above those are copied, with the
-    same parameters and buffers.
-    """
+    """Return ``model`` as a module that supports hooks everywhere; unchanged if it does already."""
     if not isinstance(model, nn.Module):
         from hookscope.sources.exported.exported_source import to_module
 
@@ -68,11 +63,7 @@ def _replace_scripted(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn
 
 @signal_safe_contextmanager
 def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Module]:
-    """Yield a module that supports hooks everywhere, and that runs when ``model`` is called.
-
-    Until the block ends, the methods of a scripted module are those of its stand-in, and
-    ``module()`` of an exported program returns the yielded module.
-    """
+    """Yield a module that supports hooks everywhere, and that runs when ``model`` is called."""
     with ExitStack() as stack:
         if not isinstance(model, nn.Module):
             module = vars(model).get(_STAND_IN) or as_hookable(model)
@@ -90,10 +81,7 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
 
 
 def _stand_in(stack: ExitStack, live: nn.Module) -> nn.Module:
-    """Let the stand-in of a scripted module run in its place, and return it.
-
-    A stand-in of an outer recording is used again.
-    """
+    """Let the stand-in of a scripted module run in its place, and return it; nested, the outer."""
     twin = vars(live).get(_STAND_IN)
     if twin is None:
         from hookscope.sources.torchscript.scripted_twin import ScriptedTwin

@@ -152,11 +152,7 @@ class Vocabulary:
     unknown: int | None = None
 
     def text(self, token: int) -> str:
-        """Return the text of a token as it stands within a text, with its leading space.
-
-        An id that is not in the vocabulary gives ``<id>``: the embeddings of many models have more
-        rows than the vocabulary. A part of a character gives the name of the token.
-        """
+        """Return a token as it stands within a text, or its name if it is part of a character."""
         if not 0 <= token < self.size:
             return f"<{token}>"
         if token in self.special:
@@ -231,10 +227,7 @@ class WeightsRequest:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What a source of models is asked for. A source passes over what it has no use for.
-
-    A file that has its values is opened the same with ``seed`` and ``meta``.
-    """
+    """What a source of models is asked for. A source passes over what it has no use for."""
 
     spec: ModelSpec
     weights: WeightsRequest = field(default=WeightsRequest())
@@ -278,10 +271,7 @@ class WeightsInfo:
 
     @property
     def blake3(self) -> str | None:
-        """BLAKE3 of the file; for a sharded set see ``WeightFiles.blake3``; None without a file.
-
-        It is computed while the model is built and run. This waits for it.
-        """
+        """BLAKE3 of the file, or see ``WeightFiles.blake3``; waits for it. None without a file."""
         return self.file_hash.result() if self.file_hash else None
 
 
@@ -357,10 +347,7 @@ class LoadedModel:
         return self.example(0)
 
     def example(self, seed: int) -> Any:
-        """Return an input of the model as a call value: its file's example, or noise.
-
-        The global random state is not changed.
-        """
+        """Return an input of the model as a call value: its file's example, or noise."""
         if self.own_example is not None:
             with seeded_torch(seed):
                 return self.own_example()

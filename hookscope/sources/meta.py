@@ -1,8 +1,7 @@
 """Models on the meta device: built without memory for parameters, or copied without values.
 
-``with torch.device("meta")`` would affect every new tensor. Models that compute their widths with
-``torch.arange(...)`` and read the values would fail. Here it affects only the factory functions
-that layers use for parameters and buffers.
+``torch.device("meta")`` would affect every new tensor, also widths that a model computes and reads.
+Here it affects only the factory functions that layers use for parameters and buffers.
 """
 
 from __future__ import annotations
@@ -38,13 +37,7 @@ _FACTORIES = frozenset(
 
 
 class ParametersOnMeta(TorchFunctionMode):
-    """While active, parameters are created on the meta device.
-
-    >>> with ParametersOnMeta():
-    ...     layer = torch.nn.Linear(4, 2)
-    >>> layer.weight.is_meta, torch.arange(3).is_meta
-    (True, False)
-    """
+    """While active, parameters are created on the meta device, and other tensors are not."""
 
     drew = False
 
@@ -78,10 +71,7 @@ def build_model(
     seed: int,
     context: AbstractContextManager[Any] | None = None,
 ) -> nn.Module:
-    """Return the model that ``make`` returns within ``context``, in eval mode.
-
-    Random weights are drawn from ``seed``. The global random state is not changed.
-    """
+    """Return the model that ``make`` returns within ``context``, from ``seed``, in eval mode."""
     with seeded_torch(seed), signal_safe(warnings.catch_warnings()):
         warnings.simplefilter("ignore")  # warnings of a library about its own code
         with context or nullcontext():
@@ -108,10 +98,7 @@ def allocate_parameters(model: nn.Module) -> None:
 
 
 def has_other_meta_tensors(model: nn.Module) -> bool:
-    """Whether ``allocate_parameters`` would leave out tensors on meta, or separate shared memory.
-
-    These are tensors in other attributes of modules, and parameters that share a storage.
-    """
+    """Whether a model has meta tensors in other attributes, or parameters that share a storage."""
     own = [t for t in chain(model.parameters(), model.buffers()) if t.is_meta]
     known = {id(held) for m in model.modules() for held in (m._parameters, m._buffers, m._modules)}
     others = (v for m in model.modules() for v in vars(m).values() if id(v) not in known)
@@ -121,12 +108,8 @@ def has_other_meta_tensors(model: nn.Module) -> bool:
 
 
 def meta_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` on the meta device, which has shapes but no values.
-
-    Everything else is copied deeply, so a forward pass of the copy does not change the model. Hooks
-    of accelerate are left out: they would load the offloaded weights. A model that computes shapes
-    of inputs on meta and has no state, such as an ONNX file's, is returned itself.
-    """
+    """Return a copy of ``model`` on the meta device, which has shapes but no values."""
+    # The hooks of accelerate are left out: they would load the offloaded weights.
     if getattr(model, "_hookscope_computes_shapes", False):
         return model
     memo: dict[int, object] = {}

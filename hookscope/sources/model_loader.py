@@ -52,12 +52,7 @@ def load(
     onnx_optimize: str | None = None,
     adapter: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
-    """Load a model, in eval mode on the CPU.
-
-    Example:
-        >>> load("resnet18", meta=True).module.fc
-        Linear(in_features=512, out_features=1000, bias=True)
-    """
+    """Load a model, in eval mode on the CPU."""
     spec = os.fspath(spec)
     request = WeightsRequest(os.fspath(weights), tuple((rename or {}).items()), partial)
     _check_file_options(request)

@@ -44,12 +44,7 @@ class ModelTensor:
 
 
 def model_weights(module: nn.Module, label: str, kind: str) -> WeightSet:
-    """Return the parameters and saved buffers of a model, with tied tensors marked.
-
-    >>> weights = model_weights(nn.Linear(2, 3), "mine.py:Net", "initial values")
-    >>> weights.parameters, weights.tensors["bias"].shape
-    (9, (3,))
-    """
+    """Return the parameters and saved buffers of a model, with tied tensors marked."""
     state = module.state_dict(keep_vars=True).items()
     # The extra state of a module may be anything.
     return tensor_set({name: v for name, v in state if isinstance(v, Tensor)}, label, kind)

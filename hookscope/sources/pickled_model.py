@@ -36,10 +36,7 @@ _LISTED = 5
 
 
 def open_trusted_weights(text: str) -> WeightSet:
-    """Open weights; a file with Python objects is unpickled, which runs its code.
-
-    Modules in it become their state dicts. Files without such objects are opened as without trust.
-    """
+    """Open weights; a file with Python objects is unpickled, and modules become state dicts."""
     path, part = split_part(text)
     if not is_pickled_object(describe_file(path)[0]):
         return open_weights(text)

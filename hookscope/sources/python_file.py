@@ -42,10 +42,7 @@ _OTHER_FUNCTIONS = ("example_input", "preprocess", "tokenize", "main")
 
 
 def load(request: LoadRequest) -> LoadedModel:
-    """Build the model of a file or of a module to import.
-
-    ``meta`` is ignored: the user's code may read the values of its parameters.
-    """
+    """Build the model of a file or module; not on meta: its code may read parameters."""
     spec, seed = request.spec, request.seed
     with seeded_throughout(seed):
         file = run_file(spec.path) if spec.source == FILE else import_user_module(spec.path)
@@ -204,14 +201,7 @@ def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextR
 
 
 def function_module(function: type[torch.autograd.Function]) -> nn.Module:
-    """Return a module that calls ``apply`` of an autograd function, and has its name.
-
-    >>> class Twice(torch.autograd.Function):
-    ...     @staticmethod
-    ...     def forward(ctx, x): return 2 * x
-    >>> function_module(Twice)(torch.ones(2)), function_module(Twice)
-    (tensor([2., 2.]), Twice())
-    """
+    """Return a module that calls ``apply`` of an autograd function, and has its name."""
 
     def forward(self: nn.Module, *args: Any) -> Any:
         return function.apply(*args)

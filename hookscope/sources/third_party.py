@@ -19,10 +19,7 @@ from hookscope.tensors.seeding import seeded_torch
 
 
 def load(request: LoadRequest) -> LoadedModel:
-    """Load a model from the source that is registered for the spec's prefix.
-
-    A file of weights is read here. The source is then asked for random weights.
-    """
+    """Load a model from the source that is registered for the spec's prefix."""
     spec, weights, meta = request.spec, request.weights, request.meta
     entry = plugin_entry_points()[spec.path]
     name = spec.text.partition(":")[2]

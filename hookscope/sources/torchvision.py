@@ -81,10 +81,7 @@ def pretrained_weights(name: str) -> list[Any]:
 
 
 def choose_weights(name: str, spec: str) -> Any:
-    """Return the pretrained weights called ``spec`` of the model ``name``.
-
-    None if ``spec`` is ``random`` or a file.
-    """
+    """Return the pretrained weights called ``spec``; None if that is ``random`` or a file."""
     if spec == "random":
         return None
     known = {member.name: member for member in pretrained_weights(name)}
@@ -101,11 +98,7 @@ def choose_weights(name: str, spec: str) -> Any:
 def preset_recipe(
     entry: Any, size: Size | None = None, mean: Numbers = None, std: Numbers = None
 ) -> Recipe:
-    """Return the recipe of the weights ``entry``; the other arguments override its own values.
-
-    ``size`` is the height and width of the model's input. A recipe that crops still crops, from an
-    image resized in proportion; any other resizes to exactly ``size``.
-    """
+    """Return the recipe of the weights ``entry``; the other arguments override its own values."""
     preset = entry.transforms()
     name = type(preset).__name__
     build = _BUILDERS.get(name)
@@ -364,10 +357,7 @@ _weights_only = SharedSetting(_forcing_weights_only)
 
 @signal_safe_contextmanager
 def weights_only_load(path: str) -> Iterator[None]:
-    """While active, every torch.load builds tensors and plain values only.
-
-    The builders of torchvision load the file at ``path`` and have no argument for this.
-    """
+    """While active, every torch.load builds plain values only, also in torchvision's builders."""
     _weights_only.acquire()
     try:
         yield

@@ -46,10 +46,7 @@ def import_user_module(name: str) -> ModuleType:
 
 
 def run_user_code(path: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns, called as code of the file or module ``path``.
-
-    Such a call in another one of the same path is much faster: imports are prepared once.
-    """
+    """Return what ``call`` returns as code of ``path``; one inside another needs no preparation."""
     if path not in _running:
         with _importing_from(path):
             return run_user_code(path, call)
@@ -64,11 +61,7 @@ def run_user_code(path: str, call: Callable[[], T]) -> T:
 
 @signal_safe_contextmanager
 def _importing_from(path: str) -> Iterator[None]:
-    """Let imports find the files in the folder of ``path`` until the block ends.
-
-    Modules that were imported from there are then removed, since the next file may have other
-    helpers of the same names. Prints go to stderr, as stdout is for results.
-    """
+    """Let imports find the files beside ``path`` until the block ends; prints go to stderr."""
     folder = Path(path).resolve().parent
     before = set(sys.modules)
     write_bytecode = sys.dont_write_bytecode

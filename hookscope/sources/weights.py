@@ -38,10 +38,7 @@ class _Fit:
 
 
 def load_file_into(module: nn.Module, request: WeightsRequest) -> WeightsInfo:
-    """Load a checkpoint, or a sharded set with its index, into ``module``.
-
-    Prefixes of wrappers are removed from the names, and those of ``request.rename`` are replaced.
-    """
+    """Load a checkpoint, or a sharded set with its index, into ``module``."""
     files = check_weights_file(request.spec)
     file_hash = BackgroundHash(files.blake3)
     fit = _fit(lazy_tensors(files), module, request)
@@ -69,11 +66,8 @@ def build(create: Build, request: LoadRequest) -> tuple[nn.Module, WeightsInfo]:
 
 
 def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, WeightsInfo]:
-    """Build a model without initial values and load them from a checkpoint.
-
-    The model is built on the meta device. It is built with values only if the file lacks some of
-    them, such as a buffer that is not saved. The result is bit-identical to ``load_file_into``.
-    """
+    """Build a model on meta and load a checkpoint, bit-identical to ``load_file_into``."""
+    # It is built with values only if the file lacks some, such as a buffer that is not saved.
     files = check_weights_file(request.spec)
     file_hash = BackgroundHash(files.blake3)
     tensors = lazy_tensors(files)

@@ -1,7 +1,4 @@
-"""Wrapper modules, such as DataParallel, and modules changed in place, as by accelerate.
-
-The wrapped module has the name of its wrapper, so layers have the same names with and without it.
-"""
+"""Wrapper modules, such as DataParallel, and modules changed in place, as by accelerate."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ _INNER_NAMES = {
 
 
 def inner_name(module: nn.Module) -> str:
-    """Return the attribute of a wrapper that holds the wrapped module; empty for other modules.
-
-    >>> inner_name(nn.DataParallel(nn.Linear(2, 2))), inner_name(nn.Linear(2, 2))
-    ('module', '')
-    """
+    """Return the attribute of a wrapper that holds the wrapped module; empty for other modules."""
     for cls in type(module).__mro__:
         if cls.__name__ in _INNER_NAMES and cls.__module__.startswith("torch."):
             return _INNER_NAMES[cls.__name__]
@@ -53,11 +46,7 @@ def copy_model(module: nn.Module, purpose: str, repair: str) -> nn.Module:
 
 
 def type_names(module: nn.Module) -> tuple[str, ...]:
-    """Return the name of a module's class, and of its class before it was parametrized.
-
-    >>> type_names(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
-    ('ParametrizedLinear', 'Linear')
-    """
+    """Return the name of a module's class, and of its class before it was parametrized."""
     own = class_name(module)
     if not parametrize.is_parametrized(module):
         return (own,)
@@ -65,20 +54,14 @@ def type_names(module: nn.Module) -> tuple[str, ...]:
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the name of a module's class; of one that FSDP2 shards, the class before.
-
-    ``fully_shard`` replaces the class ``Net`` of a module by a subclass of it, ``FSDPNet``.
-    """
+    """Return the name of a module's class; ``Net`` for ``FSDPNet``, which ``fully_shard`` makes."""
     own = type(module)
     is_sharded = any(base.__name__ == "FSDPModule" for base in own.__bases__)
     return own.__name__.removeprefix("FSDP") if is_sharded else own.__name__
 
 
 def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
-    """Return the input device of a model of these modules that accelerate has dispatched.
-
-    None for a model that accelerate has not dispatched.
-    """
+    """Return the input device of a model that accelerate has dispatched; None for any other."""
     for _, hook in _accelerate_hooks(modules):
         device = getattr(hook, "execution_device", None)
         if device is not None:
@@ -87,10 +70,8 @@ def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
 
 
 def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
-    """Release the offloaded weights that accelerate loaded for calls that did not end.
-
-    Otherwise they stay, and accelerate mistakes them for other weights at the same address.
-    """
+    """Release the offloaded weights that accelerate loaded for calls that did not end."""
+    # Otherwise accelerate mistakes them for other weights at the same address.
     for module, hook in _accelerate_hooks(modules):
         recurse = getattr(hook, "place_submodules", False)
         own = module.parameters(recurse=recurse)

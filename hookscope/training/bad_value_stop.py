@@ -134,10 +134,7 @@ def _is_watched_now() -> bool:
 
 
 class BadValueStop:
-    """Looks at what each layer of a model returns, at gradients, and at updated weights.
-
-    It reads every tensor as it comes, which costs time, and on a GPU waits for it.
-    """
+    """Looks at every output, gradient and updated weight as it comes, and on a GPU waits for it."""
 
     def __init__(
         self,

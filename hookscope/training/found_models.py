@@ -1,8 +1,4 @@
-"""Finds the models of a script: the modules that own an optimizer's parameters, and their names.
-
-The modules are found among all objects of the process, so the script need not hand them over, and
-no hook on all modules of the process is needed, which would slow every call down.
-"""
+"""Finds the models of a script among all objects of the process, and their names."""
 
 from __future__ import annotations
 
@@ -39,10 +35,7 @@ class FoundModel:
 def find_models(
     parameters: Iterable[Tensor], names: Mapping[nn.Module, str], taken: Collection[str] = ()
 ) -> list[FoundModel]:
-    """Return the models that own parameters, with those of ``parameters`` first.
-
-    A model is a module that is in no other one, without its wrappers.
-    """
+    """Return the models that own parameters, without wrappers, those of ``parameters`` first."""
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     roots = [unwrapped(module) for module in modules if id(module) not in inner]
@@ -99,11 +92,7 @@ def _name_of(model: nn.Module, modules: Iterable[nn.Module]) -> str:
 
 
 def _variables() -> Iterator[dict[str, object]]:
-    """The variables of the functions that are running, the innermost first.
-
-    Those of the script come before those of the packages that it uses, such as a trainer. Those of
-    a function are followed by the attributes of its ``self``.
-    """
+    """The variables of the running functions and of their ``self``, those of the script first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -119,11 +108,7 @@ def _variables() -> Iterator[dict[str, object]]:
 
 
 def _variables_of(frame: FrameType) -> dict[str, object]:
-    """The variables of a frame.
-
-    Before Python 3.13 the frame keeps the dict that it returns, and with it each value in it until
-    the function ends, even if the script deletes the variable.
-    """
+    """The variables of a frame."""
     variables = frame.f_locals
     found = dict(variables)
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED

@@ -47,12 +47,9 @@ def inside_encoder_layers(model: nn.Module) -> set[nn.Module]:
 
 
 class TrainingHooks(HookSet):
-    """Hooks that stay for a step of a training; compiled modules stay compiled.
+    """Hooks that stay for a step of a training, in all threads; compiled modules stay compiled."""
 
-    They are called for all threads: a script may make its model in one and train it in another.
-    The handlers of signals are not replaced: that would be for the length of a step, and what is
-    left behind after Ctrl-C is only hooks, in a process that ends.
-    """
+    # A script may make its model in one thread and train it in another.
 
     keeps_compiled = True
 
@@ -70,12 +67,9 @@ class TrainingHooks(HookSet):
         self._enter()
 
     def after_calls(self, layers: Iterable[Layer], function: Callable[..., None]) -> None:
-        """Call ``function(layer, module, args, kwargs, output)`` after the calls of layers.
-
-        In evaluation, PyTorch's encoder layer runs another kernel if no module in it has a hook.
-        So that it does so here, too, these modules share a hook of the whole process, which gets no
-        kwargs.
-        """
+        """Call ``function(layer, module, args, kwargs, output)`` after the calls of layers."""
+        # In evaluation, PyTorch's encoder layer runs another kernel if no module in it has a hook.
+        # So that it still does, these modules share a hook of the process, which gets no kwargs.
         inside = inside_encoder_layers(self.model)
         without_hook = {layer.module: layer for layer in layers if layer.module in inside}
         for layer in layers:
@@ -164,11 +158,7 @@ class LayerHooks:
 
 
 class LayerMeasures:
-    """What the layers of a model returned in one step, and the gradients there.
-
-    Several calls of a layer in one step, as with gradient accumulation, count as one; see
-    ``TensorTotals``.
-    """
+    """What the layers of a model returned in the calls of one step, and the gradients there."""
 
     def __init__(
         self,
@@ -299,11 +289,7 @@ def _output_key(layer: str) -> str:
 
 
 def batch_size(arguments: object) -> dict[Series, float]:
-    """Return the size of a batch: its samples, and its tokens if it has two dimensions of integers.
-
-    >>> batch_size((torch.zeros(8, 128, dtype=torch.long),)).values()
-    dict_values([8.0, 1024.0])
-    """
+    """Return the samples of a batch, and its tokens if it has two dimensions of integers."""
     tensor = next((tensor for _, tensor in walk(arguments)), None)
     if tensor is None or tensor.ndim == 0:
         return {}

@@ -26,9 +26,9 @@ class EndedSteps(NamedTuple):
 class StepClock:
     """Divides a training with one optimizer or several into steps.
 
-    A turn is a backward pass and the steps of the optimizers that follow it. One optimizer is the
-    clock: a step ends with its turn. It is the one that was the last of all to make its first step,
-    as the generator's in a GAN that trains the discriminator first.
+    A turn is a backward pass and the steps of the optimizers that follow it. A step ends with the
+    turn of one optimizer, the clock: the last of all to make its first step, as the generator's in
+    a GAN.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,7 @@ class StepClock:
         self._goes_on = False  # there was no backward pass since the last turn was held
 
     def add(self, optimizer: Optimizer) -> None:
-        """Take an optimizer into account that was made; the clock is chosen anew.
-
-        So a training that goes on with another optimizer, as after a fold of a cross-validation,
-        is counted from there.
-        """
+        """Take a new optimizer into account; the clock is chosen anew."""
         if optimizer not in self._known:
             self._known.add(optimizer)
             self._clock = None
@@ -53,10 +49,7 @@ class StepClock:
         self._goes_on = False
 
     def resumes(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer that is about to step belongs to the last turn that is held.
-
-        That turn is then held no more.
-        """
+        """Whether a step of an optimizer goes on with the last turn, which is then held no more."""
         if not self._goes_on or id(optimizer) in self._held[-1]:
             return False
         self._goes_on = False

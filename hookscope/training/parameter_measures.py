@@ -69,10 +69,7 @@ class NamedParameters:
 
 
 class _Numbers:
-    """One number for some of the parameters; of what is added twice, the last counts.
-
-    After ``keep`` no later one counts, until ``keep`` is called again.
-    """
+    """One number for some parameters; of what is added twice, the last before ``keep`` counts."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[list[int], Tensor]] = []
@@ -125,12 +122,10 @@ class _Numbers:
 
 
 class ParameterMeasures:
-    """Measures the parameters of a model in one step.
+    """Measures the parameters of a model in one step; gradients, before the script clips them."""
 
-    Gradients are measured after each backward pass, before the script can clip them. The last
-    measure before the optimizer's step counts: a later backward pass, as that of the generator
-    through the discriminator, may add to them.
-    """
+    # The last measure of a gradient before the optimizer's step counts: a later backward pass, as
+    # that of the generator through the discriminator, may add to it.
 
     def __init__(
         self, name: str, named: NamedParameters, pending: PendingValues, *, optimizer: bool
@@ -239,10 +234,7 @@ class ParameterMeasures:
         }
 
     def _read_all(self) -> dict[str, NDArray[np.float64]]:
-        """Return the numbers of all parts.
-
-        The part in which an optimizer stepped counts, else the last that has a number.
-        """
+        """Return the numbers of all parts: of that in which an optimizer stepped, else the last."""
         numbers = self._read()
         weighed = np.isin(np.arange(len(self.named.keys)), list(self._weighed))
         for part in self._later:
@@ -334,10 +326,7 @@ def _values(gradient: Tensor | None) -> Tensor:
 
 
 def _adam_rms(optimizer: Optimizer, weight: nn.Parameter, group: dict[str, Any]) -> Tensor | None:
-    """RMS of g^2 / max(v, eps^2), with Adam's v as it divides by it; StableAdamW, equation 3.
-
-    None for other optimizers, and where the gradient is not there any more.
-    """
+    """RMS of g^2 / max(v, eps^2) with Adam's v (StableAdamW, equation 3); None if unknown."""
     state = optimizer.state.get(weight, {})
     squares, step = state.get("exp_avg_sq"), state.get("step")
     if squares is None or step is None or weight.grad is None:

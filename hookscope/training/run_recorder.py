@@ -120,10 +120,8 @@ class StopRules:
         return f"{value:.4g}, after a mean of {mean:.4g} (threshold {limit:.4g})"
 
     def _fault_of(self, series: Series, value: float) -> tuple[str, str]:
-        """Which fault a number shows, and what is said of it; a NaN shows none.
-
-        A bias before a normalization has a gradient near 0, and an unused weight has 0.
-        """
+        """Which fault a number shows, and what is said of it; a NaN shows none."""
+        # A bias before a normalization has a gradient near 0, and an unused weight has 0.
         limits = THRESHOLDS
         if DEAD in self._kinds and series.measure == "dead" and value >= limits.dead:
             share, limit = f"{value:.0%}", f"{limits.dead:.0%}"

@@ -1,7 +1,4 @@
-"""One run of a program that is watched, from its first import of torch to its end. Torch-free.
-
-That the program exists is checked before, without importing anything of it.
-"""
+"""One run of a program that is watched, from its first import of torch to its end. Torch-free."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ NO_STEP = "The script called neither backward() nor an optimizer's step() in thi
 
 
 def check_program(program: Program) -> None:
-    """Raise RequestError if there is no such program.
-
-    A module inside a package is not looked up, because that would import the package.
-    """
+    """Raise RequestError if there is no such program; no package is imported to find out."""
     if program.is_module:
         _check_module(program.name)
     elif not program.is_file and (importer := path_importer(program.name)) is not None:
@@ -121,10 +115,7 @@ def _find(top: str) -> ModuleSpec | None:
 
 
 def report_fault(failed: str, error: BaseException) -> None:
-    """Print one line on standard error about a fault; a second one of the same kind is silent.
-
-    With ``HOOKSCOPE_DEBUG=1`` the traceback follows.
-    """
+    """Print a fault on standard error, once for each kind."""
     if failed in _reported:
         return
     _reported.add(failed)
@@ -152,17 +143,10 @@ def _write(text: str) -> None:
 
 
 def call_after_import(module_name: str, function: Callable[[], object]) -> None:
-    """Call ``function`` once, when ``module_name`` has been imported completely.
+    """Call ``function`` once, when ``module_name`` has been imported, or now if it has been.
 
-    That is at once if it has been imported already, and otherwise in the thread that imports it,
-    before its ``import`` statement ends. An import that fails does not count. A process forked
-    before the import does not call it. An exception of ``function`` is reported on standard error
-    and goes no further.
-
-    Example:
-        >>> import colorsys
-        >>> call_after_import("colorsys", lambda: print("imported"))
-        imported
+    It is called in the thread that imports it, before its ``import`` statement ends, and not in a
+    process forked before. Its exceptions are reported on standard error and go no further.
     """
     if module_name in sys.modules:
         # Another thread may be amid the import; this waits for its end.
@@ -183,11 +167,10 @@ def _call(module_name: str, function: Callable[[], object]) -> None:
 
 
 class _Finder:
-    """A meta path finder for one module, which it lets the others find.
+    """A meta path finder for one module, which it lets the others find."""
 
-    The loader that they find stays in the module's spec, with its type. Only its method
-    ``exec_module`` is replaced, in the instance and until the module has been executed.
-    """
+    # The loader that they find stays in the module's spec. Only its method ``exec_module`` is
+    # replaced, in the instance and until the module has been executed.
 
     def __init__(self, module_name: str, function: Callable[[], object]) -> None:
         self._name = module_name
@@ -275,10 +258,7 @@ class RunSession:
         self._exit_status: int | None = 0
 
     def watch_from_import(self) -> None:
-        """Begin to watch once the program has imported torch.
-
-        Torch is not imported for it: the program may set variables that torch reads on import.
-        """
+        """Begin to watch once the program has imported torch; it may set variables before."""
         call_after_import("torch", self._start)
         atexit.register(self._finish)
 

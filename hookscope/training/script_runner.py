@@ -1,14 +1,10 @@
 """Runs a script in this process as ``python SCRIPT`` would run it in its own.
 
-The script gets a new ``__main__``, its ``sys.argv`` and ``sys.path``. Whatever ends it (the last
-line, ``SystemExit``, an exception, Ctrl-C) passes through to the interpreter, which then joins
-threads, calls what ``atexit`` knows and sets the exit status, as it does for every script. Only
-the traceback is cut: it begins where that of ``python`` begins.
-
-What remains different: the frames of hookscope below the script, which ``inspect.stack()`` shows
-and which count towards the recursion limit; and the modules that hookscope has imported, which the
-script's own modules of the same names replace, but not inside other modules of the standard
-library that were imported with them.
+Whatever ends it (the last line, ``SystemExit``, an exception, Ctrl-C) passes through to the
+interpreter. Only the traceback is cut: it begins where that of ``python`` begins. What remains
+different: the frames of hookscope below the script, which ``inspect.stack()`` shows and which count
+towards the recursion limit; and the modules that hookscope has imported, which the script's own
+modules of the same names replace, but not inside modules that were imported with them.
 """
 
 from __future__ import annotations
@@ -58,11 +54,7 @@ class Program:
 
     @property
     def title(self) -> str:
-        """The name without folders, packages and suffix.
-
-        >>> Program("src/train.py").title, Program("lab.train.__main__", is_module=True).title
-        ('train', 'train')
-        """
+        """The name without folders, packages and suffix."""
         if self.is_module:
             return self.name.removesuffix(".__main__").rpartition(".")[2]
         if self.is_stdin:
@@ -208,11 +200,7 @@ def _replace_main(main: ModuleType) -> None:
 
 
 def _forget_shadowed(folder: str) -> None:
-    """Take those modules out of ``sys.modules`` that the script finds in its own folder.
-
-    Python would not have imported them yet, so that ``import random`` means a random.py beside
-    the script.
-    """
+    """Forget modules that the script finds in its own folder, such as a random.py beside it."""
     importer = path_importer(folder)
     if importer is None:
         return

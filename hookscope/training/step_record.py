@@ -1,10 +1,8 @@
 """What is recorded of one step: hooks while it runs, and its rows once its numbers have arrived.
 
-The loss of a step with several backward passes is the sum if the script divides them, or the mean.
-A script that accumulates gradients over N backward passes usually divides each loss by N, or by a
-number that all of them share, such as that of the tokens of the whole step. The sum is then what it
-prints. Whether it divides is seen in the graph of the loss, in the first step that has several
-backward passes, and holds for the whole run.
+The loss of a step with several backward passes is the sum if the script divides each loss by their
+number, or by a number that they share, such as that of tokens. Otherwise it is the mean. Whether it
+divides is seen in the graph of the loss in the first such step, and holds for the whole run.
 """
 
 from __future__ import annotations
@@ -189,10 +187,7 @@ class StepRecord:
         self._part_loss.add(value)
 
     def end_part(self, series: Series | None) -> None:
-        """Record the loss since the last step of an optimizer, another one has stepped now.
-
-        If there was no backward pass since, both have the same loss.
-        """
+        """Record the loss since the last step of an optimizer: that of both if there is none."""
         if not self._is_new_part:
             self._losses.end_part(self._part_loss.count)
         if series is not None and self._part_loss.count:
@@ -319,10 +314,7 @@ class StepRecord:
         }
 
     def layer_row(self, *, activations: bool) -> dict[Series, float]:
-        """Return the row of the table ``layers``; empty if the step was not sampled.
-
-        To be called once: the numbers of later parts are added to those of the first.
-        """
+        """Return the row of the table ``layers``, once: it joins parts. Empty if not sampled."""
         scale = self._joined_numbers().get(LOSS_SCALE, 1.0)
         row: dict[Series, float] = {}
         for layers in _joined(layers for part in self._parts for layers in part.layers):

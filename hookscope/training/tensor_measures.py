@@ -1,14 +1,9 @@
 """What is measured of the tensors of one step: numbers that stay on the device, and their totals.
 
-Nothing here changes a tensor, draws a random number, or is seen by the modes of PyTorch that the
-script may have enabled. Tensors are detached before they are measured, so autograd records nothing.
-
+Nothing here changes a tensor, draws a random number, or is seen by autograd or the script's modes.
 A call of ``item()`` waits until the device has computed all that it was given. So the numbers of a
-step are copied with a few calls, and passed on when the copies are done, which is usually a step
-later. Those of the CPU are there already and are passed on at once.
-
-The calls of a step are combined as their numbers arrive: their squares and counts are added, and
-the largest magnitude of all is taken. So a step with many calls takes no more memory than one.
+step are copied with a few calls, and passed on when the copies are done, usually a step later. The
+calls of a step are combined as their numbers arrive, so many take no more memory than one.
 """
 
 from __future__ import annotations
@@ -97,11 +92,7 @@ class PendingValues:
         self._copies: deque[_Copy] = deque()
 
     def add(self, tensors: Sequence[Tensor], take: Taker) -> None:
-        """Pass the numbers of some tensors to ``take`` once they are on the host.
-
-        A tensor without dimensions becomes a number, one of one dimension a NumPy array. What is
-        added while many others wait may have to wait for the device.
-        """
+        """Pass each tensor, as a number or a 1-d array, to ``take`` once it is on the host."""
         first = tensors[0]
         if first.is_cpu and not self._queue_all:
             take([tensor.numpy() if first.ndim else tensor.item() for tensor in tensors])
@@ -158,10 +149,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def is_measurable(tensor: Tensor) -> bool:
-    """Whether a tensor has floating-point values that can be read.
-
-    Nested tensors (``torch.nested``) are not measured: PyTorch cannot compute their norm.
-    """
+    """Whether a tensor has floating-point values that can be read."""
     if tensor.is_nested or is_functorch_tensor(tensor):
         return False
     if type(tensor) is Tensor and tensor.layout is torch.strided and tensor.is_floating_point():
@@ -330,10 +318,7 @@ class OutputTotals(TensorTotals):
 
     @property
     def dead(self) -> float | None:
-        """Share of units that are zero in all calls; None if there are no units.
-
-        Of several dimensions the one counts in which fewer are.
-        """
+        """Share of units that are zero in all calls, along the dimension with the fewest."""
         if self._alive is None:
             return None
         return min(
@@ -343,10 +328,7 @@ class OutputTotals(TensorTotals):
 
 
 class CallMeasure:
-    """The numbers of one tensor that was returned, for each layer that returned it.
-
-    A module may return what its last child has returned: it is measured once, for both.
-    """
+    """The numbers of one tensor that was returned, for each layer that returned it."""
 
     __slots__ = ("_arrived", "_numel", "totals")
 

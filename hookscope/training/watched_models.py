@@ -1,7 +1,4 @@
-"""The watched models of a script, their chosen layers, and those that can have no hooks.
-
-Models may be made after the optimizers, such as a network for the loss or a teacher.
-"""
+"""The watched models of a script, their chosen layers, and those that can have no hooks."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ class WatchedModel:
         self.renew()
 
     def renew(self) -> bool:
-        """Look at the model again; return whether it has other modules or parameters than before.
-
-        ``fully_shard`` replaces the parameters of a model, for example.
-        """
+        """Look at the model again; return whether its modules or parameters have changed."""
         state = _ids_of_parts(self.module)
         if state == self._state:
             return False
@@ -144,10 +138,7 @@ class WatchedModels:
         return sum(model.renew() for model in self) > 0
 
     def search(self, optimizers: Iterable[Optimizer]) -> None:
-        """Search for all models, those of ``optimizers`` first.
-
-        A model that only the watching keeps alive is freed before, so there must be no hooks.
-        """
+        """Search for all models, those of ``optimizers`` first; a hook left would keep one."""
         optimizers = list(optimizers)
         self._searches += 1
         if self._searches == MAX_SEARCHES:

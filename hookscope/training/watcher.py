@@ -1,7 +1,6 @@
 """Watches the training of a script: finds its models and optimizers, and records each step.
 
-What the script computes stays the same, bit for bit. A fault of hookscope ends the watching, is
-reported once, and does not reach the script.
+The script computes the same, bit for bit. A fault of hookscope ends the watching alone.
 """
 
 from __future__ import annotations
@@ -153,12 +152,9 @@ class Watcher:
         return call
 
     def _callback(self, function: Callback, *, one_thread: bool = False) -> Callback:
-        """Return ``function`` as it is called around a function of PyTorch.
-
-        A signal, such as Ctrl-C, is handled afterwards in the steps that are sampled, so that none
-        is measured in part. It would cost too much in the others, in which only that is protected
-        which changes the hooks or ends a step.
-        """
+        """Return ``function`` as it is called around a function of PyTorch."""
+        # In sampled steps a signal, such as Ctrl-C, is handled afterwards, so that none is measured
+        # in part. In the others, only what changes the hooks or ends a step is protected.
         interruptible = self.guarded(function)
         whole = uninterrupted(interruptible)
 

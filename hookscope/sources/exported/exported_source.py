@@ -59,16 +59,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
 
 def to_module(program: torch.export.ExportedProgram) -> nn.Module:
-    """Return an exported program as a module with layers that can be hooked.
-
-    The layers have the names and the class names of the exported model. The weights are copies. The
-    module raises InputError for inputs of another shape than it was exported for, and RequestError
-    for training mode.
-
-    >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
-    >>> [type(layer).__name__ for layer in to_module(program).modules()]
-    ['Sequential', 'Linear']
-    """
+    """Return an exported program, with copied weights, as a module whose layers can be hooked."""
     with _silenced():
         return build_module(program)
 

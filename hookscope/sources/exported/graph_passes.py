@@ -1,12 +1,10 @@
 """Passes over the graph of an exported program, before it is unflattened.
 
-``remove_alias_outputs``: ``x.to(torch.float32)`` returns ``x`` itself if that is its dtype. In an
-exported graph, all later uses of ``x`` are then uses of the operator's result, even outside of the
-module that called it, such as the residual around an RMSNorm. Unflattening would take the input of
-the norm for one of its outputs. The pass moves such uses back to ``x``.
+``remove_alias_outputs``: ``x.to(torch.float32)`` returns ``x`` itself if that is its dtype. All
+later uses of ``x`` are then uses of the result, even outside of the module that called it, such as
+the residual around an RMSNorm. Unflattening would take the input of the norm for its output.
 
-``inline_grad_blocks``: an export makes a block under ``torch.no_grad()`` one operator, which would
-hide its modules from hooks. The pass inlines the block.
+``inline_grad_blocks``: a block under ``torch.no_grad()``, one operator, would hide its modules.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ _DROPOUTS = {
 
 
 def remove_alias_outputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return an equivalent program in which no input of a module is one of its outputs.
-
-    A result that may be the only output of its module is not changed.
-    """
+    """Return an equivalent program in which no input of a module is one of several outputs."""
     aliases = [node.name for node in program.graph.nodes if _is_alias(node)]
     if not aliases:
         return program

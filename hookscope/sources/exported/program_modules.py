@@ -1,9 +1,7 @@
 """The layers of an exported program as ordinary modules, which run the operators of its graph.
 
-torch's unflattening divides the graph among its original modules. A later call that differs from
-the first becomes another module, ``relu@1``. Here these are one module again, with one graph for
-each call. Before a call, the caller sets which graph to run. So hooks fire at every call. The
-inputs of a program are checked against the structure and sizes that it was exported for.
+torch's unflattening makes another module, ``relu@1``, of a later call that differs from the first.
+Here they are one module, with a graph for each call, which the caller sets. So hooks always fire.
 """
 
 from __future__ import annotations
@@ -344,10 +342,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _class_names(graphs: nn.Module) -> dict[str, str]:
-    """The dotted name of the class of each module with operators, by the module's path.
-
-    A new program may have the class itself in place of its name.
-    """
+    """The dotted name of the class of each module with operators, by the module's path."""
     names = {}
     for inner in graphs.modules():
         for node in inner.graph.nodes if isinstance(inner, fx.GraphModule) else ():

@@ -1,9 +1,8 @@
 """Checks of a ``.pt2`` archive for code, before torch opens it.
 
 ``torch.export.load`` unpickles records that the archive flags as pickles, and example inputs that
-its safe reader rejects. It evaluates the expressions of sizes by sympy, as Python. It imports the
-modules that containers name, calls any function of torch as an operator, and loads compiled
-libraries.
+its safe reader rejects. It evaluates sizes as Python, by sympy, imports the modules that containers
+name, calls any function of torch as an operator, and loads compiled libraries.
 """
 
 from __future__ import annotations
@@ -151,11 +150,8 @@ def container_types(file: IO[bytes]) -> set[str]:
 
 
 def _layouts(file: IO[bytes]) -> Iterator[ArchiveRecords]:
-    """The records of the archive by the newer layout, and by the older.
-
-    torch tries the newer layout with its own zip reader, and then the older with Python's. The two
-    may see different records in a crafted file, so both are checked.
-    """
+    """The records of the archive by the newer layout, and by the older."""
+    # torch tries both, with two zip readers, which may see different records in a crafted file.
     file.seek(0)
     try:
         reader = PT2ArchiveReader(file)

@@ -43,11 +43,7 @@ _NUMPY = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15}
 
 
 def dtype_name(number: int) -> str:
-    """Return the name of a type.
-
-    >>> dtype_name(1), dtype_name(99)
-    ('float32', 'type 99')
-    """
+    """Return the name of a type, such as ``float32`` for 1."""
     return _TYPES[number][0] if number in _TYPES else f"type {number}"
 
 
@@ -72,10 +68,7 @@ def numpy_dtype(number: int) -> np.dtype[Any]:
 
 
 def tensor_from_bytes(data: Any, number: int, shape: tuple[int, ...]) -> Tensor:
-    """Return the tensor whose entries are in ``data``, an array of writable bytes, without a copy.
-
-    Types that torch does not have become uint8, as they are stored.
-    """
+    """Return the tensor in ``data``, an array of writable bytes; uint8 if torch lacks the type."""
     flat = torch.from_numpy(np.asarray(data).reshape(-1).view(np.uint8))
     dtype = torch_dtype(number)
     if dtype is None or not flat.numel():

@@ -1,11 +1,7 @@
 """The tensors of an ONNX file: checked, and all in one list, whatever way the file stores them.
 
-Some tools write weights to ``Constant`` nodes, and some write only the entries that are not zero.
-onnxruntime makes dense tensors of both when it opens the file.
-
-Large tensors may be in files beside it. Their location is a path relative to the file's folder.
-A crafted one could lead to any file of the machine, and a crafted length to more memory than there
-is.
+Some tools write weights to ``Constant`` nodes, and some only the entries that are not zero. Large
+tensors may be in files beside it, where a crafted path or length could lead anywhere.
 """
 
 from __future__ import annotations
@@ -99,10 +95,7 @@ def _leaves(location: str) -> bool:
 
 
 def _is_beside(path: str, target: str) -> bool:
-    """Whether links lead no further than the folder of the file, or its own target's.
-
-    A hub's cache has links to files of other names, all of which are in one folder.
-    """
+    """Whether links stay in the folder of the file or of its target, as those of a hub's cache."""
     real = os.path.realpath(target)
     homes = {
         os.path.realpath(os.path.dirname(path) or "."),
@@ -112,11 +105,7 @@ def _is_beside(path: str, target: str) -> bool:
 
 
 def hash_of(path: str, files: Iterable[str]) -> str:
-    """Return the BLAKE3 of an ONNX file and its data files.
-
-    Without data files it is that of the file. Otherwise it is the BLAKE3 of the output of ``b3sum
-    FILE DATA ...`` in the folder, with the data files in order of name.
-    """
+    """Return the BLAKE3 of an ONNX file; with data files, that of ``b3sum FILE DATA ...``."""
     others = sorted(set(files))
     if not others:
         return blake3_of(path)
@@ -128,19 +117,12 @@ def hash_of(path: str, files: Iterable[str]) -> str:
 
 
 def byte_count(shape: Iterable[int], bits: int) -> int:
-    """Return the number of bytes of a tensor, in which entries of under 8 bits share bytes.
-
-    >>> byte_count((3, 5), 32), byte_count((3,), 4)
-    (60, 2)
-    """
+    """Return the bytes of a tensor, in which entries of under 8 bits share bytes."""
     return math.ceil(math.prod(shape) * bits / 8)
 
 
 def move_constants(proto: Any) -> None:
-    """Make the tensors of ``Constant`` nodes initializers of the graph, in place.
-
-    Integers of 64 bits and Booleans stay: they are sizes and indices. So do outputs of the graph.
-    """
+    """Make the tensors of ``Constant`` nodes initializers, but not sizes, indices and outputs."""
     graph = proto.graph
     taken = {value.name for value in (*graph.input, *graph.output)}
     taken |= {tensor.name for tensor in graph.initializer}

@@ -1,8 +1,8 @@
 """The graph of an ONNX file as plain data: its nodes, its values, and the calls of modules.
 
-A node belongs to nested modules. The nodes that follow each other within a module are one call of
-it. Later nodes of the same module are another call. So are nodes that a different line of code of
-the calling module led to, and an operation that a module of one operation has done already.
+The nodes that follow each other within a module are one call of it. Later nodes, and those that a
+different line of the calling module led to, are another. So is an operation that is done again in a
+module of one operation.
 """
 
 from __future__ import annotations
@@ -265,15 +265,7 @@ def _tensors_between(graph: Graph, call: GraphCall) -> tuple[tuple[str, ...], tu
 
 
 def name_each_node(nodes: Sequence[GraphNode]) -> list[NodeScope]:
-    """Return a scope with a module for each node, for a file that names no modules.
-
-    The module has the name of the node, or that of its first output, with dots for slashes and
-    colons. Equal names get a number. It has the node's operator as its type.
-
-    >>> nodes = [GraphNode(n, "a/b:0", "Relu", (), ("y",), None) for n in range(2)]
-    >>> [scope.levels[0].name for scope in name_each_node(nodes)]
-    ['a.b.0', 'a.b.0_1']
-    """
+    """Return a scope with a module for each node, for a file that names no modules."""
     taken: set[str] = set()
     return [NodeScope((ModuleLevel(unused_name(node, taken), node.op),)) for node in nodes]
 

@@ -1,8 +1,7 @@
 """The modules of an ONNX file: a tree with a module for each part of the graph.
 
-A part does not compute. When the model is called, onnxruntime runs the graph, and each part that
-has hooks is called with its inputs and returns its outputs, in execution order and nested as in the
-model that was exported. So hooks fire at every call, with the values of the graph.
+When the model is called, onnxruntime runs the graph. Each part with hooks is then called with its
+inputs and returns its outputs, nested and in order, so hooks fire with the values of the graph.
 """
 
 from __future__ import annotations
@@ -139,11 +138,7 @@ class GraphModel(GraphPart):
         return outputs if len(outputs) != 1 else next(iter(outputs.values()))
 
     def separate_depths(self) -> None:
-        """From now on, compute the values of outer modules without asking for those within them.
-
-        onnxruntime joins no operators if the value between them is asked for. So a run that records
-        every module shows no fault of this optimization, but one for each depth does.
-        """
+        """From now on, compute each depth by itself: asking for values in it joins no operators."""
         self._onnx_by_depth = True
 
     def _part_of(self, node_name: str) -> str:
@@ -193,11 +188,7 @@ def accepts(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 @cache
 def part_class(name: str, base: type[GraphPart] = GraphPart) -> type[GraphPart]:
-    """Return a class of parts with the name of the class that was exported.
-
-    >>> part_class("torch.nn.modules.conv.Conv2d").__name__
-    'Conv2d'
-    """
+    """Return a class of parts with the name of the class that was exported."""
     members = {"__module__": __name__, "__doc__": base.__doc__, "_hookscope_class": name}
     return type(name.rpartition(".")[2], (base,), members)
 

@@ -43,11 +43,7 @@ class GraphContract:
         return self._inputs[0] if dtype is not None and dtype.is_floating_point else None
 
     def feeds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the tensor of each input, in the type of the file.
-
-        Floating-point numbers become those of another precision, and integers those of another
-        width, if the file takes them.
-        """
+        """Return the tensor of each input, converted to the precision or width of the file."""
         names = [value.name for value in self._inputs]
         if len(args) > len(names):
             raise InputError(

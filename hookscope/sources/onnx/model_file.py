@@ -73,10 +73,7 @@ class OnnxFile:
         return tuple(sorted({tensor.path for tensor in self.stored.values()}))
 
     def tensor(self, initializer: Any, device: str = "cpu") -> Tensor:
-        """Return the tensor of a ``TensorProto`` of the graph; on the meta device without values.
-
-        Values of a data file stay mapped from it. Changes are not written to the file.
-        """
+        """Return a ``TensorProto`` as a tensor: mapped from a data file; on meta without values."""
         shape, number = tuple(initializer.dims), initializer.data_type
         dtype = dtypes.torch_dtype(number)
         if device == "meta" or number == dtypes.STRING:
@@ -173,11 +170,8 @@ def _inline_functions(onnx: Any, proto: Any, path: str) -> Any:
 
 
 def _inlined_size(proto: Any) -> tuple[int, int]:
-    """The number of nodes of the graph after its functions are inlined, at most one too many, and
-    of their bytes, such as those of constants.
-
-    Functions that call themselves count as nothing: the inliner finds them.
-    """
+    """The nodes of the graph with its functions inlined, at most one too many, and their bytes."""
+    # Functions that call themselves count as nothing: the inliner finds them.
     bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
     counts: dict[tuple[str, str, str], tuple[int, int]] = {}
 
@@ -242,10 +236,7 @@ def _check_texts(path: str, graph: Any) -> None:
 
 
 def without_values(proto: Any) -> Any:
-    """Return a copy of a model with an input in place of each large or external initializer.
-
-    The checker and the shape inference of onnx would look for external files elsewhere.
-    """
+    """Return a copy with inputs for external initializers, which onnx would look for elsewhere."""
     copy = type(proto)()
     copy.CopyFrom(proto)
     kept = [

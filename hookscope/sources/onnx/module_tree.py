@@ -69,20 +69,13 @@ class AssignedWeight:
 
 
 def exported_tensors(metadata: Mapping[str, str]) -> dict[str, str]:
-    r"""Return ``PARAMETER`` or ``BUFFER`` for each name in the model that was exported.
-
-    >>> exported_tensors({_SIGNATURE: "# inputs\np_fc: PARAMETER target='fc.weight'\n"})
-    {'fc.weight': 'PARAMETER'}
-    """
+    """Return ``PARAMETER`` or ``BUFFER`` for each name in the model that was exported."""
     found = _TARGET.findall(metadata.get(_SIGNATURE, "")[:_LONGEST])
     return {name: kind for kind, name in found}
 
 
 def assign_weights(graph: Graph, metadata: Mapping[str, str]) -> Iterator[AssignedWeight]:
-    """Yield the tensors of the file by the modules that use them, in execution order.
-
-    Sizes, indices and single numbers are left out, unless they were parameters or buffers.
-    """
+    """Yield the tensors of the file, without sizes and indices, by the modules that use them."""
     kinds = exported_tensors(metadata)
     taken: dict[tuple[str, str], str] = {}
     for node in graph.nodes:
@@ -141,10 +134,7 @@ def _name_in(initializer: str, argument: str) -> str:
 def absent_modules(
     graph: Graph, metadata: Mapping[str, str], present: Container[str]
 ) -> dict[str, str]:
-    """Return what became of each module with parameters or buffers that is not in the file.
-
-    Modules without parameters, such as dropout, leave no trace in a file.
-    """
+    """Return what became of each module with parameters or buffers that is not in the file."""
     users: dict[str, GraphNode] = {}
     for node in graph.nodes:
         if node.scope is not None and not node.is_plain:
@@ -178,20 +168,13 @@ def _fate(node: GraphNode) -> str:
 
 
 def has_changed_weights(node: GraphNode) -> bool:
-    """Whether a convolution has weights without a name, as after a folded batch normalization.
-
-    The exporter based on TorchScript folds a batch normalization into the convolution before it,
-    and gives the new weights new names.
-    """
+    """Whether a convolution has unnamed weights, as after a batch norm is folded by TorchScript."""
     weights = node.inputs[1:2]
     return node.op in ("Conv", "ConvTranspose") and any(map(_CHANGED.fullmatch, weights))
 
 
 def cut_modules(absent: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules that lack their last operation in the file, and why.
-
-    A convolution whose result goes to a batch norm outside of a module is the last operation of
-    that module. Folded, it is part of the norm.
+    """Return the modules whose last operation, a convolution, is folded into a norm, and why.
 
     >>> cut_modules({"stem.conv": _FOLDED.format("norm"), "body.0": _FOLDED.format("body.1")})
     {'stem': 'its last module stem.conv is folded into norm by the exporter'}
@@ -218,11 +201,7 @@ def has_absorbed_norm(module: nn.Module) -> bool:
 
 
 def norm_that_absorbed(reason: str) -> str:
-    """Return the module that another one was folded into, by what ``absent_modules`` says of it.
-
-    >>> norm_that_absorbed(_FOLDED.format("layer1.0.bn1")), norm_that_absorbed(REMOVED)
-    ('layer1.0.bn1', '')
-    """
+    """Return the module that another was folded into, by ``absent_modules``; empty if none."""
     match = _FOLDED_INTO.fullmatch(reason)
     return match[1] if match else ""
 

@@ -1,7 +1,6 @@
 """The modules that a node of an ONNX file belongs to, as its exporter wrote them.
 
-The exporter of torch that is based on ``torch.export`` writes them to the metadata of each node.
-The one based on TorchScript writes them to the node's name: ``/layer1/layer1.0/conv1/Conv``.
+Exporters write them to the metadata of a node (``torch.export``), or to its name (TorchScript).
 """
 
 from __future__ import annotations
@@ -105,9 +104,8 @@ def _is_own(name: str) -> bool:
 
 
 def usable_name(text: str) -> str:
-    """Return a name of a module for the name of a node or of a value.
-
-    Slashes and colons become dots. What is too long or too deep is cut off.
+    """Return a module's name for that of a node or value: dots for slashes and colons, cut if too
+    long.
 
     >>> usable_name("a/b:0"), usable_name("/_onnx_program"), usable_name("training")
     ('a.b.0', '_onnx_program_', 'training_')
@@ -118,11 +116,8 @@ def usable_name(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _call_sites(trace: str, depth: int) -> tuple[str, ...]:
-    """The lines of code from which each of the nested modules was called, outermost first.
-
-    Every module has a frame of its ``forward``. If the number of these frames differs, because a
-    module was called otherwise, it is unknown which line called which module.
-    """
+    """The lines of code from which each of the nested modules was called, outermost first."""
+    # Every module has a frame of its ``forward``, unless it was called otherwise.
     frames: list[tuple[str, bool]] = []
     for line in trace[:_LONGEST].splitlines():
         if match := _FRAME.match(line.strip()):
@@ -135,10 +130,7 @@ def _call_sites(trace: str, depth: int) -> tuple[str, ...]:
 
 
 def scopes_from_names(names: Sequence[str], owners: Collection[str] = ()) -> list[NodeScope | None]:
-    """Return the scope of each node that the exporter based on TorchScript named.
-
-    A later call of a module has a number after its name: ``/relu_1/Relu``. A name that belongs to
-    a parameter is a name and no number.
+    """Return the scope of each node by its name. A later call of a module has a number after it.
 
     >>> scopes = scopes_from_names(["/a/a.0/Conv", "/relu/Relu", "/relu_1/Relu", "Cast_3"])
     >>> [scope and [level.name for level in scope.levels] for scope in scopes]
@@ -183,11 +175,7 @@ _TENSOR_NAME = re.compile(r"[^\W\d]\w*(\.\w+)+")
 
 
 def is_tensor_name(name: str) -> bool:
-    """Whether a tensor in a file has the name of a parameter, and none that an exporter made up.
-
-    >>> is_tensor_name("layer1.0.conv1.weight"), is_tensor_name("onnx::Conv_193")
-    (True, False)
-    """
+    """Whether a name is that of a parameter, ``conv1.weight``, not ``onnx::Conv_193``."""
     return _TENSOR_NAME.fullmatch(name) is not None
 
 

@@ -60,10 +60,10 @@ def graph_with_outputs(
 ) -> tuple[Any, list[str]]:
     """Return a model that computes these values, and the names of its outputs for them.
 
-    onnxruntime has no kernel of float16 for most operators. It computes these in float32 and rounds
-    to float16 where another kind of node, or an output of the graph, needs it. So an output between
-    two such nodes would change the values after it. A sum of one value is a node of that kind that
-    changes nothing. It becomes the output instead, with all other nodes and outputs as in the file.
+    onnxruntime computes most nodes of float16 in float32, and rounds where another kind of node, or
+    an output of the graph, needs it. An output between two such nodes would change the values after
+    it. So it becomes a sum of one value, a node of that kind, with all other nodes and outputs as
+    in the file.
     """
     source = file.proto
     counted = {COUNT.format(name): name for name in graph.producers}
@@ -163,10 +163,7 @@ class GraphSession:
         return self
 
     def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
-        """Return the values ``names`` of the graph for these inputs, without those of the inputs.
-
-        A value that is not a tensor of numbers is an object of a class that says what it is.
-        """
+        """Return values of the graph for these inputs; those that are no tensors, by class."""
         names = tuple(dict.fromkeys(name for name in names if name not in feeds))
         if not names:
             return {}

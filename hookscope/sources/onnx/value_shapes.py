@@ -40,10 +40,7 @@ class ValueShapes:
         return self
 
     def of(self, names: Iterable[str], inputs: Mapping[str, Shape]) -> dict[str, tuple[int, Shape]]:
-        """Return type and shape of values for inputs of these shapes; unknown ones are left out.
-
-        The type is a number of ``TensorProto.DataType``.
-        """
+        """Return type (a ``TensorProto.DataType``) and shape of values, where they are known."""
         names = list(names)
         declared = {value.name: value.shape for value in self._file.inputs}
         fixed = all(declared.get(name) == shape for name, shape in inputs.items())
@@ -92,11 +89,7 @@ def _set_shape(value: Any, shape: Shape) -> None:
 
 
 class RecordedValues:
-    """The values of one run by name, which are computed when one is first asked for.
-
-    Every window is a run of the part of the graph that computes it. A value is let go once it was
-    returned as often as ``order`` contains it.
-    """
+    """The values of one run, computed in windows on demand, and let go after their last use."""
 
     def __init__(
         self,

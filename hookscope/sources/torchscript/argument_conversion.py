@@ -1,8 +1,6 @@
 """Arguments of calls from outside a model, checked and converted as in TorchScript.
 
-TorchScript converts every argument from Python to the type in the schema, and copies lists and
-dicts, or it raises. Inside a model, values have their types and lists are shared, so the calls of
-generated code are not converted.
+Inside a model, values have their types and lists are shared, so its own calls convert nothing.
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ class ScriptClasses:
             return member
 
     def instance_of(self, value: Any, static: Type) -> Any:
-        """Return the value as an instance of a script class, with the attributes that graphs
-        read.
-        """
+        """Return the value as an instance of a script class, with the attributes in graphs."""
         script_class = self.script_classes.get(static.text)
         if script_class is None or isinstance(value, script_class):
             return value  # without a script class, no graph reads it

@@ -1,7 +1,6 @@
 """From the graph of a method to the source of an equivalent Python function.
 
-The source is made from the graph only. Names are generated, and constants are literals or names, so
-no name in an archive can become code. A variable is deleted after its last use, as in the original.
+Names are generated, and constants are literals or names, so no name in an archive becomes code.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class Liveness:
         return used - defined
 
     def deaths(self, block: Block, owned: Set[int]) -> list[frozenset[int]]:
-        """Return for each node the values that the block does not use after it.
-
-        ``owned`` are values from outside that also end in this block. Outputs do not end.
-        """
+        """Return for each node the values, also ``owned``, that the block does not use later."""
         own = set(owned) | ids(block.inputs)
         for node in block.nodes:
             own |= ids(node.outputs)
@@ -100,11 +96,7 @@ class Emitter:
                 self._permanent.add(output.id)
 
     def source(self) -> str:
-        """Return the source; its entry point is the function ``run``.
-
-        The first parameter is the module (for a function, the calling module). The others have the
-        names of the method's parameters if Python allows them.
-        """
+        """Return the source of ``run``, which takes the module and the method's parameters."""
         inputs = list(self.method.block.inputs)
         if self.method.bound:
             self._texts[inputs.pop(0).id] = SELF
@@ -133,10 +125,8 @@ class Emitter:
         return "\n".join(line for part in self._functions for line in part.lines)
 
     def _parameters(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The parameters with their defaults, and lines that replace some defaults at a call.
-
-        A default such as a tensor is on the device of the module, which a definition cannot name.
-        """
+        """The parameters with their defaults, and lines that replace some defaults at a call."""
+        # A default such as a tensor is on the device of the module, which a definition cannot name.
         parameters, lines = [], []
         for name, argument in zip(names, self.method.arguments, strict=True):
             if not argument.optional:

@@ -101,11 +101,7 @@ class Schema:
 
 
 def types_passed_on(block: Block) -> Iterator[Type]:
-    """Yield the types of the values that may be used as a wider type, such as Any.
-
-    These are items of containers, arguments and results, but not the operands of an operator. The
-    result of a cast is left out: its input had the type before.
-    """
+    """Yield the types of values (not operands or casts) that may be used as a wider type."""
     nodes = list(nodes_within(block))
     casts = {node.outputs[0].id for node in nodes if node.kind == "prim::unchecked_cast"}
     used = [

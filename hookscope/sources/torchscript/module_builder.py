@@ -1,8 +1,6 @@
 """From the modules of a scripted or traced model to ordinary modules that run the same graphs.
 
-Every module becomes an ``nn.Module`` of the same name, with the same children and the same tensors.
-Each of its methods is compiled once from its graph. A call of a child uses its ``__call__``, so
-hooks fire.
+Each has the same name, children and tensors. A child is called by its ``__call__``, so hooks fire.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Single nodes of a graph as Python expressions, and the objects that they refer to by name.
 
-``torch.jit.freeze`` inlines a model into one graph, with its weights as constants. To support
-hooks, each operator on tensors of a model without submodules becomes a module: ``conv2d_3`` is the
-third convolution of the graph, and its weights are parameters again.
+``torch.jit.freeze`` inlines a model into one graph. So that it has hooks, each operator on tensors
+becomes a module: ``conv2d_3`` is the third convolution, and its weights are parameters again.
 """
 
 from __future__ import annotations
@@ -70,11 +69,7 @@ class OperatorModules:
 
 
 class SymbolTable(Protocol):
-    """The classes and functions that nodes refer to.
-
-    Attributes:
-        types: the types that a value of type Any may have, besides plain ones, by their text.
-    """
+    """The classes and functions that nodes refer to, and the types a value of type Any may have."""
 
     types: dict[str, Type]
 

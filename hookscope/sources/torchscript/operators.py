@@ -1,8 +1,6 @@
 """The operators of TorchScript in Python: templates of expressions for their arguments.
 
-Operators on tensors are called directly. Those on scalars and containers have templates here: a
-call would cost more than the operation, and PyTorch would copy a list, so appending to it would
-have no effect. Integers wrap around at 64 bits as in TorchScript.
+Only operators on tensors are called: any other call costs more than it does, and copies lists.
 """
 
 from __future__ import annotations

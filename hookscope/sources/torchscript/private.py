@@ -1,8 +1,4 @@
-"""Every use of the parts of ``torch._C`` for scripted models, none of which is public.
-
-The functions return plain data (``graph``), tensors by name, and callables. A release of torch that
-changes these parts breaks this file only, and ``test_private.py`` shows what broke.
-"""
+"""Every use of the parts of ``torch._C`` for scripted models, which a release may change."""
 
 from __future__ import annotations
 
@@ -39,9 +35,7 @@ _CHANGES_CONTAINER = re.compile(r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)")
 
 
 def open_archive(path: str, device: torch.device) -> ScriptObject:
-    """Load an archive's root module onto ``device`` without the wrappers ``torch.jit.load``
-    makes.
-    """
+    """Load an archive's root module onto ``device`` without the wrappers of ``torch.jit.load``."""
     return _C.import_ir_module(_C.CompilationUnit(), path, device, {}, False)
 
 
@@ -134,10 +128,7 @@ def _method(compiled: Any, name: str) -> Method:
 
 
 def called_function(node: Node) -> Method:
-    """Return the function that a ``CallFunction`` node runs.
-
-    The compilation unit of a live module is not accessible: the call is inlined in a new graph.
-    """
+    """Return the function that a ``CallFunction`` node runs, inlined in a new graph."""
     graph = _C.Graph()
     inputs = []
     for value in node.raw.inputs():
@@ -281,10 +272,7 @@ def _fields(text: str) -> tuple[str, ...]:
 
 @cache
 def operator(schema: str) -> Callable[..., Any] | None:
-    """Return a function that runs an operator of this schema; None if PyTorch has none.
-
-    Keyword-only arguments must be given by keyword, the others by position.
-    """
+    """Return a function that runs an operator of this schema; None if PyTorch has none."""
     name, _, overload = schema.partition("(")[0].partition(".")
     try:
         operation = _C._get_operation_overload(name, overload)

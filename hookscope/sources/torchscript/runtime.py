@@ -27,11 +27,7 @@ _RESERVED = frozenset(dir(nn.Module())) - {"training"}
 
 
 def own_name(name: str) -> str:
-    """Return the name in Python of an attribute or a method called ``name`` in its file.
-
-    >>> own_name("scale"), own_name("type")
-    ('scale', '_hookscope_own_type')
-    """
+    """Return the name in Python of an attribute or a method called ``name`` in its file."""
     special = name.startswith("__") and name not in ("__len__", "__contains__")
     return f"_hookscope_own_{name}" if name in _RESERVED or special else name
 
@@ -68,22 +64,15 @@ def new(cls: type[Instance]) -> Instance:
 
 @cache
 def tuple_type(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """Return the named tuple of these fields; ``name`` may be qualified.
-
-    >>> tuple_type("__torch__.Point", ("x", "y"))(1, 2)
-    Point(x=1, y=2)
-    """
+    """Return the named tuple of these fields; ``name`` may be qualified."""
     return namedtuple(name.rpartition(".")[2], fields, rename=True)
 
 
 def is_instance(
     value: Any, static: Type, types: tuple[Type, ...], known: Mapping[str, Type]
 ) -> bool:
-    """TorchScript's ``isinstance``: whether the type of the value is a subtype of one of ``types``.
-
-    A TorchScript value has a type. That of a Python list or dict is the static type. If that is
-    ``Any``, it follows from its items and ``known``, the types of the program.
-    """
+    """Whether the type of a value is a subtype of one of ``types``, as in TorchScript."""
+    # A list or dict has its static type. If that is ``Any``, its type follows from its items.
     plain = _plain(value)
     possible = possible_types(value, static, known) if plain is None else [plain]
     answers = {any(private.is_subtype(item, wanted) for wanted in types) for item in possible}
@@ -157,9 +146,8 @@ def _is_of_class(value: Any, static: Type) -> bool:
 class DevicePlacement:
     """The device that a model was saved on, and its current device.
 
-    A traced graph has the device of tracing as a constant, and would always create tensors there.
-    Here that constant means the device of the parameters. All modules of a model share one object.
-    Its deep copy refers to the copy of the model.
+    A traced graph has the device of tracing as a constant. Here that means the device of the model.
+    Its modules share one object, whose deep copy refers to the copy of the model.
     """
 
     def __init__(self, home: torch.device, model: nn.Module) -> None:
@@ -189,11 +177,7 @@ class DevicePlacement:
 
 
 def wrap(number: int) -> int:
-    """Return the 64-bit integer with the same low bits.
-
-    >>> wrap(2**63), wrap(-(2**63) - 1)
-    (-9223372036854775808, 9223372036854775807)
-    """
+    """Return the 64-bit integer with the same low bits."""
     return (number - MIN_INT) % 2**64 + MIN_INT
 
 
@@ -318,11 +302,7 @@ _next_call = _NextCall()
 
 
 def call_as(module: Any, name: str, *args: Any) -> Any:
-    """Call a module, with its hooks, so that it runs another method in place of ``forward``.
-
-    A module that a traced model calls twice has ``forward1`` for the second call. One with an
-    overloaded ``forward`` has ``forward__0``.
-    """
+    """Call a module, with its hooks, to run another method, as ``forward1`` or ``forward__0``."""
     _next_call.methods[id(module)] = name
     try:
         return module(*args)

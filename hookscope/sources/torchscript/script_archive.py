@@ -1,8 +1,6 @@
-"""The contents of a TorchScript archive besides its graphs, read without running code.
+"""What PyTorch's loader does not return of a TorchScript archive, read without running code.
 
-PyTorch's loader makes the modules. It does not return the device they were saved on, the shapes of
-traced inputs, or the members of an enum whose Python class is not available. These are read from
-the pickles and the code of the archive, with an unpickler that makes plain records only.
+That is the device it was saved on, the shapes of traced inputs, and the members of enums.
 """
 
 from __future__ import annotations
@@ -138,11 +136,7 @@ class ScriptArchive:
 
 
 def read_code(path: str) -> bytes:
-    """Return the text of all code in an archive.
-
-    The records are read by the reader that opens archives, because Python's may see others in a
-    crafted file.
-    """
+    """Return the code in an archive by the reader that opens it: Python's may see other records."""
     reader = ArchiveReader(path)
     names = [name for name in reader.get_all_records() if name.startswith("code/")]
     return b"\n".join(reader.get_record(name) for name in names)
@@ -163,11 +157,9 @@ def _enums(text: str, module: str) -> dict[str, type[Enum]]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Reads a pickle. Every class in it becomes a record, and none is imported.
+    """Reads a pickle. Every class in it becomes a record, and none is imported."""
 
-    Based on the unpickler in Python: the one in C rejects what PyTorch writes for an enum, a call
-    with a value in place of the tuple of arguments.
-    """
+    # The unpickler in C rejects what PyTorch writes for an enum: a call with a value as arguments.
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 

@@ -17,11 +17,9 @@ _PLAIN = (bool, int, float, str, type(None), Tensor)
 
 
 class ScriptedTwin:
-    """The stand-in of a live scripted module, and the synchronisation of the two.
+    """The stand-in of a live scripted module, synchronised with it before and after each call.
 
-    Parameters are the same tensors. The mode, the buffers, and attributes that are numbers, strings
-    or tensors are synchronised before and after each call, from the side that has changed them.
-    Lists, dicts and objects are separate.
+    Parameters are the same tensors. Lists, dicts and objects are separate.
     """
 
     def __init__(self, live: torch.jit.ScriptModule) -> None:

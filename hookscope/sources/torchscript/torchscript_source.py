@@ -284,10 +284,7 @@ def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
 
 
 def _check_no_file_access(path: str) -> None:
-    """Raise ModelError if opening the file may read or write other files.
-
-    PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file.
-    """
+    """Raise ModelError if opening the file, which runs ``__setstate__``, may access others."""
     code = read_code(path)
     if b"__setstate__" in code and (match := _NAMES_REFUSED.search(code)):
         raise ModelError(

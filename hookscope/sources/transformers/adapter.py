@@ -30,10 +30,7 @@ log = logging.getLogger("hookscope")
 
 
 def attach_adapter(module: nn.Module, folder: str, seed: int, *, meta: bool) -> AdapterInfo:
-    """Replace the layers that an adapter changes by those of peft; the others stay as they are.
-
-    Whether a parameter requires a gradient stays as it was. Those of the adapter do.
-    """
+    """Replace the layers that an adapter changes; only its parameters get a gradient besides."""
     trained = {id(p) for p in module.parameters() if p.requires_grad}
     before = {id(p) for p in module.parameters()}
     file = Path(folder) / ADAPTER_WEIGHTS

@@ -1,8 +1,4 @@
-"""Inputs of a model of transformers: random examples, and files by its tokenizer and processors.
-
-An example has the values that the configuration allows: the main input of the model, the images
-that a model of text and images needs, and the first token of a decoder. Other inputs have defaults.
-"""
+"""Inputs of a model of transformers: random examples, and files by its tokenizer and processors."""
 
 from __future__ import annotations
 
@@ -216,10 +212,7 @@ def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
 
 
 def load_processor(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
-    """Return the processor in ``folder``; None without one.
-
-    If it cannot be loaded, a warning says why.
-    """
+    """Return the processor in ``folder``; None, with a warning, if it cannot be loaded."""
     if not any((folder / name).is_file() for name in files):
         return None
     try:

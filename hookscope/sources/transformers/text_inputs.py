@@ -78,11 +78,7 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
 
 
 def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
-    """Return the recipe of a tokenizer that is given by a file or a folder, for any model.
-
-    A model of transformers, and one with a parameter ``input_ids``, gets its arguments by name;
-    any other the ids alone.
-    """
+    """Return the recipe of a tokenizer that is given by a file or a folder, for any model."""
     try:
         if Path(path).is_dir():
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
