@@ -124,11 +124,6 @@ class _Infinity(NamedTuple):
         return any(module is self.layer.module for module in layer.module.modules())
 
 
-def _saves_tensors_elsewhere() -> bool:
-    """Whether what backward needs is not kept in memory, as with checkpoints."""
-    return top_saved_tensors_hooks(True) is not None
-
-
 def _is_watched_now() -> bool:
     return not (torch.compiler.is_compiling() or is_tracing() or inside_backward())
 
@@ -213,8 +208,9 @@ class BadValueStop:
         call = Call(layer, number, tuple(value for value, _ in (*inputs, *outputs)))
         got = [tensor for _, tensor in inputs]
         is_finite = True
-        # What it got and returned lives as long as the graph, which keeps most of it itself.
-        kept = replace(call, values=()) if _saves_tensors_elsewhere() else call
+        # What it got and returned lives as long as the graph, which keeps most of it itself, unless
+        # backward's tensors are saved elsewhere, as with checkpoints.
+        kept = call if top_saved_tensors_hooks(True) is None else replace(call, values=())
         for value, tensor in outputs:
             if fault := self._fault_of(tensor):
                 is_finite = False

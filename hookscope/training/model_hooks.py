@@ -6,9 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from hookscope.specs.watch_options import (
     ACTIVATIONS,
     GRADIENTS,
@@ -111,26 +108,6 @@ class ModelHooks:
             hooks.end()
             if hooks.was_evaluated and self._models is not None:
                 self._models.note(f"calls of {hooks.name} in evaluation", EVALUATED)
-
-    def before_backward(self, loss: Tensor) -> None:
-        """Stop the script if the loss is bad; ``loss`` is detached."""
-        for stop in self.stops:
-            stop.before_backward(loss)
-
-    def before_step(self) -> None:
-        """Stop the script if a gradient is bad and the optimizer steps within the backward pass."""
-        for stop in self.stops:
-            stop.check_gradients()
-
-    def after_backward(self) -> None:
-        """Stop the script if a gradient is bad."""
-        for stop in self.stops:
-            stop.after_backward()
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Stop the script if the optimizer made a weight bad."""
-        for stop in self.stops:
-            stop.after_step(optimizer)
 
     def detach(self) -> None:
         """Remove the hooks that measure."""

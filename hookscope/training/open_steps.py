@@ -127,14 +127,14 @@ class OpenSteps:
         if not inside_backward():  # else a checkpoint runs a part again
             self.clock.before_backward()
         for record in (*self._held, self.record):
-            record.begin_backward()
+            record.expect_gradients(True)
 
     def after_backward(self) -> None:
         """Measure the gradients of parameters."""
         for record in (*self._held, self.record):
-            record.end_backward()
-        if self.record.is_sampled:
-            self.record.after_backward()
+            record.expect_gradients(False)
+        for parameters in self.record.parameters if self.record.is_sampled else ():
+            parameters.after_backward()
         if self._holds_after_backward:
             self._hold()
 

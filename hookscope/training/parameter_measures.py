@@ -22,6 +22,7 @@ from hookscope.training.found_models import dense_values, local_part
 from hookscope.training.tensor_measures import PendingValues, is_measurable, norm_of, unnoticed
 
 KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
+_KINDS = ("gradients", "nonfinite", "clipped", "weights", "updates")
 
 
 class NamedParameters:
@@ -49,10 +50,8 @@ class NamedParameters:
         """Return a copy of the part of a parameter on this rank, in memory that is used again."""
         values = local_part(self.parameters[position].detach())
         copy = self._copies.get(position)
-        if copy is not None and (copy.shape, copy.dtype, copy.device) == (
-            *(values.shape, values.dtype),
-            values.device,
-        ):
+        kind = (values.shape, values.dtype, values.device)
+        if copy is not None and (copy.shape, copy.dtype, copy.device) == kind:
             return copy.copy_(values)
         copy = values.clone()
         if self._keeps_copies:
@@ -134,12 +133,8 @@ class ParameterMeasures:
         self.named = named
         self._pending = pending
         self._measures_state = optimizer
-        self._gradients = _Numbers()
-        self._nonfinite = _Numbers()
+        self._numbers = {kind: _Numbers() for kind in _KINDS}
         self._measured: set[int] = set()  # positions of gradients
-        self._clipped = _Numbers()
-        self._weights = _Numbers()
-        self._updates = _Numbers()
         self._adam: dict[int, float] = {}
         self._before: dict[int, Tensor] = {}
         self._weighed: set[int] = set()
@@ -166,17 +161,17 @@ class ParameterMeasures:
             # Those left are of the step before, or were set without a backward pass.
             self._measure_gradients([n for n in own if n not in self._measured])
             self._measured.difference_update(own)
-            self._gradients.keep(measured)
-            self._nonfinite.keep(measured)
+            self._numbers["gradients"].keep(measured)
+            self._numbers["nonfinite"].keep(measured)
             measured = [n for n in measured if parameters[n].grad is not None]
             norms = _norms([_values(parameters[n].grad) for n in measured])
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
             if isinstance(scale, Tensor) and norms:
                 norms = list(foreach_div(norms, float(scale)))
-            self._clipped.add(measured, norms)
+            self._numbers["clipped"].add(measured, norms)
             copies = [self.named.copy(n) for n in own]
             self._before = dict(zip(own, copies, strict=True))
-            self._weights.add(own, _norms(copies))
+            self._numbers["weights"].add(own, _norms(copies))
             self._weighed.update(own)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -191,7 +186,7 @@ class ParameterMeasures:
             updates = [self._before.pop(n) for n in own]
             if updates:
                 weights = [local_part(parameters[n].detach()) for n in own]
-                self._updates.add(own, _norms_of_differences(updates, weights))
+                self._numbers["updates"].add(own, _norms_of_differences(updates, weights))
             if self._measures_state and optimizer.state:
                 for n, group in self.named.with_groups(optimizer):
                     ratio = _adam_rms(optimizer, parameters[n], group)
@@ -204,11 +199,8 @@ class ParameterMeasures:
         rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
         with unnoticed():
             weights = [local_part(self.named.parameters[n].detach()) for n in rest]
-            self._weights.add(rest, _norms(weights))
-            for numbers in (
-                *(self._gradients, self._nonfinite, self._clipped),
-                *(self._weights, self._updates),
-            ):
+            self._numbers["weights"].add(rest, _norms(weights))
+            for numbers in self._numbers.values():
                 numbers.send(self._pending)
 
     def _take_adam(self, position: int, numbers: list[float]) -> None:
@@ -224,14 +216,7 @@ class ParameterMeasures:
         count = len(self.named.keys)
         adam = np.full(count, -1.0)
         adam[list(self._adam)] = list(self._adam.values())
-        return {
-            "weights": self._weights.read(count),
-            "updates": self._updates.read(count),
-            "gradients": self._gradients.read(count),
-            "clipped": self._clipped.read(count),
-            "nonfinite": self._nonfinite.read(count),
-            "adam": adam,
-        }
+        return {kind: one.read(count) for kind, one in self._numbers.items()} | {"adam": adam}
 
     def _read_all(self) -> dict[str, NDArray[np.float64]]:
         """Return the numbers of all parts: of that in which an optimizer stepped, else the last."""
@@ -247,10 +232,7 @@ class ParameterMeasures:
 
     def values(self, scale: float) -> dict[Series, float]:
         """Return the numbers once they have arrived."""
-        numbers = self._read_all()
-        weights, updates, adam = numbers["weights"], numbers["updates"], numbers["adam"]
-        gradients, clipped = numbers["gradients"], numbers["clipped"]
-        nonfinite = numbers["nonfinite"]
+        gradients, nonfinite, clipped, weights, updates, adam = self._read_all().values()
         found: dict[Series, float] = {}
         for n, key in enumerate(self.named.keys):
             series = _series(self.name, key)
@@ -285,12 +267,12 @@ class ParameterMeasures:
         positions = [n for n in positions if parameters[n].grad is not None]
         gradients = [_values(parameters[n].grad) for n in positions]
         norms = _norms(gradients)
-        joined = self._gradients.add(positions, norms)
+        joined = self._numbers["gradients"].add(positions, norms)
         self._measured.update(positions)
         if joined is not None and joined.device.type == "cpu" and bool(joined.isfinite().all()):
             return
         counts = [gradient.numel() - torch.isfinite(gradient).sum() for gradient in gradients]
-        self._nonfinite.add(positions, counts)
+        self._numbers["nonfinite"].add(positions, counts)
 
 
 @cache

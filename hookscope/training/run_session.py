@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -107,11 +107,18 @@ def _find(top: str) -> ModuleSpec | None:
         spec: ModuleSpec | None = importer.find_spec(top)
         if spec is not None:
             return spec
-    for finder in sys.meta_path:
-        spec = finder.find_spec(top, None)
-        if spec is not None:
-            return spec
-    return None
+    return _first_spec(sys.meta_path, top)
+
+
+def _first_spec(
+    finders: Iterable[Any],
+    name: str,
+    path: Sequence[str] | None = None,
+    target: ModuleType | None = None,
+) -> ModuleSpec | None:
+    """Ask the finders in turn, as the import system does."""
+    specs = (finder.find_spec(name, path, target) for finder in finders)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def report_fault(failed: str, error: BaseException) -> None:
@@ -185,9 +192,11 @@ class _Finder:
         """Return the spec that the finders behind this one return, with its loader watched."""
         if name != self._name or self._done or getattr(self._searching, "now", False):
             return None
+        finders = list(sys.meta_path)
+        behind = finders[finders.index(self) + 1 :] if self in finders else finders
         self._searching.now = True
         try:
-            spec = _find_spec(self, name, path, target)
+            spec = _first_spec(behind, name, path, target)
         finally:
             self._searching.now = False
         if spec is not None and spec.loader is not None:
@@ -229,19 +238,6 @@ class _Finder:
                 return
             self.withdraw()
         _call(self._name, self._function)
-
-
-def _find_spec(
-    own: _Finder, name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> ModuleSpec | None:
-    """Ask the finders behind ``own``, as the import system would."""
-    finders = list(sys.meta_path)
-    behind = finders[finders.index(own) + 1 :] if own in finders else finders
-    for finder in behind:
-        spec = finder.find_spec(name, path, target)
-        if spec is not None:
-            return spec
-    return None
 
 
 class RunSession:
@@ -315,11 +311,8 @@ class RunSession:
         count = recorded_steps(info, writer)
         if writer.rows_of(STEPS):
             lost, verb = "", "report"
-            if watcher.recorder.lost is not None:
-                lost, verb = (
-                    f" The loss is NaN or infinite from step {watcher.recorder.lost:,}.",
-                    "check",
-                )
+            if (step := watcher.recorder.lost) is not None:
+                lost, verb = f" The loss is NaN or infinite from step {step:,}.", "check"
             say(f"{count} in {place}.{lost} Next: {join_words(['hookscope', verb, place])}")
         else:
             is_known = info["status"] == "stopped" or info["incomplete"]  # it was said
@@ -328,11 +321,8 @@ class RunSession:
 
 def recorded_steps(info: RunInfo, writer: RunWriter) -> str:
     """Return how many steps were recorded, as in ``recorded 120 steps (layers at 9 of them)``."""
-    rows, sampled, is_complete = (
-        writer.rows_of(STEPS),
-        writer.rows_of(LAYERS),
-        not info["incomplete"],
-    )
+    rows, sampled = writer.rows_of(STEPS), writer.rows_of(LAYERS)
+    is_complete = not info["incomplete"]
     if not rows:
         return "no step was recorded"
     # Of a complete record, a row is missing only where a step has no number at all.

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from hookscope.stores.runs.run_info import LossRule
 from hookscope.stores.runs.series import LOSS, LOSS_SCALE, Series
@@ -169,11 +168,11 @@ class StepRecord:
         for part in self._parts:
             part.pending.wait()
 
-    def begin_backward(self) -> None:
-        """Expect gradients at outputs from now on."""
+    def expect_gradients(self, is_in_backward: bool) -> None:
+        """Expect gradients at outputs from now on, or no more."""
         for part in self._parts:
             for layers in part.layers:
-                layers.is_in_backward = True
+                layers.is_in_backward = is_in_backward
 
     def add_loss(self, loss: Tensor) -> None:
         """Record the loss of a backward pass, a tensor of one entry."""
@@ -216,28 +215,6 @@ class StepRecord:
     def has(self, series: Series) -> bool:
         """Whether a number was recorded."""
         return series in self._numbers or series in self._waiting
-
-    def end_backward(self) -> None:
-        """Expect no gradients at outputs any more."""
-        for part in self._parts:
-            for layers in part.layers:
-                layers.is_in_backward = False
-
-    def after_backward(self) -> None:
-        """Measure the gradients of parameters."""
-        self.end_backward()
-        for parameters in self.parameters:
-            parameters.after_backward()
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Measure the parameters that the optimizer will change."""
-        for parameters in self.parameters:
-            parameters.before_step(optimizer)
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Measure what the optimizer has changed."""
-        for parameters in self.parameters:
-            parameters.after_step(optimizer)
 
     def hold(self) -> None:
         """End this part. The hooks on its tensors stay: a graph may be differentiated again."""

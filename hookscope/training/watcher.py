@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -79,28 +79,15 @@ class Watcher:
 
     def install(self) -> None:
         """Begin to watch."""
-        guard = self._callback
-        self._undo += around_every_step(
-            guard(self._before_step, one_thread=True),
-            guard(self._after_step, one_thread=True),
-        )
+        guard, train = self._callback, partial(self._callback, one_thread=True)
+        self._undo += around_every_step(train(self._before_step), train(self._after_step))
         # TorchScript would compile the hooks, and an export trace them.
         suspend = guard(uninterrupted(self._suspend))
         functions: tuple[tuple[Any, str, Callback | None, Callback | None], ...] = (
             (Optimizer, "__init__", None, guard(self._on_optimizer)),
-            (
-                torch.autograd,
-                "backward",
-                guard(self._before_backward, one_thread=True),
-                guard(self._after_backward, one_thread=True),
-            ),
-            (torch.amp.GradScaler, "scale", guard(self._on_scale, one_thread=True), None),
-            (
-                torch.amp.GradScaler,
-                "step",
-                guard(self._before_scaler, one_thread=True),
-                guard(self._after_scaler, one_thread=True),
-            ),
+            (torch.autograd, "backward", train(self._before_backward), train(self._after_backward)),
+            (torch.amp.GradScaler, "scale", train(self._on_scale), None),
+            (torch.amp.GradScaler, "step", train(self._before_scaler), train(self._after_scaler)),
             (torch, "compile", guard(self._on_compile), None),
             (*script_compiler(), suspend, None),
             (torch.export, "export", suspend, None),
@@ -116,9 +103,7 @@ class Watcher:
         if os.getpid() != self._process:
             return
         if not self.active:
-            if (
-                self.writer.info["status"] == "running"
-            ):  # the watching failed before the script ended
+            if self.writer.info["status"] == "running":  # the watching failed before the end
                 self.recorder.finish(status, exit_status, self._steps.count)
             return
         self.guarded(self._steps.end_last)()
@@ -261,8 +246,8 @@ class Watcher:
         loss = tensors[0] if is_list else tensors
         if isinstance(loss, Tensor) and loss.numel() == 1 and not inside_backward():
             record.add_loss(loss if type(loss) is Tensor else local_part(loss.detach()))
-            if self._hooks.stops and not record.has(LOSS_SCALE):
-                self._hooks.before_backward(local_part(loss.detach()))
+            for stop in () if record.has(LOSS_SCALE) else self._hooks.stops:
+                stop.before_backward(local_part(loss.detach()))
 
     def _after_backward(self, result: None, *args: Any, **kwargs: Any) -> None:
         if inside_backward():  # of a part that a checkpoint runs again
@@ -272,9 +257,9 @@ class Watcher:
         if not has_optimizer and not self._steps.count and self._finds_all:
             self._search_models()
         self._steps.after_backward()
-        record = self._steps.record
-        if self._hooks.stops and not record.has(LOSS_SCALE):  # else the scaler skips the step
-            self._hooks.after_backward()
+        if not self._steps.record.has(LOSS_SCALE):  # else the scaler skips the step
+            for stop in self._hooks.stops:
+                stop.after_backward()
         if not has_optimizer:
             self._steps.end_step()
 
@@ -287,25 +272,26 @@ class Watcher:
             if name is None:
                 return
         self._steps.resume(optimizer)
-        if self._hooks.stops and inside_backward():
-            self._hooks.before_step()
-        if self._steps.record.is_sampled:
-            self._steps.record.before_step(optimizer)
+        if inside_backward():
+            for stop in self._hooks.stops:
+                stop.check_gradients()
+        record = self._steps.record
+        for parameters in record.parameters if record.is_sampled else ():
+            parameters.before_step(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
-                self._steps.record.set(_rate_series(name, number), group["lr"])
+                record.set(_rate_series(name, number), group["lr"])
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self._optimizers:
             return
-        is_one_of_many = len(self._optimizers) > 1
-        self._steps.record.end_part(
-            LOSS._replace(model=self._optimizers[optimizer]) if is_one_of_many else None
-        )
-        if self._steps.record.is_sampled:
-            self._steps.record.after_step(optimizer)
-        if self._hooks.stops:
-            self._hooks.after_step(optimizer)
+        name = self._optimizers[optimizer]
+        record = self._steps.record
+        record.end_part(LOSS._replace(model=name) if len(self._optimizers) > 1 else None)
+        for parameters in record.parameters if record.is_sampled else ():
+            parameters.after_step(optimizer)
+        for stop in self._hooks.stops:
+            stop.after_step(optimizer)
         if self._scaler is None:
             self._count_step(optimizer)
 
