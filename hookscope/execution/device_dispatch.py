@@ -43,8 +43,7 @@ def dispatch(
 ) -> torch.device:
     """Dispatch a model that is in memory to devices; return the device of its input.
 
-    Weights that do not fit into memory are written to a temporary folder, which is removed with the
-    model.
+    Weights that fit nowhere are written to a temporary folder, which is removed with the model.
     """
     model = unwrapped(module)
     blocks = unsplit(model)
@@ -79,12 +78,7 @@ def dispatch(
 def unsplit(model: nn.Module) -> list[str]:
     """Return the classes whose modules must stay on one device, such as residual blocks.
 
-    Their own computations would otherwise get tensors of several devices. Models of transformers
-    name the classes.
-
-    >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    >>> unsplit(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
-    ['TransformerEncoderLayer']
+    Their own computations would otherwise get tensors of several devices.
     """
     named = {
         name for part in model.modules() for name in getattr(part, "_no_split_modules", ()) or ()

@@ -45,8 +45,7 @@ def describe_effect(
 ) -> dict[str, Any]:
     """Return the metadata of a run with edits: ``edits``, ``grad_edits`` and ``effect``.
 
-    ``effect`` comes from a run of the same model without edits; see ``EditEffect``. With
-    ``compare`` it has the ``drift``, the change of each recorded tensor from the first edited on.
+    With ``compare`` the effect has the ``drift`` of each recorded tensor from the first edited on.
     """
     interventions = prepared.interventions
     if not interventions:
@@ -123,11 +122,9 @@ def drift(edited: Capture, clean: Capture) -> list[RecordChange]:
 
 
 def tensor_change(before: Tensor | None, after: Tensor) -> TensorChange:
-    """Return the change from ``before`` to ``after``, computed in float64.
+    """Return the largest difference, and the norm of the difference over that of ``before``.
 
-    ``largest`` is the largest absolute difference of two entries, ``relative`` the Euclidean norm
-    of the difference over that of ``before``. Equal entries, and two NaN, differ by 0. Both are
-    None if there is no such tensor before, or the shapes differ.
+    Equal entries, and two NaN, differ by 0. Both are None if the shapes differ. In float64.
 
     >>> tensor_change(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0]))
     {'largest': 1.0, 'relative': 0.2}
@@ -140,13 +137,9 @@ def tensor_change(before: Tensor | None, after: Tensor) -> TensorChange:
 
 
 def relative_change(before: Any, after: Any) -> float | None:
-    """Return the relative change of all floating-point tensors of an output.
+    """Return ``relative`` of ``tensor_change`` for all floating-point tensors of an output.
 
-    It is the ``relative`` of ``tensor_change`` for the vector of all entries. It is None if the
-    outputs do not have the same tensors, or no floating-point tensors.
-
-    >>> relative_change((torch.tensor([3.0]), torch.tensor([4.0])), (torch.zeros(1),) * 2)
-    1.0
+    It is None if there are none, or the outputs do not have the same ones.
     """
     old, new = ([(p, t) for p, t in walk(x) if _is_measured(t)] for x in (before, after))
     if not old or [(p, t.shape) for p, t in old] != [(p, t.shape) for p, t in new]:

@@ -23,9 +23,8 @@ from hookscope.tensors.threads import exclusive_run
 def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
     """Run the block in train or eval mode from a seed, uncompiled; then restore the state.
 
-    Restored are every module's mode, the buffers (batch normalisation changes its own in train
-    mode), the ``.grad`` of every parameter and buffer, and the states of the random generators of
-    torch, numpy and Python. Another thread that enters such a block waits until this one ends.
+    Restored are modes, buffers, the ``.grad`` of parameters and buffers, and the states of the
+    random generators. Another thread that enters such a block waits until this one ends.
     """
     # Seeding excludes other threads: the state is stored while none of them runs the model.
     with without_compilation(module), seeded(module, seed):
@@ -92,10 +91,7 @@ def frozen(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 @signal_safe_contextmanager
 def disable_mha_fast_path() -> Iterator[None]:
-    """Keep attention modules from their fused kernels for eval mode without autograd.
-
-    The setting belongs to the process, so another thread that enters such a block waits.
-    """
+    """Keep attention modules from their fused kernels; a block of another thread waits."""
     with exclusive_run():
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)

@@ -35,8 +35,7 @@ def describe_language_output(prepared: Prepared, output: Any) -> dict[str, Any]:
 def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]:
     """Return the five most probable next tokens after the last real position of each row.
 
-    ``probability`` is the softmax of the logits over the whole vocabulary, in float64. Empty if the
-    output has no logits (N, L, V) over the vocabulary, and for models that fill masked tokens.
+    Empty if the output has no logits (N, L, V) over the vocabulary, and for masked models.
     """
     logits = _logits(output)
     prompt = _predicted_prompt(prepared, logits)
@@ -46,10 +45,9 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
 
 
 def last_logits(prepared: Prepared, output: Any) -> Tensor | None:
-    """Return the logits after the last real position of each row: (N, V).
+    """Return the logits after the last real position of each row, (N, V), as ``next_tokens`` does.
 
-    None if the output has no logits (N, L, V) over the vocabulary, for models that fill masked
-    tokens, and if a row is only padding.
+    None if there are none, or a row is only padding.
     """
     logits = _logits(output)
     prompt = _predicted_prompt(prepared, logits)
@@ -115,8 +113,7 @@ def _row(
 def generated_texts(prepared: Prepared, output: Any) -> list[GeneratedText]:
     """Return what a model generated in each row: the new ids, their texts, and the whole text.
 
-    The padding after the end of a shorter row is left out, special tokens only of the text. Empty
-    if the output is not token ids (N, L).
+    Empty if the output is not token ids (N, L).
     """
     tensors = {path[-1] if path else "": tensor for path, tensor in walk(output)}
     ids = tensors.get("sequences", tensors.get(""))
@@ -172,9 +169,7 @@ def _generated(
 def count_expert_tokens(capture: Capture, model: nn.Module) -> list[ExpertCounts]:
     """Return the tokens of each expert for every recorded call of a router, in execution order.
 
-    A router is a module of transformers with ``num_experts`` that returns the indices of the
-    chosen experts, an integer tensor of shape (tokens, ``top_k``). A token that goes to several
-    experts counts for each.
+    A router has ``num_experts`` and returns the indices of chosen experts, (tokens, ``top_k``).
     """
     modules = dict(model.named_modules())
     counts: list[ExpertCounts] = []

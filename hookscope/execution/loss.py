@@ -70,11 +70,7 @@ def compute_loss(
     raw: bool = False,
     categories: Sequence[str] = (),
 ) -> Loss:
-    """Compute the loss ``name`` of a model's ``output``.
-
-    The loss is taken of the output if it is a tensor, else of its ``logits`` or ``out``, else of
-    its first floating-point tensor. A list has no class scores: detectors and optical flow return
-    lists.
+    """Compute the loss ``name`` of a model's ``output``, of the part that ``find_logits`` returns.
 
     >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
     tensor(2.3026)
@@ -179,11 +175,7 @@ def class_scores(output: Any) -> Tensor:
 
 
 def has_classes(output: Any, task: str = "") -> bool:
-    """Return whether an output has class scores, judged by its structure and the task.
-
-    >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
-    (True, False)
-    """
+    """Return whether an output has class scores, judged by its structure and the task."""
     structure = isinstance(output, list | tuple) and not hasattr(output, "logits")
     tokens = isinstance(output, Tensor) and output.ndim == 3
     if structure or tokens or task in _CLASSLESS_TASKS:
@@ -223,16 +215,10 @@ def flatten_floating(output: Any) -> Tensor:
 
 
 def projection_loss(output: Any, seed: int) -> Loss:
-    """Return the sum of all entries of ``output``, each times a random number.
+    """Return the sum of all entries of ``output``, each times a random number of variance 1/n.
 
-    The gradient at the output has about norm 1, and a random direction. Other losses may have no
-    gradient: the sum and the norm of a softmax or of a normalised output are constant, and a
-    cross-entropy with the predicted class has a small gradient if the prediction is certain.
-
-    >>> x = torch.zeros(8, requires_grad=True)
-    >>> projection_loss(x, seed=0).value.backward()
-    >>> 0.5 < float(x.grad.norm()) < 2
-    True
+    The gradient has about norm 1. Others may vanish: the norm of a normalised output is constant,
+    and a cross-entropy with the predicted class has a small gradient if that is certain.
     """
     flat = flatten_floating(output)
     if not flat.numel():
@@ -300,13 +286,7 @@ class CustomLoss:
 
 
 def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> CustomLoss | None:
-    """Return the custom loss that ``loss`` names or is; None if it is the name of a formula.
-
-    >>> import torch
-    >>> energy = resolve_custom_loss(lambda output: (output**2).sum(), None, False)
-    >>> energy.compute(torch.ones(2, 3), "argmax", None).value
-    tensor(6.)
-    """
+    """Return the custom loss that ``loss`` names or is; None if it is the name of a formula."""
     if callable(loss):
         name = getattr(loss, "__name__", type(loss).__name__)
         losses.check_custom_loss_options(name, reduction, raw)

@@ -143,10 +143,7 @@ def resolve_loss(request: LossRequest) -> Objective:
 
 
 def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) -> dict[str, Any]:
-    """Run the model forward and the loss, or its penalty, backward, while ``recorder`` records.
-
-    The recorder's capture gets the output, attached to its graph.
-    """
+    """Run forward and the loss, or its penalty, backward; the output keeps its graph."""
     capture = recorder.capture
     inputs: list[tuple[TensorPath, Tensor]] = []
     call = prepared.fresh_call()
@@ -185,11 +182,7 @@ def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) 
 
 
 def _requiring_grad(call: Any, leaves: list[tuple[TensorPath, Tensor]]) -> Any:
-    """Return the call with clones of its floating-point tensors, which require grad.
-
-    The tensors are appended to ``leaves``. The model gets clones because leaves must not be changed
-    in place.
-    """
+    """The call with clones of its floating-point tensors, which become ``leaves``."""
 
     def clone(path: TensorPath, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():

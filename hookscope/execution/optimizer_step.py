@@ -51,11 +51,7 @@ class OptimizerSpec:
 def resolve_optimizer(
     name: str, lr: float | None, opt_args: Mapping[str, Any] | None
 ) -> OptimizerSpec:
-    """Return the optimizer that ``name`` means, its arguments read by their annotations.
-
-    >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
-    {'momentum': 0.9, 'lr': 0.1}
-    """
+    """Return the optimizer that ``name`` means, its arguments read by their annotations."""
     kind: type[torch.optim.Optimizer] = getattr(torch.optim, OPTIMIZERS[name])
     known = [key for key in inspect.signature(kind).parameters if key != "params"]
     chosen = dict(opt_args or {})
@@ -76,8 +72,7 @@ def take_step(
 ) -> dict[str, Any]:
     """Run forward, backward and one step of the optimizer, while ``recorder`` records.
 
-    The step is for all parameters that require grad. For those of the chosen layers the capture
-    gets the gradient and the update, which is the value after the step minus the one before.
+    The capture gets the gradients of the chosen layers, and the updates: value after less before.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:

@@ -96,8 +96,7 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
 def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     """Load the model, select its layers, build the input, and move both to the device.
 
-    The input may be a ``Batch`` that was built for another model. A live module is copied before it
-    is moved to another device or dtype.
+    A live module is copied before it is moved to another device or dtype.
     """
     run, interventions = request.run, request.interventions
     hooks = load_user_hooks(
@@ -277,10 +276,7 @@ def check_generation(module: nn.Module, spec: str, steps: int, method: str | Non
 def generate(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], steps: int
 ) -> Any:
-    """Return what ``module.generate`` returns for ``steps`` new tokens, chosen greedily.
-
-    It calls the module for each token. The hooks of every call run, with its own call number.
-    """
+    """Return what ``module.generate`` returns for ``steps`` new tokens, chosen greedily."""
     function: Any = module.generate
     parameters = inspect.signature(function).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

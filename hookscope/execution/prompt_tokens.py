@@ -18,20 +18,13 @@ _MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention
 
 
 def prompt_tokens(loaded: LoadedModel, value: Any) -> tuple[PromptTokens, ...]:
-    """Return the tokens of each argument that has token ids.
-
-    These are ``input_ids`` and ``decoder_input_ids``, and the first argument of another model that
-    takes text, if they are integers of shape (N, L). Positions where the attention mask is 0 are
-    padding.
-    """
+    """Return the tokens of each argument with token ids (N, L); a mask tells their padding."""
     arguments = _named_arguments(loaded, value)
     return tuple(_tokens_of(loaded, name, ids, mask) for name, ids, mask in _ids(loaded, arguments))
 
 
 def describe_arguments(loaded: LoadedModel, value: Any) -> dict[str, Any]:
-    """Return the metadata of the arguments of a call: ``arguments``, and ``tokens`` if it has
-    some.
-    """
+    """Return the metadata of the arguments of a call: ``arguments``, and any ``tokens``."""
     arguments = [
         {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
         for path, t in walk(as_call(value))

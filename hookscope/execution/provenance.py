@@ -21,7 +21,7 @@ TOP = 5
 
 
 class Provenance:
-    """The metadata of a run. The error of a user hook in its block gets the capture with metadata.
+    """The metadata of a run, which the error of a user hook in its block gets with the capture.
 
     At the end of the block, padding is left out of the statistics of the capture.
     """
@@ -83,10 +83,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 
 def top_classes(prepared: Prepared, output: Any) -> list[list[ClassProbability]]:
-    """Return the five most probable classes of each image; empty if the classes have no names.
-
-    ``probability`` is the softmax of the output over its classes.
-    """
+    """Return the five most probable classes of each image; empty if the classes have no names."""
     names = prepared.loaded.categories
     logits = next((t for _, t in walk(output)), None)
     if logits is None or logits.ndim != 2 or not names or logits.shape[1] != len(names):

@@ -47,10 +47,7 @@ class StopPoint:
     order: CallOrder | None
 
     def calls(self, layers: Sequence[Layer]) -> dict[Layer, int]:
-        """Return the number of the last call of each layer that runs.
-
-        All have to return, not only the last, in case the run differs from the trial.
-        """
+        """Return the number of the last call of each layer that runs; all have to return."""
         if self.order is None:
             return dict.fromkeys(layers, 1)
         known = self.order.calls
@@ -70,8 +67,7 @@ class StopPoint:
 def wants_stop(request: Request, options: CaptureOptions, prepared: Prepared) -> bool | None:
     """Return whether the run is to end early; None if it depends on what the run would do.
 
-    Unless ``options.stop`` decides, it is not if something needs the output of the model: an
-    option, the table of classes, or the prediction of the next token.
+    Unless ``options.stop`` decides, it is not if something needs the output of the model.
     """
     if any(layer.name == ROOT for layer in prepared.layers):
         return False  # there is nothing after it
@@ -179,10 +175,7 @@ def _run_with_backward(
     work: Callable[[], dict[str, Any]],
     change: str = "",
 ) -> RecordedRun:
-    """Do ``work``, which runs the model and a backward pass, with the interventions.
-
-    ``change`` is what it changes in the model, for the error if another thread calls the model.
-    """
+    """Do ``work`` with the interventions; errors say the ``change`` that it makes in the model."""
     interventions, model, seed = prepared.interventions, prepared.module, prepared.seed
     guard = preserve_model_state(model, train=prepared.train, seed=seed)
     with (

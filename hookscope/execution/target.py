@@ -26,11 +26,7 @@ _FILES = f"A target file is {join_or(TARGET_SUFFIXES)}"
 
 @dataclass(frozen=True)
 class Target:
-    """A target that fits some logits of shape N, C, and any more.
-
-    Either ``classes`` is given (int64, in the shape of the logits without the class dimension), or
-    ``values`` (in the shape and the dtype of the logits).
-    """
+    """A target for logits (N, C, ...): ``classes``, int64 (N, ...), or ``values`` as the logits."""
 
     text: str
     classes: Tensor | None = None
@@ -45,11 +41,7 @@ class Target:
 
 
 def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Target:
-    """Return ``target`` for ``logits``, which have the classes as dimension 1.
-
-    >>> resolve_target("3,0", torch.zeros(2, 10)).classes
-    tensor([3, 0])
-    """
+    """Return ``target`` for ``logits``, which have the classes as dimension 1."""
     logits = logits.detach()
     if isinstance(target, os.PathLike) or is_target_file(target):
         path = os.fspath(target)
@@ -77,10 +69,6 @@ def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) 
 
 def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[Any, str]:
     """Return ``target`` in the form that a custom loss gets, and its description.
-
-    An index or a label becomes an int, several of them a tensor of int64, the path of a file the
-    tensor in it. ``argmax``, the default, becomes None. Other objects are passed on as they are.
-    So is other text if the model has no named classes.
 
     >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
     ((3, '3'), (1, '1 (dog)'))
@@ -193,11 +181,7 @@ def _class_index(part: Any, count: int, categories: Sequence[str]) -> int:
 
 
 def find_class(label: str, categories: Sequence[str]) -> int:
-    """Return the index of a class by its label; capitals count only if two labels differ by them.
-
-    >>> find_class("dog", ["Cat", "Dog"]), find_class("cat", ["Cat", "cat"])
-    (1, 1)
-    """
+    """Return the index of a class by its label, or by its label in other capitals."""
     matches = [i for i, name in enumerate(categories) if name == label] or [
         i for i, name in enumerate(categories) if name.lower() == label.lower()
     ]

@@ -1,7 +1,7 @@
 """A forward pass on the meta device: the shapes of a recording and the order of its calls.
 
-Meta tensors have no values, so code that reads values raises. If a pass succeeds, reads no value
-and draws no random number on the host, the number and the order of the calls do not depend on data.
+If a pass succeeds, reads no value and draws no random number on the host, the number and the order
+of the calls do not depend on data.
 """
 
 from __future__ import annotations
@@ -212,8 +212,7 @@ class _CallWatch(CallSubscriber):
 class _ReadWatch(TorchFunctionMode):
     """Reports functions that raise, and reads of what differs on the meta device.
 
-    A model may catch the error, and take another branch than with values. Reads of the device by
-    code that runs the same modules on every device are not reported.
+    A model may catch the error, or take another branch than with values.
     """
 
     def __init__(self, watch: _CallWatch) -> None:
@@ -256,10 +255,7 @@ def _random_state() -> tuple[object, ...]:
 
 
 def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> TrialPass | None:
-    """Run a copy of the model on the meta device; return None if that fails.
-
-    Caches and counters of the model do not change.
-    """
+    """Run a copy of the model on the meta device; return None if that fails."""
     forward_kinds = {kind.removesuffix(".grad") for kind in kinds}
     try:
         model = TrialModel(
@@ -287,8 +283,7 @@ def check_recording_size(
 ) -> CallOrder | None:
     """Log the size of a large recording before it is made, and reject one over ``max_bytes``.
 
-    The code of a live module, or of a small model on a small input, runs an extra time only if
-    there is a limit or the run is to stop.
+    A live or a small model runs an extra time only if there is a limit or the run is to stop.
     """
     kinds = frozenset(kinds)
     measured = not prepared.positions  # they depend on values

@@ -27,8 +27,7 @@ def verify_output_unchanged(
 ) -> None:
     """Run the model again with its interventions only; check that the output is bit-identical.
 
-    PyTorch's attention leaves its fast path if there are hooks or a function mode. If the outputs
-    differ, the model runs again without the fast path, and a note says so if they then agree.
+    Hooks and function modes disable PyTorch's fast path of attention, which a note then says.
     """
     with second_run(recorded):
         _compare_outputs(prepared, output, excuse_noise)

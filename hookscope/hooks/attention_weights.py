@@ -1,9 +1,8 @@
 """The weights of attention: recorded where a model computes them, recomputed inside a fused kernel.
 
-If a model computes them, attention is a softmax whose result is the first factor of a matrix
-product. For a fused kernel, the kernel is called again for its weights, or its formula is computed
-from its inputs, without autograd and without random numbers. Such weights are recorded only if they
-reproduce the output that the model got.
+A softmax whose result is the first factor of a matrix product is attention. A fused kernel is
+called again for its weights, or its formula is computed from its inputs. Such weights are recorded
+only if they reproduce the output that the model got.
 """
 
 from __future__ import annotations
@@ -52,10 +51,9 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class AttentionFinding:
-    """Attention of one call of a function: its weights, or the reason why there are none.
+    """Attention of one call of a function: its weights (..., L, S), or the reason why it has none.
 
-    ``weights`` are of shape (..., L, S): for each of L queries the shares of S keys. ``difference``
-    is None if the weights were not recomputed.
+    ``difference`` is None if the weights were not recomputed.
     """
 
     weights: Tensor | None
@@ -84,9 +82,7 @@ def scaled_dot_product_weights(
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(query key^T scale + mask), and its product with ``value``.
 
-    The formula is that in the documentation of ``F.scaled_dot_product_attention``, whose arguments
-    these are. A query that attends to nothing has weights of zero, as there. Computed in float32 or
-    wider.
+    Formula and arguments are those of ``F.scaled_dot_product_attention``. In float32 or wider.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
@@ -250,8 +246,7 @@ class AttentionTracker:
     def _weights(self, tensor: Any, passed: Tensor | None = None) -> Tensor | None:
         """The weights in a tensor, unless it was changed since; ``passed`` is a function's result.
 
-        A function that works in place and returns the weights unchanged (dropout in eval mode) does
-        not count as a change.
+        A function that returns the tensor itself (dropout in eval mode) does not count as a change.
         """
         if not isinstance(tensor, Tensor) or tensor not in self._followed:
             return None

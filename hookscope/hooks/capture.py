@@ -162,8 +162,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     ) -> Record:
         """Store ``tensor`` itself, not a copy, under the key of its module, call and name.
 
-        With ``held=False`` only its record is stored, with the current statistics, or with those
-        that ``summary`` returns.
+        Without ``held`` only its record is stored, with the current statistics or the ``summary``.
         """
         self.make_records()  # those before it
         origin: TensorOrigin = {
@@ -207,8 +206,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     def name_layers(self, names: Iterable[str]) -> None:
         """Fix how the keys of these layers begin, before any of them runs.
 
-        So all values and gradients of a call have one beginning, in whatever order they arrive,
-        although the second call of ``d`` is named like a layer ``d:2``.
+        The second call of ``d`` is named like a layer ``d:2``.
         """
         for name in names:
             if name not in self._prefixes:
@@ -220,11 +218,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         return prefix if call == 1 else free_name(f"{prefix}:{call}", self._taken)
 
     def add(self, key: RecordKey, tensor: Tensor) -> None:
-        """Store ``tensor`` itself as ``put`` does, and make its record when the run has ended.
-
-        That takes longer than to copy a small tensor. If records are read before, they are made
-        then.
-        """
+        """Store ``tensor`` itself as ``put`` does, and make its record when records are read."""
         self._added.append((key, tensor))
 
     @property
@@ -258,10 +252,7 @@ class Capture(Recording, Mapping[str, Tensor]):
                 self._store(tensor, key.origin())
 
     def exclude_padding(self) -> None:
-        """Leave the padding of a batch of tokens out of the statistics; tensors do not change.
-
-        The metadata say where the padding is; see ``hookscope.results.tokens.sequence_dims``.
-        """
+        """Leave the padding of a batch of tokens out of the statistics; tensors do not change."""
         for key, record in self._records.items():
             if key in self._tensors and (dims := padded_dims(record, self.metadata)):
                 summary = partial(summarize_real, self._tensors[key], dims)

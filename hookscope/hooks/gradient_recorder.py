@@ -1,10 +1,8 @@
 """Gradients at the inputs and outputs of calls, and at parameters.
 
 They come from hooks on tensors and on nodes of autograd's graph, because module backward hooks fail
-in most models with in-place operations. The model gets its own tensors and builds its own graph, so
-its output and every sum of gradients are bit-identical to those of a run without hooks. The
-gradient at an output is that of the loss with respect to the value as returned. The gradient at an
-input is the share that flows back through this module alone: see ``gradient_shares``.
+in most models with in-place operations. The gradient at an output is that with respect to the value
+as returned, at an input the share of this module alone: see ``gradient_shares``.
 """
 
 from __future__ import annotations
@@ -113,11 +111,7 @@ class GradientWatcher:
         return partial(self._on_arrival_at_view, key, alias, alias._version)
 
     def on_gradient(self, tensor: Tensor, function: OnGradient) -> None:
-        """Call ``function`` with the gradient of a tensor.
-
-        The last of several functions at one tensor is called first: what was recorded later in
-        the forward pass is recorded earlier in the backward pass.
-        """
+        """Call ``function`` with the gradient of a tensor, before those that were added earlier."""
         for listener in self._hooks.listeners_of(tensor):
             if (
                 isinstance(listener, GradientListener)
@@ -200,10 +194,7 @@ class GradientWatcher:
 
 
 def _add_to(total: Tensor, part: Tensor) -> None:
-    """Add a gradient to a stored one, in place; either may be sparse, as those of embeddings.
-
-    PyTorch adds a sparse tensor to a dense one, but not the other way round.
-    """
+    """Add a gradient to a stored one, in place; either may be sparse, as those of embeddings."""
     if part.layout is not total.layout:
         dense = part.to_dense()
         part = dense if total.layout is torch.strided else dense.to_sparse(total.sparse_dim())
@@ -366,10 +357,9 @@ class GradientRecorder:
         return tensor
 
     def _mark_repeats(self, call: ModuleCall, kind: str, value: Any) -> None:
-        """Note the repeats of a tensor that is in ``value`` more than once.
+        """Note the repeats of a tensor that is in ``value`` more than once, with one gradient.
 
-        Self-attention is called with one tensor as query, key and value, and takes another path
-        if they are not the same tensor. So they stay one tensor, with one gradient.
+        Self-attention takes another path if query, key and value are not the same tensor.
         """
         first: dict[int, str] = {}
         for path, tensor in nested.walk(value, whole=True):

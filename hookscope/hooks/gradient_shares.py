@@ -1,13 +1,9 @@
 """A module's share of the gradient at its input: what flows back through this module alone.
 
-The share is the sum of the gradients from the graph's nodes that use the tensor within one call of
-the module. Only hooks on these nodes are needed: the model sees its own tensors, and autograd adds
-up the same gradients in the same order as without a recording.
-
-Autograd numbers the nodes that a thread creates. A node belongs to a call if its number was
-assigned during the call. The nodes are found from what the outermost call returns. Where the
-numbers show that nodes are missing, something else refers to them (such as a loss that a module
-stores on itself), and the search starts from every tensor that is alive.
+It is the sum of the gradients from the graph's nodes that use the tensor within one call of the
+module. Autograd numbers the nodes that a thread creates, so the numbers tell the call of a node.
+The nodes are found from what the outermost call returns. Where the numbers show that nodes are
+missing (of a loss that a module stores, for example), the search starts from every living tensor.
 """
 
 from __future__ import annotations

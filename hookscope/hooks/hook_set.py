@@ -31,9 +31,8 @@ from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 class Hook:
     """A function that is called as a hook, for the calls that belong to a recording.
 
-    For a call by another thread it returns None, which changes nothing. It accepts any arguments:
-    PyTorch reads from a second dict whether a hook takes keyword arguments, and a call that is
-    running while the hook is removed may find the hook without that entry.
+    For a call by another thread it returns None, which changes nothing. It accepts any arguments,
+    because a call that runs while it is removed may find it without its options.
     """
 
     __slots__ = ("_elsewhere", "_module", "_threads", "function")
@@ -63,10 +62,9 @@ class Hook:
 
 
 def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
-    """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
+    """Leave our entries out of copies and pickles of a module's dict of hooks and its ``options``.
 
-    ``options`` are the dicts with the settings of each hook. ``copy`` and ``pickle`` look for
-    ``__reduce__`` on the object before its class.
+    ``copy`` and ``pickle`` look for ``__reduce__`` on the object before its class.
     """
     if "__reduce__" not in vars(hooks):  # another recording may have put it there
         ours = weakref.ref(hooks)  # weak, or each dict would refer to itself
@@ -131,9 +129,8 @@ _HANDLES = 1000  # of tensors, until dead ones are looked for
 class HookSet(SignalSafeContext["HookSet"]):
     """Hooks in and around a model; they are removed when the ``with`` block ends, however it ends.
 
-    They are called only for the thread that entered the block; see ``hookscope.tensors.threads``. A
-    copy or a pickle of the model that is made within the block has none. Compiled code calls no
-    hooks, so compiled modules run uncompiled within the block.
+    Only the thread that entered the block calls them; copies and pickles of the model have none.
+    Compiled code calls no hooks, so compiled modules run uncompiled within the block.
     """
 
     keeps_compiled = False  # set by a subclass that hooks no module
@@ -183,7 +180,7 @@ class HookSet(SignalSafeContext["HookSet"]):
     def before(
         self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
     ) -> None:
-        """Call ``function(module, args, kwargs)`` before the module; it may return new ones.
+        """Call ``function(module, args, kwargs)``, which may return new ones, before the module.
 
         With ``first`` it is called before all hooks that are registered already.
         """
@@ -200,10 +197,9 @@ class HookSet(SignalSafeContext["HookSet"]):
     def after(
         self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
     ) -> Hook:
-        """Call ``function(module, args, kwargs, output)`` after the module.
+        """Call ``function(module, args, kwargs, output)`` after the module; it may return another.
 
-        The function may return a new output. With ``always`` it is also called if the module
-        raised, with None as output. The function of the hook that is returned may be replaced.
+        With ``always`` it is also called if the module raised, with None as output.
         """
         hook = self._hook(function, module)
         with _registering:
@@ -218,11 +214,7 @@ class HookSet(SignalSafeContext["HookSet"]):
         return hook
 
     def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
-        """Call ``function(module, args, output)`` after each module that the thread calls.
-
-        This is one hook for the process, which costs less than a hook on each module. Modules that
-        are not part of the model call it too.
-        """
+        """Call ``function(module, args, output)`` after each module of the process, by one hook."""
         with _registering:
             self._handles.append(register_module_forward_hook(self._hook(function)))
 

@@ -1,7 +1,6 @@
 """Interventions in a run: edits and user hooks, bound to layers, and applied.
 
-They act before the recorder, forward and backward: the recorded value is the one that the model
-continues with. If a layer has both, its edits come first.
+They act before the recorder, forward and backward. If a layer has both, its edits come first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The named modules of a model: their tree, their selection, and which of them ran.
 
-Names are those of ``named_modules()``, except that the model itself is called ``.``, and that the
-module in a wrapper has the wrapper's name. A module that is reachable under several names is in the
-tree once, under the first of them.
+The model itself is called ``.``, and the module in a wrapper has the wrapper's name. A module that
+is reachable under several names is in the tree once, under the first of them.
 """
 
 from __future__ import annotations
@@ -69,15 +68,7 @@ class Layer:
 
 
 def modules_in(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of ``model`` in the order of ``model.modules()``, several times as fast.
-
-    ``modules()`` passes every module through a generator for each module that contains it. What is
-    done once for each run of a model needs a faster way.
-
-    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
-    >>> modules_in(net) == list(net.modules())
-    True
-    """
+    """Return the modules of ``model`` in the order of ``model.modules()``, several times faster."""
     found: dict[nn.Module, None] = {}
     waiting = [model]
     while waiting:
@@ -151,10 +142,7 @@ def check_not_lazy(model: nn.Module) -> None:
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
-    """Return the name of the innermost module of ``model`` with a method in ``traceback``.
-
-    So the module that was running when an exception was raised is known without any hook.
-    """
+    """Return the name of the innermost module of ``model`` with a method in ``traceback``."""
     names = {id(layer.module): layer.name for layer in layers_of(model)}
     name = ROOT
     while traceback is not None:
@@ -176,13 +164,7 @@ def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> 
 
 
 def describe_model(model: nn.Module, spec: str) -> ModuleTree:
-    """Return the module tree of ``model``, which the user named by ``spec``.
-
-    No parameter is copied, and the model may be on the meta device.
-
-    >>> describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
-    10
-    """
+    """Return the module tree of ``model``, which the user named by ``spec``; it may be on meta."""
     nodes = tuple(_describe_one(layer) for layer in layers_of(model))
     removed: Mapping[str, str] = getattr(model, "_hookscope_absent", {})
     absent = tuple(AbsentModule(name, reason) for name, reason in removed.items())

@@ -35,8 +35,7 @@ class CallSubscriber:
     def needs_begin(self, layer: Layer) -> bool:
         """Whether ``before_call`` must run before the module of ``layer`` does.
 
-        If no subscriber needs it, ``on_return`` is called in place of both methods for modules that
-        cannot call others, which saves a hook.
+        If not, modules that cannot call others get ``on_return`` in place of both methods.
         """
         return True
 

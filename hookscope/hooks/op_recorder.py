@@ -1,8 +1,7 @@
 """Records the results of the PyTorch functions that a model calls.
 
-A function mode gets the calls as they were written: ``x + y``, ``torch.flatten``, ``F.gelu``, and
-those of scripted and exported models as operators. Calls within such a function are not recorded.
-The mode is enabled while a module of the model runs, but not for the loss or the backward pass.
+A function mode gets the calls as they were written: ``x + y``, ``torch.flatten``, ``F.gelu``. Calls
+within such a function, those of the loss and those of the backward pass are not recorded.
 """
 
 from __future__ import annotations
@@ -87,9 +86,7 @@ def _of_dunder(name: str) -> str:
 
 
 def is_building_block(module: nn.Module) -> bool:
-    """Whether a module is one operator of PyTorch's own, such as ``Conv2d``.
-
-    The class that it was made from decides, also for a scripted or exported module.
+    """Whether a module, before it was scripted or exported, is one of PyTorch's operators.
 
     >>> is_building_block(nn.Linear(2, 2)), is_building_block(nn.Sequential(nn.ReLU()))
     (True, False)
@@ -101,10 +98,7 @@ def is_building_block(module: nn.Module) -> bool:
 
 @dataclass
 class _Frame:
-    """An open call of a module, and how often each operator was used in it.
-
-    ``depth`` is the number of hooks inside which it was called: a hook may run a module or a model.
-    """
+    """An open call of a module, inside ``depth`` hooks, and how often it used each operator."""
 
     layer: Layer
     call: int
@@ -146,10 +140,9 @@ def is_graph(model: nn.Module) -> bool:
 
 @signal_safe_contextmanager
 def record_ops(recorder: Recorder) -> Iterator[list[dict[str, Any]]]:
-    """Let ``recorder`` record operators and attention in the block, if these are of its kinds.
+    """Let ``recorder``, which is entered before, record operators and attention in the block.
 
-    Enter it after the recorder. Yields the list that will hold the metadata of attention: ``key``,
-    ``from`` (where its weights come from), ``difference`` and ``tolerance``.
+    Yields the list that will hold the metadata of attention.
     """
     if not recorder.kinds & {OP, OP_GRAD, ATTENTION}:
         yield []
@@ -277,8 +270,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
     def _store(self, frame: _Frame, what: str, tensor: Tensor) -> None:
         """Record a tensor, or watch its gradient.
 
-        No clone is needed: a hook on the tensor itself gets the gradient with respect to its
-        current value, even if the tensor is changed in place later.
+        No clone is needed: a hook on the tensor gets the gradient at its current value.
         """
         sink = self.recorder.sink
         if not sink.open:

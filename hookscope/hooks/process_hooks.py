@@ -29,11 +29,7 @@ _NOT_COUNTED = "<frozen importlib._bootstrap>"
 
 
 def leave_out_this_frame(error: BaseException) -> None:
-    """Take the calling frame out of the traceback of an error that it has just caught.
-
-    A bare ``raise`` does not add it again. So the script prints, or logs, the traceback that it
-    would have without hookscope.
-    """
+    """Take the calling frame out of the traceback of an error that it has just caught."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
@@ -80,9 +76,8 @@ def around_function(
 ) -> Undo:
     """Call ``before(*args, **kwargs)`` and ``after(result, *args, **kwargs)`` around a function.
 
-    PyTorch has no hook there. The function is an attribute of a module or a class; it is called
-    with the same arguments and returns the same. ``after`` is not called if it raises. A traceback
-    that passes through it leaves out its frame, and a warning names the line that it would without.
+    It is an attribute of a module or a class. Tracebacks leave out the frame, and warnings name
+    the same line as without it.
     """
     original = getattr(owner, name)
 
@@ -111,10 +106,7 @@ def around_function(
 
 
 def on_new_parameters(function: OnModule) -> list[Undo]:
-    """Call ``function`` with each module that gets a parameter, or is a copy; return how to end it.
-
-    A copy, and a module that is read from a pickle, get all that is in it at once.
-    """
+    """Call ``function`` with modules that get a parameter or are a copy; return how to end it."""
     handle = register_module_parameter_registration_hook(lambda module, *_: function(module))
 
     def on_copy(_: None, module: nn.Module, *__: Any) -> None:

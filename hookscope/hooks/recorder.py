@@ -1,9 +1,4 @@
-"""Recording: hooks on chosen layers that store their inputs, outputs and gradients.
-
-Outputs are cloned when the module returns them and inputs before it runs, so later in-place changes
-do not affect the recorded values. For gradients see
-``gradient_recorder``.
-"""
+"""Recording: hooks on chosen layers that store clones of inputs, outputs and gradients."""
 
 from __future__ import annotations
 
@@ -55,20 +50,9 @@ class OpenCall:
 class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     """Records the chosen layers of a model while the ``with`` block runs.
 
-    Args:
-        model: the model whose layers these are.
-        layers: which modules to hook.
-        kinds: what to record: ``output``, ``input``, ``output.grad``, ``input.grad`` and
-            ``param.grad``.
-        model_input: also record the gradient at the model's own input.
-        clones: pass clones to the model and watch these. Gradients that are differentiated again
-            add uses of the model's own tensors that belong to no call.
-        sink: receives the tensors; by default they are stored in a capture.
-        caches: also record the tensors in caches of transformers, as they are at the call.
-
-    Recording changes nothing in the model, with one exception: where the gradient at the model's
-    own input is recorded and the input does not require grad, the model gets a clone that does.
-    ``modified_inputs`` names the modules for which that may matter.
+    With ``model_input`` it also records the gradient at the model's own input. If the input does
+    not require grad, the model gets a clone that does. With ``clones`` gradients are watched at
+    clones: those that are differentiated again add uses of tensors that belong to no call.
     """
 
     def __init__(

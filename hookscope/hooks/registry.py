@@ -1,9 +1,4 @@
-"""The only file that registers hooks and numbers the calls of modules.
-
-``HookSet`` registers hooks on modules, tensors and optimizers and removes them. ``CallRegistry``
-numbers the calls of modules and passes each to its subscribers: recorder, editor, user hooks,
-tracer and others.
-"""
+"""The only file that registers hooks and numbers the calls of modules."""
 
 from __future__ import annotations
 
@@ -69,10 +64,7 @@ class HookedModule:
             self._registry.hooks.before(self.layer.module, self._before)
 
     def _add_first_hook(self) -> None:
-        """Begin a call before the model's own hooks, which may raise or call the module again.
-
-        PyTorch calls ``_after`` even if such a hook raises, and it must find the call.
-        """
+        """Begin a call before the model's own hooks, which may raise or call the module again."""
         if not self._has_first_hook:
             self._has_first_hook = True
             self._registry.hooks.before(self.layer.module, self._begin, first=True)
@@ -145,10 +137,7 @@ class HookedModule:
 
 
 def _has_failed() -> bool:
-    """Whether the call that the current hook belongs to raised the error that is being handled.
-
-    The caller may also handle another one while it calls the module.
-    """
+    """Whether the error that is being handled was raised by the call of the current hook."""
     error = sys.exc_info()[1]
     if error is None:
         return False
@@ -159,13 +148,9 @@ def _has_failed() -> bool:
 
 
 def calls_no_module(module: nn.Module) -> bool:
-    """Whether a call of a module calls no other module.
+    """Whether a call of a module calls no other module, as for those of PyTorch without children.
 
-    True for the modules of PyTorch without children, if nothing was attached to this one.
     Containers may get children during a call, and a loss may have a function of the caller's.
-
-    >>> calls_no_module(nn.Linear(2, 2)), calls_no_module(nn.MultiheadAttention(2, 1))
-    (True, False)
     """
     kind = type(module)
     code = getattr(kind.forward, "__code__", None)
@@ -189,14 +174,9 @@ class _OpenCalls(threading.local):
 class CallRegistry:
     """Numbers the calls of a model's modules and passes each call to its subscribers.
 
-    Every module has one pair of hooks, or one hook, whatever the number of subscribers. Subscribers
-    are called in the order in which they subscribed, before a call and after it.
-
-    A call gets its number when it begins, so numbers do not depend on which calls return, and every
-    subscriber sees the same number. With one hook, it gets its number when it ends, so a call that
-    an interrupt ended has none; see ``HookedModule``. Replicas of a module that several threads run
-    count as the module itself. Calls of threads that are not part of the recording have no number;
-    see ``hookscope.tensors.threads``.
+    Subscribers are called in the order in which they subscribed, before a call and after it. A call
+    gets its number when it begins, so numbers do not depend on which calls return. With one hook,
+    it gets it when it ends; see ``HookedModule``. Replicas of a module count as the module itself.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -214,8 +194,7 @@ class CallRegistry:
     ) -> None:
         """Pass the calls of ``layers`` to ``subscriber``; may be called again to add layers.
 
-        With ``first`` its ``before_call`` runs before the model's own hooks. Call it only where
-        signals are deferred.
+        With ``first`` it begins before the model's own hooks. Signals must be deferred.
         """
         is_new = subscriber not in self._subscribers
         if is_new:
@@ -287,8 +266,7 @@ class CallRegistry:
     def find(self, module: nn.Module, kwargs: dict[str, Any]) -> ModuleCall | None:
         """Return the call of ``module`` on this thread that PyTorch calls a hook for.
 
-        A call that an interrupt ended may be left above it. ``kwargs`` distinguishes them: PyTorch
-        makes a dict for each call, which only a hook that is not ours may replace.
+        A call that an interrupt ended may be left above it. Each call has its own ``kwargs``.
         """
         calls = self._open.calls
         if calls and calls[-1].layer.module is module and calls[-1].kwargs is kwargs:
@@ -317,8 +295,7 @@ class CallRegistry:
     def _abandon_interrupted(self) -> None:
         """Forget this thread's open calls if none of them is on its stack.
 
-        PyTorch calls no hook when a call ends with an exception that is not an ``Exception``, such
-        as KeyboardInterrupt, and the recording may continue after it.
+        PyTorch calls no hook when KeyboardInterrupt ends a call, and the recording may continue.
         """
         calls = self._open.calls
         modules = {call.layer.module for call in calls}

@@ -39,10 +39,7 @@ def put(
     held: bool = True,
     summary: partial[Stats] | None = None,
 ) -> Record:
-    """Put a tensor into a capture under ``key``; see ``Capture.put``.
-
-    If ``aliases`` is None, they are those of the layer.
-    """
+    """Put a tensor into a capture under ``key``, as ``Capture.put`` does."""
     return capture.put(
         tensor, **key.origin(aliases), weight_norm=weight_norm, held=held, summary=summary
     )
@@ -74,14 +71,7 @@ class TensorSink(Protocol):
         aliases: tuple[str, ...] | None = None,
         weight_norm: float | None = None,
     ) -> Tensor | None:
-        """Receive a gradient; return the tensor that further ones are added to, if there is one.
-
-        Args:
-            key: names the gradient.
-            gradient: detached.
-            aliases: the gradient's other names; those of the layer if None.
-            weight_norm: of the parameter that it belongs to.
-        """
+        """Receive a detached gradient; return the tensor that further ones are added to, if any."""
 
     def mark_absent(self, key: RecordKey, reason: str) -> None:
         """Note why a tensor does not exist."""
@@ -192,9 +182,7 @@ class ShapeSink(CaptureSink):
 def locate_in(
     positions: Positions, key: RecordKey, tensor: Tensor, metadata: Mapping[str, Any]
 ) -> LocatedPositions | None:
-    """Return where positions are in a tensor of a run; see
-    ``hookscope.results.positions.locate``.
-    """
+    """Return where positions are in a tensor of a run."""
     layer = key.layer
     dtype = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)

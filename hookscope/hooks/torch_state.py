@@ -63,10 +63,8 @@ def is_compiled(module: nn.Module) -> bool:
 class FunctionMode(SignalSafeContext[None]):
     """Enables a function mode of PyTorch; afterwards the stack of modes is as before.
 
-    PyTorch removes a mode from its stack while the mode handles a call. If an interrupt prevents
-    that it is added again, there is nothing to remove at the end. If the interrupt comes while
-    PyTorch enters or leaves the block for that, Python would add the mode again much later, when it
-    frees the block's generator. So the generator is closed before.
+    PyTorch removes a mode from its stack while the mode handles a call. If an interrupt comes then,
+    Python would add it again when it frees the block's generator, which is closed for that.
     """
 
     def __init__(self, mode: TorchFunctionMode) -> None:

@@ -1,9 +1,7 @@
 """Trace a run: which module was called when, within which other, and for how long.
 
-The clock is stopped while a hook of hookscope runs, so the times are those of the model and of
-PyTorch's calls of hooks. In the backward pass a module begins when the gradient arrives at its
-outputs and ends when the gradient leaves its inputs. Two gates in the graph detect both
-(``hookscope.tensors.grad_mode``).
+The clock is stopped while a hook of hookscope runs. In the backward pass a module begins when the
+gradient arrives at its outputs and ends when the gradient leaves its inputs.
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ class _Clock:
 
 @dataclass(eq=False)
 class _Span:
-    """One call of a module in one direction, which may not have ended.
-
-    ``within`` is the span of the surrounding call. ``call_of`` is, for a backward span, the span of
-    the forward call.
-    """
+    """One call of a module in one direction; ``within`` is the span of the surrounding call."""
 
     direction: str
     layer: Layer

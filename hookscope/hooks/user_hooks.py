@@ -1,8 +1,4 @@
-"""User hooks: loaded from files, bound to layers, called, and what their results replace.
-
-PyTorch's module backward hooks are not used for gradients, because they fail in models with
-in-place operations; see ``hookscope.tensors.grad_mode``.
-"""
+"""User hooks: loaded from files, bound to layers, called, and what their results replace."""
 
 from __future__ import annotations
 
@@ -52,11 +48,7 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True, eq=False)
 class UserHook:
-    """A user's function, when it is called, and at which layers.
-
-    ``label`` is its spec, or the function's name; ``file`` contains its code. ``glob`` selects its
-    layers, if it has layers of its own. ``layers`` is set once it is bound to a model.
-    """
+    """A user's function, when it is called, and its layers once it is bound to a model."""
 
     label: str
     kind: str
@@ -345,10 +337,7 @@ def attach_user_hooks(
     recorder: Recorder | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Iterator[None]:
-    """Run ``hooks`` at their layers, or around the steps of ``optimizer``, within the block.
-
-    Without a recorder their emitted values are not stored.
-    """
+    """Run ``hooks`` at their layers, or around the steps of ``optimizer``, within the block."""
     sink = None if recorder is None else recorder.sink
 
     def record(layer: Layer, call: int, name: str, tensor: Tensor) -> None:

@@ -71,7 +71,7 @@ def _parameters(prepared: Prepared) -> Inputs:
 def _analytical_jacobians(
     prepared: Prepared, inputs: Inputs, parameters: Inputs
 ) -> tuple[dict[TensorPath, list[Tensor | None]], Outputs]:
-    """For each input, parameter and output the Jacobian by backward passes; None if there is none.
+    """For each input and parameter its Jacobians by backward passes, one for each output or None.
 
     The second value has the path and the shape of each output.
     """

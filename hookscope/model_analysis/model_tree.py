@@ -114,12 +114,10 @@ def add_shapes(
     shape: Sequence[int] | None = None,
     reload: Callable[[], LoadedModel] | None = None,
 ) -> ModuleTree:
-    """Return ``tree`` with the shapes, calls and FLOPs of each module in a forward pass.
+    """Return ``tree`` with the shapes, calls and FLOPs of each module, of a meta pass if possible.
 
-    The pass is on the meta device, or with values if the model cannot run there. FLOPs are those
-    of ``torch.utils.flop_counter``: matrix products, convolutions and attention, two for each
-    multiply-add. Elementwise operations are not counted. None are, if the model runs but PyTorch
-    cannot count its operations, such as those on nested tensors.
+    FLOPs are those of ``torch.utils.flop_counter``: matrix products, convolutions and attention,
+    two for each multiply-add; none if PyTorch cannot count an operation, as on nested tensors.
     """
     if shape is not None:
         check_noise_shape(loaded, tuple(shape))

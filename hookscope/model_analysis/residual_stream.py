@@ -1,9 +1,8 @@
 """One run of a language model that stores what its blocks return, and finds its norm and head.
 
-The blocks of a transformer add to the *residual stream*: each returns it with its part added. After
-the last block comes a norm and the *head*, the part that makes logits of it. Both are found by
-their tensors, in a chain: the norm was called with what the last block returned, the head with what
-the norm returned, and the head returned the logits.
+Each block returns the *residual stream* with its part added. After the last one comes a norm and
+the *head*, which makes the logits. Both are found by their tensors: the norm was called with what
+the last block returned, the head with what the norm returned, and the head returned the logits.
 """
 
 from __future__ import annotations

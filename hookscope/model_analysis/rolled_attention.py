@@ -31,11 +31,7 @@ class LayerAttention:
 
 
 def record_attention(prepared: Prepared, batch: int, item: str, hint: str) -> LayerAttention:
-    """Run the model for the attention weights of all layers.
-
-    They are those that ``capture --attention`` records. Those inside a fused kernel are recomputed,
-    and used only if they reproduce its output.
-    """
+    """Run the model for the attention weights of all layers, as with ``capture --attention``."""
     every = tuple(layers_of(prepared.module))
     capture = run_forward(replace(prepared, layers=every), {ATTENTION}).capture
     records = _attention_records(capture, prepared.loaded.spec, hint)
@@ -55,16 +51,7 @@ def record_attention(prepared: Prepared, batch: int, item: str, hint: str) -> La
 
 
 def roll_out(weights: Sequence[Tensor]) -> Tensor:
-    """Return B_n ... B_2 B_1 with B_i = (W_i + I) / 2, computed in float64.
-
-    S. Abnar, W. Zuidema: Quantifying Attention Flow in Transformers, 2020 (arXiv:2005.00928),
-    equation 1 and section 3.
-
-    Example:
-        >>> roll_out([torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])] * 2)
-        tensor([[[0.2500, 0.7500],
-                 [0.0000, 1.0000]]], dtype=torch.float64)
-    """
+    """Return B_n ... B_2 B_1 with B_i = (W_i + I) / 2 in float64 (arXiv:2005.00928, equation 1)."""
     identity = torch.eye(weights[0].shape[1], dtype=torch.float64)
     rollout = identity.expand(weights[0].shape)
     for layer in weights:
@@ -73,15 +60,10 @@ def roll_out(weights: Sequence[Tensor]) -> Tensor:
 
 
 def read_tokens(gradient: Tensor | None, prefix: int, size: Sequence[int]) -> Tensor:
-    """Return which tokens the score of each image depends on, bool (N, L).
+    """Return which tokens the score of each image has a gradient at, bool (N, L).
 
-    They are the tokens that it has a gradient at. An image without any, as behind a last layer of
-    zeros, reads the first token if tokens precede those of the image, else all.
-
-    Example:
-        >>> read_tokens(torch.tensor([[[0.0], [2.0]], [[0.0], [0.0]]]), 1, (2, 2))
-        tensor([[False,  True],
-                [ True, False]])
+    An image without any, as behind a last layer of zeros, reads the first token if tokens precede
+    those of the image, else all.
     """
     read = torch.zeros(*size, dtype=torch.bool)
     if gradient is not None and gradient.ndim == 3:

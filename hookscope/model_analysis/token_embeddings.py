@@ -1,7 +1,6 @@
 """The token embeddings of a model: its input as numbers that a score can be differentiated by.
 
-Token ids are integers and have no gradient. The first module that turns them into vectors, the
-embedding, is found from a run; in further runs its output is replaced.
+The first module that makes vectors of token ids is found from a run; then its output is replaced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The inputs that PyTorch's layers expect, and the mismatches of a call.
-
-Only certain mismatches are reported. For a layer of another class, only the dtype and the device
-of its parameters are compared.
-"""
+"""The inputs that PyTorch's layers expect, and the mismatches of a call that are certain."""
 
 from __future__ import annotations
 

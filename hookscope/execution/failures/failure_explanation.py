@@ -58,9 +58,8 @@ class Definition:
 def find_definition(model: nn.Module, name: str, file: str = "") -> Definition | None:
     """Return the call that makes the layer ``name`` of ``model``; None unless it is certain.
 
-    The search looks for ``self.NAME = CLASS(...)`` in the class of the parent, and for entries of
-    an ``nn.Sequential`` there. Then it takes the only call of the layer's class with the layer's
-    arguments in the user's file.
+    It is what the parent's class assigns to that attribute; else the only call in the user's file
+    of the layer's class with the layer's arguments.
     """
     layer = submodule(model, name)
     if layer is None:
@@ -137,10 +136,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _makes(call: ast.Call, layer: nn.Module, *, strictly: bool = False) -> bool:
-    """Whether a call may have made ``layer``: its class and its numeric arguments agree.
-
-    With ``strictly`` at least one argument must be a number.
-    """
+    """Whether a call may have made ``layer``: its class and numeric arguments, if any, agree."""
     kind = type(layer)
     if _name(call) != kind.__name__:
         return False
@@ -168,10 +164,9 @@ def _number(node: ast.expr) -> int | None:
 
 @contextmanager
 def explain_forward_errors(prepared: Prepared) -> Iterator[None]:
-    """Add an explanation to a ForwardError from the block.
+    """Add an explanation to a ForwardError from the block, for which the model runs again.
 
-    The model runs again for it, see ``explain_failure``. Enter this context before those that
-    change the state of the model, so that the state is restored when the model runs again.
+    Enter this context before those that change the state of the model, which is then restored.
     """
     try:
         yield
@@ -182,11 +177,9 @@ def explain_forward_errors(prepared: Prepared) -> Iterator[None]:
 
 
 def explain_failure(error: ForwardError, prepared: Prepared) -> None:
-    """Add to ``error`` the calls of all layers that ran, and fixes.
+    """Add to ``error`` the calls of all layers that ran, and fixes, from further runs of the model.
 
-    The model runs again from the same seed on the same input, with hooks on all layers, and its
-    state is restored. A live module runs as a copy on the meta device, because its code may have
-    side effects. A run that fails in another way is ignored.
+    A live module runs as a copy on the meta device, because its code may have side effects.
     """
     failure, exception = error.failure, error.exception
     if failure is None or not isinstance(exception, Exception) or _is_distributed():

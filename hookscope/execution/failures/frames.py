@@ -40,10 +40,7 @@ def frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]
 
 
 def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | None:
-    """Return the arguments of the last call of ``module`` in ``traceback``.
-
-    None if its parent calls a method of it, such as ``forward``, in place of the module.
-    """
+    """Return the arguments of the last call of ``module`` in ``traceback``; None if it has none."""
     call: Call | None = None
     for frame, _ in frames_of(traceback):
         variables = frame.f_locals
@@ -79,8 +76,7 @@ def _describe(name: str, tensor: Tensor) -> TensorInfo:
 def user_line(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
     """Return the frame and line of the user's code nearest to the failure.
 
-    User code is not part of PyTorch, hookscope or the standard library. Code of other installed
-    packages, such as torchvision, counts if there is no user code.
+    Code of installed packages, such as torchvision, counts if there is no other.
     """
     installed: tuple[FrameType, int] | None = None
     user: tuple[FrameType, int] | None = None

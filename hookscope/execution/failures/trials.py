@@ -1,7 +1,7 @@
 """Trial runs of a model that failed: on other shapes, and with a layer of another size.
 
-Every proposed fix has been run. Shapes are searched with a copy on the meta device, which has no
-values. A live module runs only as such a copy, because its code may have side effects.
+Shapes are searched with a copy on the meta device. A live module runs only as such a copy,
+because its code may have side effects.
 """
 
 from __future__ import annotations

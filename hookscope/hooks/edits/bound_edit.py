@@ -109,8 +109,7 @@ def fit_operand(
 ) -> Tensor | None:
     """Return a tensor of a file in the shape of ``tensor``; None if it does not fit.
 
-    A vector of the length of the channels is broadcast against all other dimensions. Any other
-    tensor is broadcast as in PyTorch. A tensor of the whole sequence gives its positions.
+    A vector as long as the channels is broadcast along them, any other tensor as in PyTorch.
     """
     if other.ndim == 1 and tensor.ndim > 1 and len(other) == tensor.shape[dim]:
         other = other.reshape([-1 if n == dim else 1 for n in range(tensor.ndim)])
@@ -131,10 +130,9 @@ def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class BoundEdit:
-    """One edit at one layer that it matches.
+    """One edit at one layer that it matches, the ``position``-th of the edits as given, from 0.
 
-    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file, and
-    ``place`` the arguments and tokens of the run, by which positions are found.
+    ``place`` has the arguments and tokens of the run, by which positions are found.
     """
 
     edit: Edit
@@ -154,10 +152,7 @@ def bind_edits(
     spec: str = "MODEL",
     place: Mapping[str, Any] | None = None,
 ) -> tuple[BoundEdit, ...]:
-    """Find the layers of ``model`` that edits match, and read the files that they name.
-
-    ``place`` has the arguments and tokens of the run, as in its metadata.
-    """
+    """Find the layers of ``model`` that edits match, and read the files that they name."""
     files: dict[str, Mapping[str, Tensor]] = {}
     names = names_in(model) if edits else ()
     return tuple(
@@ -177,8 +172,7 @@ def apply_edit(
 ) -> Tensor:
     """Return the edited ``tensor``: a new tensor of the same shape and dtype.
 
-    Selected positions and channels are edited as a tensor of their own. The others do not affect
-    them and do not change.
+    Selected positions and channels are edited as a tensor of their own.
     """
     if located is not None:
         try:
@@ -233,10 +227,7 @@ def edit_error(
 
 
 def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
-    """Whether the edit applies to a tensor of this dtype.
-
-    Only ``patch`` changes integers and bools: indices and masks cannot be scaled or made noisy.
-    """
+    """Whether the edit applies to a tensor of this dtype; ``patch`` does to all."""
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         reason = "its tensor is nested, sparse or quantized"
         raise edit_error(bound, reason, "Edit a layer before or after it.")

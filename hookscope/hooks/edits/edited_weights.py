@@ -56,10 +56,9 @@ class _Place(NamedTuple):
 
 
 class EditedWeights:
-    """The weights of layers after their edits, and the original ones.
+    """The weights of layers after their edits, which take the places of the original ones.
 
-    Edited parameters take the places of the original ones, which are not changed. So a weight that
-    is tied to another layer's is edited in the chosen layer only.
+    So a weight that is tied to another layer's is edited in the chosen layer only.
     """
 
     def __init__(self, bounds: Iterable[BoundEdit]) -> None:
@@ -122,11 +121,7 @@ def check_weights(bound: BoundEdit) -> str:
 
 
 def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
-    """The key and the place of each weight of a layer.
-
-    Weights are the parameters of two or more dimensions in floating point, of the layer and of all
-    modules in it; biases and the weights of norms have one dimension.
-    """
+    """The key and the place of each parameter of a layer with two or more dimensions of floats."""
     for inner, module in bound.layer.module.named_modules():
         # A hook of ``weight_norm`` or ``spectral_norm`` computes the weight too.
         has_old_norm = any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))

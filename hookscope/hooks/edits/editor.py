@@ -1,7 +1,6 @@
 """Applies edits: to weights, to values in the forward pass and to gradients in the backward pass.
 
-Edits of values are entered before a recorder, so that it records edited values. Edits of gradients
-are entered after it, so that a gradient is edited first and then recorded.
+Edits of values are entered before a recorder, those of gradients after it.
 """
 
 from __future__ import annotations
@@ -180,8 +179,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     ) -> Tensor:
         """A clone of an output; the gradient is edited between the clone and the output.
 
-        So a gradient that is recorded at the clone, as the output of a surrounding module, is not
-        edited yet.
+        So what is recorded at the clone, for a surrounding module, is not edited yet.
         """
         # A copy: later in-place changes of the output must not affect the penalties l1 and l2.
         needed = carries_gradient(tensor) and any(

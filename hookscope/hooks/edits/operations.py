@@ -1,9 +1,7 @@
 """The operations of edits: each returns a new tensor of the same shape and dtype.
 
-All of them are differentiable, so a gradient passes through an edited activation as through any
-other step of the model: with ``scale:0.5`` it is halved, with ``zero`` and ``patch``, which are
-constants, it is zero. Rounding to a few bits has a gradient of zero almost everywhere, so
-``quantize`` passes the gradient unchanged within the range (the straight-through estimator).
+All of them are differentiable. ``quantize`` passes the gradient unchanged within the range (the
+straight-through estimator), because that of rounding is zero almost everywhere.
 """
 
 from __future__ import annotations
@@ -39,9 +37,7 @@ class EditSite:
 def edit_seed(seed: int, position: int, key: str) -> int:
     """Return the seed of the edit at ``position`` (from 0) of its list, for the tensor ``key``.
 
-    It is made of the first 63 bits of the SHA-256 digest of ``"SEED POSITION KEY"``. So the draws
-    are the same in every run, and independent of the model's own dropout, of noise at other layers
-    and of other calls of the same layer.
+    So draws are the same in every run, and do not depend on other draws of the model or of edits.
     """
     digest = hashlib.sha256(f"{seed} {position} {key}".encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -28,21 +28,9 @@ STRETCHED = "the values scaled to their range"
 
 
 class CamInput:
-    """A model with its images, and the score of a class that is explained.
+    """A model with its images (N, C, H, W), and the score of a class that is explained.
 
-    Args:
-        prepared: the model; its first layer is the one asked for where ``layer_given``.
-        score: the score that is explained.
-        layer_given: whether the user named a layer.
-        progress: called with the number of runs made and that of all, where there are many.
-
-    Attributes:
-        layer: the layer that the user named; None to look for one.
-        path: position of the images in the model's input.
-        image: the images, (N, C, H, W).
-
-    Raises:
-        RequestError: the model takes no images.
+    If ``layer_given``, the first layer of ``prepared`` is the one that the user named.
     """
 
     def __init__(
@@ -85,10 +73,7 @@ def widen(tensor: Tensor) -> Tensor:
 
 
 def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
-    """Return the position of the images in the model's arguments, and the images, (N, C, H, W).
-
-    The path begins with 0 for positional and 1 for keyword arguments.
-    """
+    """Return the path of the images in ``as_call`` of the model's input, and them, (N, C, H, W)."""
     task = prepared.loaded.task
     if task in ("detection", "optical flow"):
         raise RequestError(
@@ -110,9 +95,7 @@ def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
 def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
     """Return the model's images as pixels, uint8 (N, 3, H, W), and how they were computed.
 
-    Preprocessing that scales and shifts each channel is inverted, from its results for black and
-    for white. Otherwise the values are scaled to their range. Images of other than 1 or 3 channels
-    become grey: the mean of the channels.
+    Preprocessing that scales and shifts is inverted; other values are scaled to their range.
     """
     image = image.detach().cpu().float()
     bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe is not None else None
@@ -129,15 +112,9 @@ def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str
 
 @dataclass
 class CamResult:
-    """The maps of a method, and the run that they come from.
+    """The maps (N, h, w) of a method, never negative: on a layer's grid, or at the image's size.
 
-    Attributes:
-        maps: (N, h, w), never negative: on the layer's grid, or at the image's size.
-        output: the model's output for the images as given.
-        coverage: how often the layer ran.
-        candidate: the layer's output that was used; None for methods at the image.
-        attribution: the values that a map at the image is made from, (N, C, H, W).
-        metadata: further entries of the metadata.
+    Methods at the image have an ``attribution``, (N, C, H, W), and no ``candidate``.
     """
 
     maps: Tensor

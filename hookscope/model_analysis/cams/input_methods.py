@@ -41,9 +41,6 @@ def integrate_gradient(
 ) -> Tensor:
     """Return (x - b) times the mean gradient from the baseline b to the input x, in float64.
 
-    This is the attribution of integrated gradients (M. Sundararajan, A. Taly, Q. Yan: Axiomatic
-    Attribution for Deep Networks, 2017, arXiv:1703.01365), by Gauss-Legendre quadrature.
-
     Example:
         >>> end = torch.tensor([3.0])
         >>> integrate_gradient(lambda x: 2 * x, torch.zeros(1), end, 1)  # of x squared
@@ -60,14 +57,7 @@ def integrate_gradient(
 
 
 def quadrature_points(steps: int) -> list[tuple[float, float]]:
-    """Return the positions in 0..1 at which an integral is sampled, each with its weight.
-
-    Gauss-Legendre quadrature: exact for polynomials of degree 2 steps - 1.
-
-    Example:
-        >>> quadrature_points(1)
-        [(0.5, 1.0)]
-    """
+    """Return Gauss-Legendre points in 0..1, each with its weight."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return [(float(x + 1) / 2, float(w) / 2) for x, w in zip(nodes, weights, strict=True)]
 
@@ -79,11 +69,7 @@ def occlusion_drops(
     regions: Sequence[tuple[slice | int, ...]],
     progress: Progress | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the score of the input less that with one region of it from the baseline.
-
-    M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
-    (arXiv:1311.2901), section 4.2.
-    """
+    """Yield the score of the input less that with one region of it from the baseline."""
     whole = score_of(values).detach().cpu().double()
     for number, region in enumerate(regions):
         occluded = values.detach().clone()
@@ -94,12 +80,7 @@ def occlusion_drops(
 
 
 def baseline_name(baseline: Any) -> str:
-    """Return the name of a baseline for metadata.
-
-    Example:
-        >>> baseline_name(None), baseline_name("black"), baseline_name(torch.zeros(1))
-        ('zero', 'black', 'given')
-    """
+    """Return the name of a baseline for metadata."""
     if isinstance(baseline, str):
         return baseline
     return "zero" if baseline is None else "given"
@@ -132,14 +113,7 @@ def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
 
 
 class Saliency(CamAlgorithm):
-    """Saliency map.
-
-    The map is max_c |g_c|, where g is the gradient of the target's score at the image, and c runs
-    over the image's channels.
-
-    K. Simonyan, A. Vedaldi, A. Zisserman: Deep Inside Convolutional Networks: Visualising Image
-    Classification Models and Saliency Maps, 2014 (arXiv:1312.6034), section 3.1.
-    """
+    """Saliency map: ``saliency`` in ``METHODS``, section 3.1 of the paper."""
 
     def attribute(self, inputs: CamInput) -> CamResult:
         """Return the maps from one run of the model."""
@@ -153,22 +127,10 @@ def channel_maximum(gradient: Tensor) -> Tensor:
 
 
 class GuidedBackprop(CamAlgorithm):
-    """Guided backpropagation.
-
-    The map is max_c |g_c|, where g is the gradient of the target's score at the image with another
-    derivative of the ReLU: it passes back relu(G) where its input was positive, and 0 elsewhere,
-    for the gradient G at its output. c runs over the image's channels.
-
-    J. T. Springenberg, A. Dosovitskiy, T. Brox, M. Riedmiller: Striving for Simplicity: The All
-    Convolutional Net, 2015 (arXiv:1412.6806), section 3.4.
-    """
+    """Guided backpropagation: ``guided`` in ``METHODS``, section 3.4 of the paper."""
 
     def attribute(self, inputs: CamInput) -> CamResult:
-        """Return the maps from one run of the model.
-
-        Raises:
-            RequestError: no ReLU lies between the image and the score.
-        """
+        """Return the maps from one run of the model."""
         with guide_relus(inputs.prepared.module) as metadata:
             output, gradient = inputs.gradient_at(inputs.image)
         return CamResult(channel_maximum(gradient), output, attribution=gradient, metadata=metadata)
@@ -177,8 +139,7 @@ class GuidedBackprop(CamAlgorithm):
 class _ActivationMode(TorchFunctionMode):
     """Guides every ReLU: a module, a function, or an operator of a scripted or exported model.
 
-    ``ran`` counts the calls of each activation function by name, ``passed`` the calls that a
-    gradient came back to.
+    ``ran`` counts the calls of activation functions, ``passed`` those that a gradient came to.
     """
 
     def __init__(self, hooks: HookSet) -> None:
@@ -211,8 +172,7 @@ class _ActivationMode(TorchFunctionMode):
 def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
     """Pass only positive gradients back through the ReLUs that run within the block.
 
-    The parameters must be frozen in the block, so that gradients go from the score to the image
-    only.
+    The parameters must be frozen, so that gradients go from the score to the image only.
     """
     metadata: dict[str, Any] = {}
     with HookSet(model) as hooks:
@@ -237,14 +197,7 @@ def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 
 class GradientTimesInput(CamAlgorithm):
-    """Gradient times input.
-
-    The attribution of entry i of the image x is x_i g_i, where g is the gradient of the target's
-    score at x. The map is the absolute sum over the image's channels.
-
-    A. Shrikumar, P. Greenside, A. Shcherbina, A. Kundaje: Not Just a Black Box: Learning Important
-    Features Through Propagating Activation Differences, 2016 (arXiv:1605.01713), section 2.
-    """
+    """Gradient times input: ``gradxinput`` in ``METHODS``, section 2 of the paper."""
 
     def attribute(self, inputs: CamInput) -> CamResult:
         """Return the maps from one run of the model."""
@@ -254,20 +207,10 @@ class GradientTimesInput(CamAlgorithm):
 
 
 class IntegratedGradients(CamAlgorithm):
-    """Integrated gradients.
+    """Integrated gradients: ``integrated`` in ``METHODS``.
 
-    The attribution of entry i of the image x is (x_i - b_i) times the integral over t from 0 to 1
-    of the gradient of the target's score at b + t (x - b), where b is the baseline. The map is the
-    absolute sum over the image's channels. By the completeness axiom the attribution adds up to
-    the difference of the scores of x and b. The deviation from it is ``gap`` in the metadata.
-
-    M. Sundararajan, A. Taly, Q. Yan: Axiomatic Attribution for Deep Networks, 2017
-    (arXiv:1703.01365).
-
-    Args:
-        steps: number of points of the quadrature, with one run of the model each; None for 50.
-        baseline: ``zero``, ``black`` or ``white``, or a tensor that broadcasts to the images; None
-            for ``zero``.
+    By the completeness axiom the attribution adds up to the difference of the scores of the image
+    and the baseline. The deviation from it is ``gap`` in the metadata.
     """
 
     def __init__(self, steps: int | None = None, baseline: Any = None) -> None:
@@ -299,19 +242,9 @@ class IntegratedGradients(CamAlgorithm):
 
 
 class Occlusion(CamAlgorithm):
-    """Occlusion. It takes one run of the model for each patch.
+    """Occlusion: ``occlusion`` in ``METHODS``, section 4.2 of the paper. One run for each patch.
 
-    The map at a pixel is relu(S(x) - S(x')), where S is the target's score of the image x, and x'
-    is x with the patch of this pixel from the baseline. The patches are squares side by side; those
-    at the right and lower edges may be cut off.
-
-    M. Zeiler, R. Fergus: Visualizing and Understanding Convolutional Networks, 2013
-    (arXiv:1311.2901), section 4.2.
-
-    Args:
-        patch: side of a patch in pixels; None for an eighth of the shorter side of the image.
-        baseline: ``zero``, ``black`` or ``white``, or a tensor that broadcasts to the images; None
-            for ``zero``.
+    The patches are squares side by side; those at the right and lower edges may be cut off.
     """
 
     def __init__(self, patch: int | None = None, baseline: Any = None) -> None:
@@ -319,11 +252,7 @@ class Occlusion(CamAlgorithm):
         self.baseline = baseline
 
     def attribute(self, inputs: CamInput) -> CamResult:
-        """Return the maps, and the signed change of the score as the attribution.
-
-        Raises:
-            RequestError: the patch is larger than the image.
-        """
+        """Return the maps, and the signed change of the score as the attribution."""
         score, image = inputs.score, inputs.image
         height, width = inputs.size
         side = self.patch or max(1, min(height, width) // PATCHES)

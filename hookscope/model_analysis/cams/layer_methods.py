@@ -31,11 +31,7 @@ _OTHER_METHODS = "Use --by gradcam or --by eigencam, which need no attention wei
 
 
 class LayerMethod(CamAlgorithm):
-    """A map from what one layer returned for the images.
-
-    Attributes:
-        needs_gradients: whether the score's gradient at the layer's output is used too.
-    """
+    """A map from what one layer returned, and from the score's gradient there if it is needed."""
 
     needs_gradients: ClassVar[bool] = False
 
@@ -82,15 +78,7 @@ class GradientLayerMethod(LayerMethod):
     @staticmethod
     @abstractmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps, never negative.
-
-        Args:
-            activations: what the layer returned, (N, K, H, W) with K channels.
-            gradients: the gradient of the target's score there, of the same shape.
-
-        Returns:
-            The maps, (N, H, W).
-        """
+        """Return the maps (N, H, W), never negative, of values and gradients (N, K, H, W)."""
 
 
 def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
@@ -125,20 +113,7 @@ def weighted_sum(activations: Tensor, weights: Tensor) -> Tensor:
 
 
 class GradCam(GradientLayerMethod):
-    """Grad-CAM.
-
-    The map is relu(sum_k w_k A_k), where A_k is channel k of the layer's output and w_k the mean
-    over all positions of the gradient of the target's score at A_k.
-
-    R. R. Selvaraju, M. Cogswell, A. Das, R. Vedantam, D. Parikh, D. Batra: Grad-CAM: Visual
-    Explanations from Deep Networks via Gradient-based Localization, 2017 (arXiv:1610.02391),
-    equations 1 and 2.
-
-    Example:
-        >>> import torch
-        >>> GradCam.heat_map(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, 5.0]]]]))
-        tensor([[[4., 8.]]])
-    """
+    """Grad-CAM: ``gradcam`` in ``METHODS``, equations 1 and 2 of the paper."""
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
@@ -147,21 +122,10 @@ class GradCam(GradientLayerMethod):
 
 
 class GradCamPlusPlus(GradientLayerMethod):
-    """Grad-CAM++.
+    """Grad-CAM++: ``gradcam++`` in ``METHODS``, equations 5, 6 and 19 of the paper.
 
-    The map is relu(sum_k w_k A_k) with w_k = sum_p a relu(G_k), where A_k is channel k of the
-    layer's output, G_k the gradient of the target's score there, p runs over the positions and
-    a = G_k^2 / (2 G_k^2 + sum(A_k) G_k^3). ``a`` is 0 where its denominator is 0.
-
-    A. Chattopadhay, A. Sarkar, P. Howlader, V. N. Balasubramanian: Grad-CAM++: Generalized
-    Gradient-Based Visual Explanations for Deep Convolutional Networks, 2018 (arXiv:1710.11063),
-    equations 5, 6 and 19 for the score exp(S). Its factor exp(S) scales the whole map of an image
-    and is left out.
-
-    Example:
-        >>> ones = torch.ones(1, 1, 1, 2)
-        >>> GradCamPlusPlus.heat_map(ones, ones)  # a = 1 / (2 + 2)
-        tensor([[[0.5000, 0.5000]]])
+    The score is exp(S), whose factor exp(S) scales the map of an image and is left out. ``a`` is 0
+    where its denominator is 0.
     """
 
     @staticmethod
@@ -175,19 +139,7 @@ class GradCamPlusPlus(GradientLayerMethod):
 
 
 class HiResCam(GradientLayerMethod):
-    """HiResCAM.
-
-    The map is relu(sum_k G_k A_k), where A_k is channel k of the layer's output and G_k the
-    gradient of the target's score there: every position has its own gradient as weight.
-
-    R. L. Draelos, L. Carin: Use HiResCAM instead of Grad-CAM for faithful explanations of
-    convolutional neural networks, 2020 (arXiv:2011.08891).
-
-    Example:
-        >>> import torch
-        >>> HiResCam.heat_map(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[3.0, -5.0]]]]))
-        tensor([[[3., 0.]]])
-    """
+    """HiResCAM: ``hirescam`` in ``METHODS``."""
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
@@ -196,20 +148,7 @@ class HiResCam(GradientLayerMethod):
 
 
 class LayerCam(GradientLayerMethod):
-    """LayerCAM.
-
-    The map is relu(sum_k relu(G_k) A_k), where A_k is channel k of the layer's output and G_k the
-    gradient of the target's score there.
-
-    P.-T. Jiang, C.-B. Zhang, Q. Hou, M.-M. Cheng, Y. Wei: LayerCAM: Exploring Hierarchical Class
-    Activation Maps for Localization, 2021 (doi:10.1109/TIP.2021.3089943), equations 4 to 6.
-
-    Example:
-        >>> import torch
-        >>> gradients = torch.tensor([[[[-3.0]], [[5.0]]]])
-        >>> LayerCam.heat_map(torch.tensor([[[[-1.0]], [[2.0]]]]), gradients)
-        tensor([[[10.]]])
-    """
+    """LayerCAM: ``layercam`` in ``METHODS``, equations 4 to 6 of the paper."""
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
@@ -218,26 +157,13 @@ class LayerCam(GradientLayerMethod):
 
 
 class EigenCam(LayerMethod):
-    """Eigen-CAM. It does not depend on the target.
+    """Eigen-CAM: ``eigencam`` in ``METHODS``, equation 3 of the paper. It needs no target.
 
-    The map is relu(A v), where A is the layer's output as a matrix of positions by channels, and v
-    its first right singular vector. The sign of a singular vector is arbitrary. The one is taken
-    with which the map's entries add up to 0 or more.
-
-    M. B. Muhammad, M. Yeasin: Eigen-CAM: Class Activation Map using Principal Components, 2020
-    (arXiv:2008.00299), equation 3.
-
-    Example:
-        >>> EigenCam.heat_map(torch.tensor([[[[3.0, 0.0]], [[4.0, 0.0]]]]))
-        tensor([[[5., 0.]]])
+    Of the two signs of the singular vector, that with which the map adds up to 0 or more is taken.
     """
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps of the layer's output.
-
-        Raises:
-            RequestError: a value is NaN or infinite.
-        """
+        """Return the maps of the layer's output."""
         return self.heat_map(finite_on_grid(candidate, "a singular vector"))
 
     @staticmethod
@@ -251,23 +177,10 @@ class EigenCam(LayerMethod):
 
 
 class ScoreCam(LayerMethod):
-    """Score-CAM. It takes one run of the model for each channel.
-
-    The map is relu(sum_k w_k A_k), where A_k is channel k of the layer's output and w the softmax
-    over k of the target's score for the image times M_k. The mask M_k is A_k at the image's size,
-    its range scaled to 0..1.
-
-    H. Wang, Z. Wang, M. Du, F. Yang, Z. Zhang, S. Ding, P. Mardziel, X. Hu: Score-CAM:
-    Score-Weighted Visual Explanations for Convolutional Neural Networks, 2020 (arXiv:1910.01279),
-    equation 5.
-    """
+    """Score-CAM: ``scorecam`` in ``METHODS``, equation 5 of the paper. One run for each channel."""
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps of the layer's output. Each run has the batch size of the images.
-
-        Raises:
-            RequestError: a value is NaN or infinite.
-        """
+        """Return the maps of the layer's output. Each run has the batch size of the images."""
         activations = finite_on_grid(candidate, "the range of a mask")
         scores, count = [], activations.shape[1]
         for channel in range(count):
@@ -280,40 +193,19 @@ class ScoreCam(LayerMethod):
 
 
 def channel_mask(channel: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a channel (N, h, w) at ``size``, bilinear, scaled to 0..1: (N, 1, H, W).
-
-    A channel of one value becomes 0.
-
-    Example:
-        >>> channel_mask(torch.tensor([[[1.0, 3.0]]]), (1, 2))
-        tensor([[[[0., 1.]]]])
-    """
+    """Return a channel (N, h, w) as (N, 1, H, W), scaled to 0..1; zeros if it has one value."""
     large = F.interpolate(channel.unsqueeze(1), size, mode="bilinear", align_corners=False)
     low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
     return (large - low) / torch.where(high > low, high - low, 1.0)
 
 
 class AttentionRollout(LayerMethod):
-    """Attention rollout.
+    """Attention rollout: ``rollout`` in ``METHODS``, equation 1 and section 3 of the paper.
 
-    The rollout is R = B_n ... B_2 B_1, where B_i = (W_i + I) / 2 and W_i is the mean over the heads
-    of the attention weights of layer i. The identity I stands for the residual connection; the rows
-    of B_i add up to 1, as those of W_i do. The map of an image is the mean of the rows of R of the
-    tokens that are read, at the columns of the patches. A token is read if the target's score of
-    this image has a gradient at it after the last layer: the class token, or all tokens behind
-    global average pooling. R does not depend on the target; the tokens that are read may.
-
-    The layers are taken as one chain, each with a residual connection around it. Layers in parallel
-    branches would be multiplied too, which has no meaning.
-
-    The weights are those that ``capture --attention`` records. Those inside a fused kernel are
-    recomputed, and used only if they reproduce its output.
-
-    S. Abnar, W. Zuidema: Quantifying Attention Flow in Transformers, 2020 (arXiv:2005.00928),
-    equation 1 and section 3.
-
-    Attributes:
-        read: which tokens of each image are read, (N, L).
+    A token is read if the target's score of the image has a gradient at it after the last layer:
+    the class token, or all tokens behind global average pooling. The layers are taken as one chain,
+    each with a residual connection around it. Layers in parallel branches would be multiplied too,
+    which has no meaning.
     """
 
     needs_gradients = True  # they show which tokens the score depends on
@@ -323,23 +215,14 @@ class AttentionRollout(LayerMethod):
         self._attention: LayerAttention | None = None
 
     def choose_layer(self, inputs: CamInput) -> Layer | None:
-        """Run the model for its attention weights; return the last layer that computes some.
-
-        Raises:
-            RequestError: the model has no attention over the whole image, or its weights are not
-                known.
-        """
+        """Run the model for its attention weights; return the last layer that computes some."""
         self._attention = record_attention(
             inputs.prepared, len(inputs.image), "image", _OTHER_METHODS
         )
         return self._attention.last
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps: the part of each patch in the tokens that the score depends on.
-
-        Raises:
-            RequestError: the tokens of the image are not known.
-        """
+        """Return the maps: the part of each patch in the tokens that the score depends on."""
         grid, attention = candidate.grid, self._attention
         assert grid is not None and attention is not None
         rollout = roll_out(attention.weights)
@@ -364,8 +247,7 @@ class AttentionRollout(LayerMethod):
     def _check_position_of_extra_tokens(self, candidate: LayerCandidate, prefix: int) -> None:
         """Refuse images that read at most ``prefix`` tokens, all of them in the assumed grid.
 
-        A class token behind the patches is read so, and the grid would then begin at a patch too
-        far. Pooling reads the whole grid.
+        A class token behind the patches is read so, and the grid would begin at a patch too far.
         """
         before, grid = self.read[:, :prefix], self.read[:, prefix:]
         misplaced = ~before.any(1) & (grid.sum(1) <= prefix) & ~grid.all(1)

@@ -52,10 +52,9 @@ class LayerCandidate:
 
     @property
     def cut_off(self) -> bool:
-        """Whether autograd cannot give its gradient, or only a part of it.
+        """Whether autograd cannot give all of its gradient.
 
-        A view that is changed in place gets another edge, and gradients through its base tensor
-        do not pass the first edge.
+        A view that is changed in place gets another edge.
         """
         view = self.tensor is None or self.tensor._is_view()
         return self.edge is None or (view and self.changed_in_place)
@@ -177,12 +176,8 @@ def last_where(
 ) -> int:
     """Return the index of the last candidate for which ``holds`` is true; -1 if there is none.
 
-    ``holds`` is called with the last candidate, then with the two before it, the four before these,
-    and so on. Each call may be a backward pass to the first of its candidates.
-
-    Example:
-        >>> last_where(lambda few: [number > 4 for number in few], [7, 1, 5, 2, 3])
-        2
+    ``holds`` gets the last candidate, the two before it, the four before these, and so on, because
+    each call may be a backward pass to the first of its candidates.
     """
     end, count = len(candidates), 1
     while end > 0:
@@ -197,9 +192,7 @@ def last_where(
 def grid_candidates(candidates: Sequence[LayerCandidate], scores: Tensor) -> list[LayerCandidate]:
     """Return the candidates on a grid that can explain the model's class scores.
 
-    The scores of a segmentation lie on a grid too, and do not explain themselves. Attention weights
-    have sides as long as the sequence of tokens, and do not lie over the image. Tokens inside an
-    attention module that returns tokens are its queries, keys and values, and not used either.
+    The scores of a segmentation, attention weights, queries, keys and values are left out.
     """
     suitable = [
         (candidate, grid)

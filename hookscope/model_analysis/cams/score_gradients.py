@@ -35,11 +35,9 @@ from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 
 @signal_safe_contextmanager
 def differentiable(prepared: Prepared) -> Iterator[None]:
-    """Enable autograd within the block, and restore the state of the model after it.
+    """Enable autograd, freeze the parameters in the block, and restore the model's state after it.
 
-    The parameters are frozen in the block. No map uses their gradients, which are half the work of
-    a backward pass, and the graph then begins at the image or the layer alone. The fast path of
-    attention is off, because it would depend on whether a tensor requires grad.
+    The fast path of attention is off, because it would depend on whether a tensor requires grad.
     """
     module = prepared.module
     guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
@@ -72,10 +70,9 @@ def observe_layer(
     *,
     gradient: bool,
 ) -> LayerPass | None:
-    """Run the model once, and return the value and the gradient that a map needs.
+    """Run the model; return the value and the gradient that a map needs, or None if not possible.
 
-    The hooks return the model's own tensors, so no second run has to verify the output. The graph
-    begins at the image, and the gradient is computed only from the score back to the layer.
+    The hooks return the model's own tensors, so no second run has to verify the output.
     """
     run = partial(_observe_once, prepared, score, path, image)
     if layer is not None:
@@ -138,11 +135,7 @@ def _find_gradients(value: Tensor, candidates: Sequence[LayerCandidate]) -> list
 def clone_at_layer(
     prepared: Prepared, score: ClassScore, image: Tensor, layer: Layer | None, *, gradient: bool
 ) -> LayerPass:
-    """Do what ``observe_layer`` does, with hooks that replace layers' outputs by clones.
-
-    This works wherever autograd does, because graphs may begin at any layer. A further run without
-    hooks verifies that the clones do not change the output.
-    """
+    """Do what ``observe_layer`` does with clones, wherever autograd works; verify the output."""
     chosen = None
     if layer is None:  # the run that looks for the layer stores no values: it would store all
         scan, output = scan_layers(prepared, score, image)
@@ -178,8 +171,7 @@ def scan_layers(
 def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
     """Check that a run without hooks gives the same ``output`` as ``scan_layers``.
 
-    The weights are frozen in both runs. Other kernels may multiply weights that require grad, and
-    give other last bits.
+    The weights are frozen in both: kernels for weights that require grad may give other last bits.
     """
     with differentiable(prepared):
         verify_output_unchanged(prepared, output, excuse_noise=True)
@@ -230,9 +222,7 @@ class ClassScore:
         self._target = target
 
     def loss(self, prepared: Prepared, output: Any) -> Loss:
-        """Return the score summed over the batch. The score of one image does not depend on
-        others.
-        """
+        """Return the score summed over the batch; that of one image does not depend on others."""
         self._check_classes(output)
         categories = prepared.loaded.categories
         loss = compute_loss("logit", output, self._target, categories=categories)

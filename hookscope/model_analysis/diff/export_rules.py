@@ -40,10 +40,9 @@ EQUAL, UNEQUAL, TRANSPOSED = "equal", "unequal", "transposed"
 
 
 def describe_operators(model: GraphModel, name: str) -> str:
-    """Return the operators of a module's own nodes, in execution order, with their attributes.
+    """Return the operators of a module's own nodes, such as ``BatchNormalization(epsilon=0.001)``.
 
-    Nodes of its children, constants and computations of sizes are left out. Example:
-    ``BatchNormalization(epsilon=0.001)``.
+    Nodes of its children, constants and computations of sizes are left out.
     """
     program = model._onnx_program
     protos = {
@@ -136,9 +135,7 @@ def _absorbed_norms(
 ) -> dict[str, str]:
     """Batch norms of a model, each with the convolution of the file that it is folded into.
 
-    The older exporter gives the weights of both to the convolution, whose output is then that of
-    the norm. The norm is the one that runs next. In a file of the newer exporter it is the one
-    that absorbed the convolution.
+    With the older exporter, it is the norm that runs next after the convolution.
     """
     parts = dict(file.named_modules())
     convolutions = {name for name, part in parts.items() if has_absorbed_norm(part)}
@@ -194,7 +191,7 @@ def _description(model: nn.Module, name: str) -> str:
 
 
 def _pairs(a: nn.Module, b: nn.Module) -> Iterator[_Pair]:
-    """The parameters and buffers that both models have, without modules that an exporter folded.
+    """The tensors that both models have, without modules that an exporter folded.
 
     A folded module has tensors of other shapes than before, or is marked.
     """

@@ -18,8 +18,7 @@ class Stopped(BaseException):
 class Lockstep:
     """Runs two functions in two threads, one at a time. A function switches with ``hand_over``.
 
-    Grad mode and the hooks that run belong to a thread already. The random generators belong to
-    the process: their states are stored and restored at each switch.
+    The random generators belong to the process, so each switch stores and restores their states.
     """
 
     def __init__(self, gpus: Sequence[int]) -> None:

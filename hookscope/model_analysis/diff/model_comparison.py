@@ -100,10 +100,7 @@ def list_records(
     side: int,
     look: Callable[[Record, Tensor], None] = lambda record, tensor: None,
 ) -> tuple[Record, ...]:
-    """Run a model once, and return the records of all its layers without their tensors.
-
-    ``look`` is called with each record and its tensor.
-    """
+    """Run a model; return the records of all layers. ``look`` gets each with its tensor."""
     layers = layers_of(prepared.module)
     sink = StreamingSink(look)
     recorder = Recorder(prepared.module, layers, kinds, sink=sink)

@@ -155,8 +155,7 @@ def _is_finite_float(observation: TensorObservation) -> bool:
 def find_nonfinite_origins(observations: Iterable[TensorObservation]) -> list[NonFiniteOrigin]:
     """Return where NaN and infinities arose, in order of their appearance.
 
-    -inf that a function writes as a mask, or that is passed in as a mask, does not count as long
-    as the output is finite. Neither does a tensor that the model's call does not return.
+    -inf of a mask does not count if the output is finite, nor a tensor that is not returned.
     """
     search = _OriginSearch()
     for observation in observations:

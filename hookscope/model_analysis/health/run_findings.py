@@ -57,11 +57,7 @@ class CheckContext:
 
     @property
     def nonfinite_kinds(self) -> frozenset[str]:
-        """Which of ``nan`` and ``inf`` to look for; both if neither check is made.
-
-        If only one check is made, findings of the other are not reported: ``nan`` reports a NaN
-        that comes from an infinity where it first is NaN.
-        """
+        """Which of ``nan`` and ``inf`` to look for; both if neither check is made."""
         return frozenset({NAN, INF} & set(self.checks)) or frozenset({NAN, INF})
 
     def nonfinite_origins(self) -> list[NonFiniteOrigin]:
@@ -77,10 +73,7 @@ class CheckContext:
 
     @property
     def unnormalised(self) -> bool:
-        """Whether no batch normalisation normalises yet.
-
-        In eval mode it uses the running statistics, which are 0 and 1 before their first update.
-        """
+        """Whether batch normalisation is in eval mode, and its statistics are still 0 and 1."""
         report = self.report
         return bool(report.never_updated) and not report.updated and not self.training
 
@@ -175,9 +168,8 @@ def _remedy(observation: TensorObservation) -> str:
 def activation_findings(context: CheckContext) -> Iterator[Finding]:
     """Dead units and saturated activations.
 
-    A layer with some dead units is a note while batch normalisation does not normalise: in eval
-    mode half of googlenet's units in a layer are zero on noise as built, and none in train mode.
-    If no other check is made, dead units below the threshold are notes.
+    Some dead units are a note while batch normalisation does not normalise: in eval mode half of
+    googlenet's units in a layer are zero on noise as built, and none in train mode.
     """
     limits = context.thresholds
     for observation in context.run.observations:

@@ -146,10 +146,7 @@ def observe_tensor(slot: RecordKey, tensor: Tensor, margin: float) -> TensorObse
 
 @without_grad
 def nonfinite_kinds(tensors: Iterable[Tensor]) -> frozenset[str]:
-    """Return which of NAN, INF and MINUS_INF are among the values of some tensors.
-
-    A tensor whose values cannot be read counts as finite.
-    """
+    """Return which of NAN, INF and MINUS_INF are among the readable values of some tensors."""
     kinds: set[str] = set()
     for _, tensor in walk(list(tensors)):
         if not unreadable_reason(tensor):
@@ -236,10 +233,7 @@ class RunObservation:
 def run_and_observe(
     prepared: Prepared, objective: Objective | None, *, chosen_loss: bool, margin: float
 ) -> RunObservation:
-    """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor.
-
-    If the model raises, the observation has the error as ``failure``.
-    """
+    """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor."""
     kinds = VALUES | (GRADIENTS if objective else set())
     recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)
     metadata: dict[str, Any] = {}

@@ -1,8 +1,4 @@
-"""Ablation: one run of the model for each layer, or channel, that is ablated.
-
-An ablation is an edit of the layer's output like those of ``--edit``. Nothing is recorded, and only
-the metrics of each run are stored.
-"""
+"""Ablation: one run of the model for each layer, or channel, whose output an edit ablates."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ _LEAVES = frozenset({str, int, float, bool, type(None)})  # types of values that
 
 
 def plain_fault(value: Any) -> str:
-    """Return the kind of the first part of a value that is not a tensor, number, text or container.
-
-    Empty if there is none. Only such values can be copied and compared.
+    """Return the kind of the first part of a value that cannot be copied and compared, if any.
 
     Example:
         >>> plain_fault((torch.ones(1), {"mask": None})), plain_fault([object()])
@@ -139,7 +137,7 @@ def _generator_states(gpus: list[int]) -> list[Any]:
 
 
 def _parts(module: nn.Module) -> tuple[list[Any], list[int]]:
-    """Everything that the modules in a module refer to, and the versions of the tensors in it.
+    """All that the modules in a module refer to, and the versions of the tensors in it.
 
     The objects themselves are returned, so that none of them is freed and another one gets its id.
     """
@@ -170,10 +168,9 @@ def _inner(item: Any) -> Iterable[Any]:
 
 
 class StoredOutputs(SignalSafeContext["StoredOutputs"]):
-    """Lets modules return stored outputs while the ``with`` block runs.
+    """Lets modules return copies of stored outputs while the ``with`` block runs.
 
-    A hook cannot skip a module's ``forward``, so it is replaced on the instance, and the attribute
-    is deleted afterwards. Every call returns a copy, which the model may change in place.
+    A hook cannot skip a module's ``forward``, so an attribute of the instance replaces it.
     """
 
     def __init__(self, outputs: Mapping[nn.Module, Any]) -> None:
@@ -223,12 +220,7 @@ class BlockReuse:
 
 
 def find_blocks(model: nn.Module) -> tuple[Layer, ...]:
-    """Return the children of each ``ModuleList`` and ``Sequential`` that is in no other one.
-
-    Example:
-        >>> [x.name for x in find_blocks(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU())))]
-        ['0', '1']
-    """
+    """Return the children of each ``ModuleList`` and ``Sequential`` that is in no other one."""
     layers = {layer.name: layer for layer in layers_of(model)}
     containers = {
         name for name, x in layers.items() if isinstance(x.module, nn.ModuleList | nn.Sequential)

@@ -140,11 +140,7 @@ def warn_of_noise(clean: Any, again: Any) -> bool:
 
 
 def fingerprint(prepared: Prepared, clean: Any) -> dict[str, str | None]:
-    """Return the entry of the metadata by which a later run knows that it is the same.
-
-    It is the hash of the model's parameters and buffers, its input and the clean output; None if
-    values cannot be read.
-    """
+    """Return the entry of the metadata by which a later run knows that it is the same."""
     state = {**dict(prepared.module.named_parameters()), **dict(prepared.module.named_buffers())}
     tensors = walk((state, prepared.value, clean))
     return {"fingerprint": hash_tensors((" ".join(path), tensor) for path, tensor in tensors)}
@@ -157,10 +153,7 @@ def make_runs(
     file: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Runs:
-    """Make the runs that ``file`` does not contain yet, and write all to it; return the result.
-
-    After an error or Ctrl-C too, the file contains all that were made.
-    """
+    """Return the result of all runs; write those that ``file`` lacks to it, after an error too."""
     stored: Sequence[Any] = () if file is None else result.unfinished(file)
     known = set(places)
     made = {effect.place: effect for effect in stored if effect.place in known}

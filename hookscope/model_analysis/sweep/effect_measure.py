@@ -44,10 +44,7 @@ class EffectMeasure:
             return {"failed": error.message}
 
     def metrics_of(self, output: Any) -> dict[str, Any]:
-        """Return ``score``, ``loss``, ``output`` and ``flipped`` of an output, as far as defined.
-
-        Of a prediction also ``kl`` and ``difference``.
-        """
+        """Return the metrics of an output that are defined."""
         metrics: dict[str, Any] = {"output": relative_change(self.output, output)}
         read = self._read(output)
         if self.scores is not None:
@@ -77,27 +74,12 @@ class EffectMeasure:
 
 
 def mean_score(scores: Tensor, classes: Tensor) -> float:
-    """Return the mean logit of the classes, in float64.
-
-    Example:
-        >>> import torch
-        >>> mean_score(torch.tensor([[1.0, 5.0], [2.0, 3.0]]), torch.tensor([1, 0]))
-        3.5
-    """
+    """Return the mean logit of the classes, in float64."""
     return float(scores.gather(1, classes.unsqueeze(1)).double().mean())
 
 
 def divergence(before: Tensor, after: Tensor) -> float:
-    """Return the Kullback-Leibler divergence of ``after`` from ``before`` in nats, in float64.
-
-    It is the sum over the classes of p log(p / q) with p the softmax of ``before`` and q that of
-    ``after``, averaged over the rows and positions.
-
-    Example:
-        >>> import torch
-        >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
-        0.0
-    """
+    """Return sum p log(p / q) in nats, p being the softmax before and q after; the mean of rows."""
     p, q = (scores.double().log_softmax(1) for scores in (before, after))
     # Where p is 0, the product is 0 and not NaN.
     terms = p.exp() * (p - q).masked_fill(p.exp() == 0, 0)
@@ -115,8 +97,7 @@ def resolve_measure(
 ) -> EffectMeasure:
     """Resolve the target by the run without a change, and return what measures others.
 
-    ``score`` and ``flipped`` are defined if the output has class scores, or ``rank`` is the score.
-    A loss is defined if the user chose one, or the default loss fits the output.
+    Of scores and loss it measures what the output has, and what the user asks for.
     """
     objective = objective or resolve_loss(request)
     measure = EffectMeasure(prepared, clean, is_prediction=is_prediction)

@@ -135,12 +135,7 @@ def resolve_head_count(module: nn.Module, heads: int | str) -> int:
 
 
 def head_channels(head: int, count: int, width: int) -> tuple[int, ...]:
-    """Return the channels of a head among ``width`` channels of all heads.
-
-    Example:
-        >>> head_channels(1, 2, 6)
-        (3, 4, 5)
-    """
+    """Return the channels of a head among ``width`` channels of all heads."""
     size = width // count
     return tuple(range(head * size, (head + 1) * size))
 
@@ -218,12 +213,7 @@ def common_expert_count(layers: tuple[Layer, ...]) -> int:
 
 
 def count_experts(module: nn.Module) -> int:
-    """Return how many experts a module has that gets their routing as arguments; 0 for others.
-
-    Example:
-        >>> count_experts(nn.Linear(2, 2))
-        0
-    """
+    """Return how many experts a module has that gets their routing as arguments; 0 for others."""
     counts = {p.shape[0] for p in module.parameters(recurse=False) if p.ndim == 3}
     if len(counts) != 1 or not _routing_names(inspect.signature(module.forward)):
         return 0

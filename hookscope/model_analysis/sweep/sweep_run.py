@@ -191,10 +191,9 @@ def prepare_sweep(
 def _observe(
     prepared: Prepared, edit: SweepEdit, places: Sequence[EditPlace], clean: Any
 ) -> tuple[Prepared, EditScan, BlockObserver, bool]:
-    """Run the model a second time; return it, what was observed, and whether the outputs differ.
+    """Run the model again; return it, what was observed, and whether the outputs differ.
 
-    A language model runs without its cache if the output is the same. Every layer changes the
-    cache, so no layer could be skipped.
+    A language model runs without its cache, which every layer changes, if the output is the same.
     """
     blocks = find_blocks(prepared.module)
     observed = {block.module: block for block in (*blocks, *prepared.layers)}
