@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from hookscope.errors import ForwardError, HookscopeError, LossError
 from hookscope.execution.failures.frames import describe_failure
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.interventions import forward_interventions
@@ -104,8 +103,8 @@ def forward_error(
 
 def run_without_hooks(prepared: Prepared) -> Any:
     """Run the model from the same seed with its interventions only; restore its state."""
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, forward_interventions(prepared.interventions, prepared.module, prepared.seed):
+    interventions, module, seed = prepared.interventions, prepared.module, prepared.seed
+    with prepared.preserved(), forward_interventions(interventions, module, seed):
         return detach_clone(forward(prepared))
 
 

@@ -8,9 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from hookscope.files.signal_safety import (
-    signal_safe_contextmanager,
-)
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.layers import modules_in
 from hookscope.hooks.torch_state import without_compilation
 from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights

@@ -110,12 +110,8 @@ class Objective:
 
 def resolve_loss(request: LossRequest) -> Objective:
     """Return the objective for a request. The file of a custom loss is run here."""
-    target, reduction, raw, penalty = (
-        request.target,
-        request.reduction,
-        request.raw,
-        request.penalty,
-    )
+    target, reduction = request.target, request.reduction
+    raw, penalty = request.raw, request.penalty
     custom = resolve_custom_loss(request.loss, reduction, raw)
     if custom is not None:
         return Objective(

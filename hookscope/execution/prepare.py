@@ -6,7 +6,9 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
@@ -58,6 +61,10 @@ class Prepared:
             return self.module(*args, **kwargs)
         return generate(self.module, args, kwargs, self.generate)
 
+    def preserved(self) -> AbstractContextManager[bool]:
+        """Return the context of a run; see ``preserve_model_state``."""
+        return preserve_model_state(self.module, train=self.train, seed=self.seed)
+
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments in which every tensor is a copy, so the model may change it in place."""
         copies = map_tensors(self.value, lambda path, tensor: tensor.detach().clone())
@@ -78,13 +85,17 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
     check_model(model.model, str, os.PathLike)
     if not model.named:
         return wrap(model.model)
-    return load(
+    return loader_of(model)(
+        weights=model.weights, rename=model.rename, partial=model.partial, seed=seed
+    )
+
+
+def loader_of(model: ModelRequest) -> partial[LoadedModel]:
+    """Return what loads a model that is given by name."""
+    return partial(
+        load,
         model.model,
-        weights=model.weights,
-        rename=model.rename,
-        partial=model.partial,
         model_args=model.model_args,
-        seed=seed,
         method=model.method,
         attn=model.attn,
         trust=model.trust,

@@ -13,7 +13,6 @@ import torch
 from hookscope.errors import HookError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.optimizer_step import OptimizerSpec, take_step
 from hookscope.execution.prepare import Prepared
@@ -109,12 +108,11 @@ def run_forward(
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     early = EarlyStop(prepared.module, stop.calls(prepared.layers) if stop else {})
     with (
         explain_forward_errors(prepared),
         _attach_capture(recorder),
-        guard as switched,
+        prepared.preserved() as switched,
         grad_mode(False),
         interventions as values,
         recorder as capture,
@@ -177,11 +175,10 @@ def _run_with_backward(
 ) -> RecordedRun:
     """Do ``work`` with the interventions; errors say the ``change`` that it makes in the model."""
     interventions, model, seed = prepared.interventions, prepared.module, prepared.seed
-    guard = preserve_model_state(model, train=prepared.train, seed=seed)
     with (
         explain_forward_errors(prepared),
         _attach_capture(recorder),
-        guard as switched,
+        prepared.preserved() as switched,
         signal_safe(torch.inference_mode(False)),
         grad_mode(True),
         forward_interventions(interventions, model, seed, recorder) as values,

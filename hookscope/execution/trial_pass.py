@@ -11,7 +11,7 @@ import random
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
@@ -90,12 +90,9 @@ def record_shapes(
     """Run a model and return the shapes and dtypes of what its layers give."""
     args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to(device)))
     recorder = Recorder(module, layers, kinds, sink=ShapeSink(), caches=caches)
-    with grad_mode(False), recorder as capture:
-        if watch is None:
-            module(*args, **kwargs)
-        else:
-            with watch.over(recorder):
-                module(*args, **kwargs)
+    watching = nullcontext() if watch is None else watch.over(recorder)
+    with grad_mode(False), recorder as capture, watching:
+        module(*args, **kwargs)
     return capture
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -207,13 +208,5 @@ def _comparison(
 
 
 def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of an entry from its position in row-major order.
-
-    >>> _unravel(5, (2, 3))
-    (1, 2)
-    """
-    index: list[int] = []
-    for length in reversed(shape):
-        position, rest = divmod(position, length)
-        index.insert(0, rest)
-    return tuple(index)
+    """The index of an entry from its position in row-major order."""
+    return tuple(map(int, np.unravel_index(position, shape)))

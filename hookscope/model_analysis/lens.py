@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError, LayerError, RequestError, cause
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.language_output import OutputNames
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import Layer
 from hookscope.model_analysis.residual_stream import ResidualStream, record_stream
 from hookscope.results.lens import Candidate, Lens, LensCell, LensRow, Token
@@ -172,7 +172,7 @@ def run_lens(
     prepared: Prepared, layers: Iterable[Layer], options: LensOptions, metadata: dict[str, Any]
 ) -> Lens:
     """Run the model once, and return what each layer predicts."""
-    with preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed):
+    with prepared.preserved():
         stream = record_stream(prepared, layers, options.norm, options.head)
         rows, length = _common_shape(prepared, stream)
         unembedding = Unembedding(prepared.module, stream, stream.logits.shape[-1])
@@ -210,14 +210,14 @@ def _common_shape(prepared: Prepared, stream: ResidualStream) -> tuple[int, int]
     for layer, value in stream.values.items():
         if value.ndim != 3:
             raise LayerError(
-                f"The output of {layer} ({_dims(value.shape)}) is not batch, position, width.",
+                f"The output of {layer} ({shape_text(value.shape)}) is not batch, position, width.",
                 "Select the layers that return the residual stream with --layer.",
             )
         shapes.setdefault(tuple(value.shape[:2]), layer)
     if len(shapes) > 1:
         (one, first), (two, second) = list(shapes.items())[:2]
         raise LayerError(
-            f"{first} returns {_dims(one)} positions and {second} {_dims(two)}.",
+            f"{first} returns {shape_text(one)} positions and {second} {shape_text(two)}.",
             "Select layers that return the residual stream with --layer.",
         )
     if not shapes:
@@ -231,10 +231,6 @@ def _common_shape(prepared: Prepared, stream: ResidualStream) -> tuple[int, int]
             "The lens needs batch, position, width.",
         )
     return rows, length
-
-
-def _dims(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
 
 
 def _prompt(prepared: Prepared, rows: int, length: int) -> PromptTokens | None:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from hookscope.errors import ForwardError, HookscopeError, InputError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward_error
-from hookscope.execution.isolation import frozen, preserve_model_state
-from hookscope.execution.prepare import Prepared, select_layers
+from hookscope.execution.isolation import frozen
+from hookscope.execution.prepare import Prepared, loader_of, select_layers
 from hookscope.files.shell_words import quote_word
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.layers import Layer, check_not_lazy, describe_model, layers_of
@@ -27,10 +26,10 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.inputs.input_checks import check_noise_shape
 from hookscope.results.module_tree import LayerRun, ModuleTree
-from hookscope.sources import model_loader
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
+from hookscope.sources.model_loader import wrap
 from hookscope.sources.model_weights import model_weights
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.module_names import parent_of
@@ -52,7 +51,7 @@ log = logging.getLogger("hookscope")
 
 def describe_request(request: Request, shapes: bool) -> ModuleTree:
     """Return the modules that a request selects."""
-    load_again = _loader(request.model)
+    load_again = loader_of(request.model) if request.model.named else None
     loaded = _load(request.model, meta=True)
     selected = select_layers(request.layers, loaded.module, loaded.spec)
     whole = describe_model(loaded.module, loaded.spec)
@@ -76,30 +75,13 @@ def initial_weights(request: Request) -> WeightSet:
     return model_weights(loaded.module, loaded.spec, f"weights {loaded.weights.name}")
 
 
-def _loader(model: ModelRequest) -> Callable[..., LoadedModel] | None:
-    """What loads a model that is given by name."""
-    if not model.named:
-        return None
-    return partial(
-        model_loader.load,
-        model.model,
-        model_args=model.model_args,
-        method=model.method,
-        attn=model.attn,
-        trust=model.trust,
-        onnx_optimize=model.onnx_optimize,
-        adapter=model.adapter,
-    )
-
-
 def _load(model: ModelRequest, *, meta: bool) -> LoadedModel:
     """The model; one that is given by name without values, if ``meta``."""
-    load = _loader(model)
-    if load is None:
-        check_model(model.model)
-        loaded = model_loader.wrap(model.model)
+    if model.named:
+        loaded = loader_of(model)(meta=meta)
     else:
-        loaded = load(meta=meta)
+        check_model(model.model)
+        loaded = wrap(model.model)
     check_not_lazy(loaded.module)
     return loaded
 
@@ -135,10 +117,7 @@ def add_shapes(
     prepared = Prepared(
         loaded, module, (), _to_device(value, device), (), 0, device, "", module.training
     )
-    with (
-        explain_forward_errors(prepared),
-        preserve_model_state(module, train=module.training, seed=0),
-    ):
+    with explain_forward_errors(prepared), prepared.preserved():
         try:
             run = _with_runs(tree, module, prepared.value)
         except _Stopped:

@@ -187,7 +187,7 @@ def _find_way(
     ran.sort(key=lambda stack: (len(stack) > 1, order[stack[-1].name]), reverse=True)
     ends = [(stack, recorder.ends[stack[-1].name]) for stack in ran]
     recent = [call for call in recorder.recent if call.layer.name != ROOT]
-    heads = list(_heads(prepared, recent, logits, head))
+    heads = _heads(prepared, recent, logits, head)
     for call in heads:
         for stack, end in ends:
             for way in _chains(recent, call, stack, end, norm):
@@ -208,22 +208,18 @@ def _find_way(
 
 def _heads(
     prepared: Prepared, recent: Sequence[_Returned], logits: Tensor, name: str | None
-) -> Iterator[_Returned]:
+) -> list[_Returned]:
     """The calls that may be that of the head: those that returned the logits, innermost first."""
+    calls = [call for call in recent if call.argument is not None]
     if name is not None:
         head = _named(prepared, name).module
-        yield from (call for call in recent if call.layer.module is head and _has_argument(call))
-        return
-    made = [call for call in recent if _has_argument(call) and _is_same(call.value, logits)]
+        return [call for call in calls if call.layer.module is head]
+    made = [call for call in calls if _is_same(call.value, logits)]
     if not made:  # a model of transformers that changes the logits after its head
         getter = getattr(prepared.module, "get_output_embeddings", None)
         embeddings = getter() if callable(getter) else None
-        made = [c for c in recent if _has_argument(c) and c.layer.module is embeddings]
-    yield from made
-
-
-def _has_argument(call: _Returned) -> bool:
-    return call.argument is not None
+        made = [call for call in calls if call.layer.module is embeddings]
+    return made
 
 
 def _chains(
@@ -241,8 +237,7 @@ def _chains(
         return
     for call in recent:
         is_named = norm is None or call.layer.name == norm
-        if is_named and call is not head and _has_argument(call):
-            assert call.argument is not None
+        if is_named and call is not head and call.argument is not None:
             leads = _shares_storage(call.value, head.argument)
             if leads and _shares_storage(call.argument, end):
                 yield _Way(stack, call, head)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hookscope.errors import InputError, RequestError
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import disable_mha_fast_path, preserve_model_state
+from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.layers import Layer, layers_of
@@ -169,9 +169,8 @@ class TokenEmbeddings:
 @contextmanager
 def _run_guard(prepared: Prepared) -> Iterator[None]:
     """Run the block without autograd, and restore the state of the model after it."""
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     # The fast path of transformers skips layers.
-    with guard, disable_mha_fast_path(), grad_mode(False):
+    with prepared.preserved(), disable_mha_fast_path(), grad_mode(False):
         yield
 
 

@@ -70,10 +70,6 @@ def _first(call: Call, name: str = "input") -> Tensor | None:
     return value if isinstance(value, Tensor) and not value.is_nested else None
 
 
-def _size(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a scalar"
-
-
 def _text(numbers: Any) -> str:
     return "x".join(map(str, numbers))
 
@@ -112,7 +108,9 @@ def _channels(tensor: Tensor, rank: int, wanted: int, setting: str) -> Iterator[
 def _rank(tensor: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
     if tensor.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
-        yield Mismatch(f"{wanted} dimensions, got {tensor.ndim} ({_size(tensor)}).")
+        yield Mismatch(
+            f"{wanted} dimensions, got {tensor.ndim} ({_text(tensor.shape) or 'a scalar'})."
+        )
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:

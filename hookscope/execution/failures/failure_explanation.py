@@ -29,8 +29,8 @@ from hookscope.execution.failures.trials import (
     single_tensor,
     with_shape,
 )
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
+from hookscope.files.words import shape_text
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import submodule
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
@@ -205,8 +205,8 @@ def _with_calls(
     copied = prepared.loaded.source == LIVE or out_of_memory
     run = on_meta_device(prepared) if copied else prepared
     model, observer = run.module, frames.CallObserver(run.module)
-    guard = preserve_model_state(model, train=run.train, seed=run.seed)
-    with quiet(), guard, grad_mode(grad), forward_interventions(run.interventions, model, run.seed):
+    edited = forward_interventions(run.interventions, model, run.seed)
+    with quiet(), run.preserved(), grad_mode(grad), edited:
         try:
             with observer:
                 run.run(*run.fresh_call())
@@ -341,7 +341,7 @@ def _fix_input(failed: Outcome, prepared: Prepared, meta_run: Prepared, grad: bo
     if run_once(with_shape(last, fitting), grad).layer:
         return ""
     option = _option(prepared, shape, fitting)
-    return f"use an input of {_text(fitting)}{option}. Checked: the model then runs."
+    return f"use an input of {shape_text(fitting)}{option}. Checked: the model then runs."
 
 
 def _option(prepared: Prepared, shape: tuple[int, ...], fitting: tuple[int, ...]) -> str:
@@ -350,8 +350,4 @@ def _option(prepared: Prepared, shape: tuple[int, ...], fitting: tuple[int, ...]
     sized = prepared.recipe is not None and prepared.recipe.tuned is not None
     if sized and len(fitting) == len(shape) == 4 and fitting[:2] == shape[:2]:
         return f": --size {fitting[2]}x{fitting[3]}"
-    return f": --shape {_text(fitting)}" if specs <= {"noise"} else ""
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+    return f": --shape {shape_text(fitting)}" if specs <= {"noise"} else ""

@@ -224,10 +224,8 @@ def describe_failure(
         return failure
     frame, line = location
     file = frame.f_code.co_filename
-    return ForwardFailure(
-        failure.failed,
-        failure.ran,
-        expected=failure.expected,
+    return replace(
+        failure,
         variables=variables_at(frame, line),
         file=short_path(file),
         line=line,

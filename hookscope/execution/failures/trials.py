@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from hookscope.execution.failures.expectations import Call, mismatches
 from hookscope.execution.failures.frames import arguments_at
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.interventions import BoundInterventions, forward_interventions
@@ -78,8 +77,7 @@ def on_meta_device(prepared: Prepared) -> Prepared:
 def run_once(prepared: Prepared, grad: bool = False) -> Outcome:
     """Run a model like the run that failed, without output; restore its state."""
     model = prepared.module
-    guard = preserve_model_state(model, train=prepared.train, seed=prepared.seed)
-    with quiet(), guard, grad_mode(grad):
+    with quiet(), prepared.preserved(), grad_mode(grad):
         try:
             with forward_interventions(prepared.interventions, model, prepared.seed):
                 prepared.run(*prepared.fresh_call())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hookscope.errors import EditError, HookscopeError
 from hookscope.files.output_path import MARK, holds_features
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import shape_label
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.hooks.layers import Layer, names_in, select
 from hookscope.hooks.tensor_sink import put_positions, take_positions
@@ -273,9 +274,9 @@ def _stored_operand(
     kinds = (other.is_floating_point(), other.is_complex())
     if fitted is None or kinds != (tensor.is_floating_point(), tensor.is_complex()):
         name = f"{wanted} in {source.path}" if wanted else source.path
-        fits = [_shape(tensor.shape)] + ([f"{tensor.shape[dim]}"] if tensor.ndim > 1 else [])
+        fits = [shape_label(tensor.shape)] + ([f"{tensor.shape[dim]}"] if tensor.ndim > 1 else [])
         if located is not None:
-            fits.insert(1, _shape(whole))
+            fits.insert(1, shape_label(whole))
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise edit_error(
             bound,
@@ -286,10 +287,6 @@ def _stored_operand(
     return fitted if scale == 1.0 else fitted * scale
 
 
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "a single number"
-
-
 def _describe(tensor: Tensor) -> str:
     """Shape and dtype as text: ``1x16x8x8 float32``."""
-    return f"{_shape(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{shape_label(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -20,16 +20,9 @@ _TRANSPOSED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"
 def round_weight(weight: Tensor, bits: int, channel_dim: int = 0) -> Tensor:
     """Return a weight rounded to ``bits`` bits with one scale for each output channel.
 
-    For each channel with the largest magnitude m, the scale is s = m / (2^(bits - 1) - 1) and an
-    entry w becomes s round(w / s), half to even, computed in float32 or wider and then rounded to
-    the dtype of the weight. So -m and m are exact, up to that rounding, and zero stays zero. This
-    is symmetric uniform quantization (Nagel et al. 2021, "A White Paper on Neural Network
-    Quantization", section 2.2), without clipping.
-
-    >>> import torch
-    >>> round_weight(torch.tensor([[1.0, -0.4, 0.2], [0.0, 0.0, 0.0]]), 2)
-    tensor([[1., -0., 0.],
-            [0., 0., 0.]])
+    For the largest magnitude m of a channel, s = m / (2^(bits - 1) - 1), and an entry w becomes
+    s round(w / s), half to even, in float32 or wider: symmetric uniform quantization (Nagel et al.
+    2021, "A White Paper on Neural Network Quantization", section 2.2), without clipping.
     """
     wide = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
     others = [dim for dim in range(weight.ndim) if dim != channel_dim]

@@ -176,8 +176,8 @@ def last_where(
 ) -> int:
     """Return the index of the last candidate for which ``holds`` is true; -1 if there is none.
 
-    ``holds`` gets the last candidate, the two before it, the four before these, and so on, because
-    each call may be a backward pass to the first of its candidates.
+    ``holds`` gets the last one, the two before it, the four before these, and so on, because each
+    call may be a backward pass to the first of its candidates.
     """
     end, count = len(candidates), 1
     while end > 0:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hookscope.errors import LossError, RequestError
 from hookscope.execution.forward import backward, detach_clone, forward
-from hookscope.execution.isolation import disable_mha_fast_path, frozen, preserve_model_state
+from hookscope.execution.isolation import disable_mha_fast_path, frozen
 from hookscope.execution.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
@@ -40,10 +40,9 @@ def differentiable(prepared: Prepared) -> Iterator[None]:
     The fast path of attention is off, because it would depend on whether a tensor requires grad.
     """
     module = prepared.module
-    guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
     leaves = frozen(chain(module.parameters(), module.buffers()))
     with (
-        guard,
+        prepared.preserved(),
         disable_mha_fast_path(),
         signal_safe(torch.inference_mode(False)),
         grad_mode(True),
@@ -199,8 +198,7 @@ def gradient_at_image(
 
 def run_on_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
     """Return the model's output for ``image``, from a run without autograd."""
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, grad_mode(False):
+    with prepared.preserved(), grad_mode(False):
         return detach_clone(forward(prepared, call=_with_image(prepared, path, image)))
 
 
@@ -230,10 +228,6 @@ class ClassScore:
             self.text, self.classes = loss.target, loss.classes
             self._target = loss.classes
         return loss
-
-    def fix_classes(self, prepared: Prepared, output: Any) -> None:
-        """Take the classes from an output: that of the image as given."""
-        self.loss(prepared, output)
 
     def each(self, output: Any) -> Tensor:
         """Return the score of every image, (N,); of a segmentation, the sum over its positions."""

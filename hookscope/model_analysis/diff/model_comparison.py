@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hookscope.errors import InputError, LayerError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.capture_comparator import Comparator
@@ -104,9 +103,8 @@ def list_records(
     layers = layers_of(prepared.module)
     sink = StreamingSink(look)
     recorder = Recorder(prepared.module, layers, kinds, sink=sink)
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
-    explained = explain_forward_errors(prepared)
-    with label_errors(side), explained, guard, grad_mode(False), recorder:
+    explained, preserved = explain_forward_errors(prepared), prepared.preserved()
+    with label_errors(side), explained, preserved, grad_mode(False), recorder:
         forward(prepared, sink.capture)
     return sink.capture.records
 
@@ -123,10 +121,7 @@ def compare_in_lockstep(
     """
     devices = (p.device for side in prepared for p in side.module.parameters())
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
-    first, second = (
-        preserve_model_state(side.module, train=side.train, seed=side.seed) for side in prepared
-    )
-    with first, second:
+    with prepared[0].preserved(), prepared[1].preserved():
         buffer = _PairBuffer(Lockstep(gpus), matches, comparator)
         recorders, passes = [], []
         for side, model in enumerate(prepared):

@@ -189,7 +189,7 @@ def activation_findings(context: CheckContext) -> Iterator[Finding]:
             message = f"{saturated.count:,} of {saturated.of:,} {what}{where}"
             hint = "They pass almost no gradient back: scale the input down."
             share, limit = saturated.share, limits.saturated
-            yield _warning(SATURATED, module, message, share, limit, hint)
+            yield Finding(SATURATED, WARNING, module, message, share, limit, hint)
 
 
 def _dead_finding(context: CheckContext, module: str, where: str, dead: Ratio) -> Finding:
@@ -206,7 +206,7 @@ def _dead_finding(context: CheckContext, module: str, where: str, dead: Ratio) -
         message = f"{dead.count:,} of {dead.of:,} units are {state}: {', '.join(ranges)}"
     hint = "They pass no gradient back: check the bias before them, the --input, and the learning"
     hint += " rate of the training."
-    finding = _warning(DEAD, module, message, dead.share, context.thresholds.dead, hint)
+    finding = Finding(DEAD, WARNING, module, message, dead.share, context.thresholds.dead, hint)
     finding = replace(finding, units=dead.indices)
     if dead.share < context.thresholds.dead:
         return replace(finding, level=NOTE, hint="")
@@ -230,7 +230,7 @@ def unused_layer_findings(context: CheckContext) -> Iterator[Finding]:
         elif inside:
             message = f"never runs, and has {inside:,} parameter{'s' * (inside > 1)}"
             hint = "Call it in forward, or remove it."
-            yield _warning(UNCALLED, name, message, 0, None, hint)
+            yield Finding(UNCALLED, WARNING, name, message, 0, None, hint)
         else:
             without_parameters.append(name)
     if without_parameters:
@@ -271,7 +271,7 @@ def untrained_parameter_findings(context: CheckContext) -> Iterator[Finding]:
     for layer, group in topmost(unused, (n for n in names if n not in frozen)).items():
         message = f"{_subject_of(group, layer, names)} unused by the loss: the gradient is None"
         hint = "Use its result, remove it, or choose another --loss."
-        yield _warning(UNUSED, layer, message, len(group), None, hint)
+        yield Finding(UNUSED, WARNING, layer, message, len(group), None, hint)
 
 
 def _subject_of(parameters: Sequence[str], layer: str, names: Sequence[str]) -> str:
@@ -299,9 +299,3 @@ def dtype_promotion_findings(context: CheckContext) -> Iterator[Finding]:
     hint = "This costs time and memory. A NumPy array, float64 by default, is a likely cause."
     first, *others = dict.fromkeys(modules)
     yield Finding(DTYPES, WARNING, first, message, 1 + len(others), None, hint, tuple(others))
-
-
-def _warning(
-    check: str, layer: str, message: str, measured: float, threshold: float | None, hint: str
-) -> Finding:
-    return Finding(check, WARNING, layer, message, measured, threshold, hint)

@@ -6,16 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import preserve_model_state, seeded
+from hookscope.execution.isolation import seeded
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
@@ -291,13 +290,9 @@ def runs_in_training(prepared: Prepared, names: Iterable[str]) -> set[str]:
         with HookSet(copy) as hooks, seeded(copy, prepared.seed), grad_mode(False):
             for layer in layers_of(copy):
                 if layer.name in wanted:
-                    hooks.before(layer.module, partial(_add_name, ran, layer.name))
+                    hooks.before(layer.module, lambda *_, name=layer.name: ran.add(name))
             copy(*args, **kwargs)
     return ran
-
-
-def _add_name(ran: set[str], name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    ran.add(name)
 
 
 def _recorder(prepared: Prepared, kinds: set[str], margin: float, *, model_input: bool) -> Recorder:
@@ -314,11 +309,10 @@ def _run_model(
     prepared: Prepared, recorder: Recorder, objective: Objective | None
 ) -> dict[str, Any]:
     """Run the model while the recorder records; return the metadata about the loss."""
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     with (
         signal_safe(torch.inference_mode(False)),
         grad_mode(objective is not None),
-        guard,
+        prepared.preserved(),
         recorder,
         record_ops(recorder),
     ):

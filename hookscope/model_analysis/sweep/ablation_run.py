@@ -23,7 +23,7 @@ from hookscope.model_analysis.sweep.effect_measure import EffectMeasure
 from hookscope.model_analysis.sweep.sweep_columns import EditPlace
 from hookscope.model_analysis.sweep.sweep_run import SweepEdit
 from hookscope.results.ablation import AblatedPart, Ablation, BaselineMetrics, LayerAblation
-from hookscope.results.sweep import SkippedLayer, SweepColumn
+from hookscope.results.sweep import SweepColumn
 from hookscope.specs.choices import ABLATION_EDITS
 from hookscope.specs.sweep_edit import parse_sweep_edit
 
@@ -63,18 +63,6 @@ def _parts(scan: EditScan, channels: bool) -> Iterator[tuple[Layer, int | None]]
         yield from ((layer, n) for n in range(min(scan.channels[layer])))
 
 
-def _left_out(scan: EditScan, channels: bool) -> Iterator[SkippedLayer]:
-    """Yield the layers that ran and cannot be ablated, or not all of their channels."""
-    for layer in scan.executed():
-        reason = scan.faults.get(layer, "")
-        counts = scan.channels.get(layer) or {0}
-        least, most = min(counts), max(counts)
-        if channels and not reason and least < most:
-            reason = f"channels from {least} up, which some of its output tensors lack"
-        if reason:
-            yield SkippedLayer(layer.name, layer.type, reason)
-
-
 def prepare_ablation(
     prepared: Prepared,
     by: str,
@@ -92,7 +80,7 @@ def prepare_ablation(
     warn_of_noise(clean, scan.run())
     compared = measure(clean)
     layers = {(layer.name, channel): layer for layer, channel in _parts(scan, channels)}
-    left_out = tuple(_left_out(scan, channels))
+    left_out = tuple(scan.left_out(channels=channels))
     if not layers:
         raise RequestError(
             f"None of the selected layers can be ablated by {by};"

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import gpus_of, preserve_model_state
+from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical, first_difference
 from hookscope.files.signal_safety import SignalSafeContext
@@ -42,7 +42,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.specs.module_names import ancestors, parent_of
 from hookscope.specs.patterns import ROOT
-from hookscope.tensors.nested import TensorPath, map_tensors, walk
+from hookscope.tensors.nested import walk
 from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
@@ -66,11 +66,6 @@ def plain_fault(value: Any) -> str:
     if isinstance(value, tuple | list):
         return next(filter(None, map(plain_fault, value)), "")
     return "" if type(value) in _PLAIN else f"an object of type {type(value).__name__}"
-
-
-def clone_values(value: Any) -> Any:
-    """Return a value of which ``plain_fault`` is empty with copies of its tensors."""
-    return map_tensors(value, lambda path, tensor: tensor.detach().clone())
 
 
 def same_values(first: Any, second: Any) -> bool:
@@ -109,16 +104,12 @@ class ModuleState:
             return "draws random numbers"
         if any(tensor._version != version for tensor, version in self._given):
             return "changes its input in place"
-        buffers = list(self.module.buffers())
-        if len(buffers) != len(self._buffers) or not all(map(_equal, buffers, self._buffers)):
+        buffers, before = list(self.module.buffers()), self._buffers
+        if len(buffers) != len(before) or not all(map(bit_identical, buffers, before)):
             return "changes a buffer"
         parts, versions = _parts(self.module)
         same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
         return "" if same and versions == self._versions else "changes an attribute"
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return bit_identical(a, b)
 
 
 def same_states(first: list[Any], second: list[Any]) -> bool:
@@ -182,27 +173,20 @@ class StoredOutputs(SignalSafeContext["StoredOutputs"]):
             for module in self.outputs:
                 module.forward = self._forward_of(module)
         except BaseException:
-            self._restore()
+            self._leave()
             raise
         return self
 
     def _leave(self, *error: object) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
         for module in self.outputs:
             module.__dict__.pop("forward", None)
 
     def _forward_of(self, module: nn.Module) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             self.calls[module] += 1
-            return map_tensors(self.outputs[module], _clone)
+            return detach_clone(self.outputs[module])
 
         return forward
-
-
-def _clone(path: TensorPath, tensor: Tensor) -> Tensor:
-    return tensor.clone()
 
 
 @dataclass(frozen=True)
@@ -260,7 +244,7 @@ class BlockObserver(CallSubscriber):
             self.faults.setdefault(module, f"{call.layer.name} gets {fault}")
         if module in self.faults:
             return None
-        self.inputs[module] = clone_values(given)
+        self.inputs[module] = detach_clone(given)
         return ModuleState(module, given)
 
     def after_call(self, call: ModuleCall, state: ModuleState | None) -> None:
@@ -275,7 +259,7 @@ class BlockObserver(CallSubscriber):
         owned = [*module.parameters(), *module.buffers()]
         if not fault and memory_of(call.output) & memory_of((call.args, call.kwargs, owned)):
             fault = "returns memory that it got or owns"
-        stored = None if fault else clone_values(call.output)
+        stored = None if fault else detach_clone(call.output)
         if not fault and not same_values(stored, call.output):
             fault = "returns a tensor that cannot be copied with its strides"
         if fault:
@@ -328,17 +312,17 @@ def resolve_reuse(
 ) -> BlockReuse:
     """Check that the blocks can be reused together; return which ones come before each change."""
     if prepared.train:
-        return BlockReuse(_nothing("in train mode, runs may change buffers or be random"))
-    if hooks_of_process():
-        return BlockReuse(_nothing("hooks on all modules of the process are registered"))
+        return no_reuse("in train mode, runs may change buffers or be random")
+    if GLOBAL_FORWARD_HOOKS or GLOBAL_FORWARD_PRE_HOOKS:
+        return no_reuse("hooks on all modules of the process are registered")
     blocks = observer.reusable()
     if not blocks:
         reason = next(iter(observer.faults.values()), "the layers are in no chain of blocks")
-        return BlockReuse(_nothing(reason))
+        return no_reuse(reason)
     for count in (len(blocks), len(blocks) - 1):
         outputs = {block: observer.outputs[block] for block in blocks[:count]}
         if fault := _check(prepared, clean, observer, outputs):
-            return BlockReuse(_nothing(fault))
+            return no_reuse(fault)
     before: dict[nn.Module, tuple[nn.Module, ...]] = {}
     ended: list[nn.Module] = []
     chosen = {layer.module for layer in layers}
@@ -348,7 +332,7 @@ def resolve_reuse(
         if begins == changes_input and module in chosen:
             before.setdefault(module, tuple(ended))
     if not any(before.values()):
-        return BlockReuse(_nothing("no block returns before a changed layer"))
+        return no_reuse("no block returns before a changed layer")
     most = max(map(len, before.values()))
     text = f"The stored outputs of up to {most} block{'s' * (most != 1)} were used instead of"
     text += " computing them again; the results are the same."
@@ -356,13 +340,9 @@ def resolve_reuse(
     return BlockReuse(text, before, {b: observer.outputs[b] for b in blocks if b in needed})
 
 
-def hooks_of_process() -> bool:
-    """Whether hooks are registered that PyTorch calls for every module."""
-    return any((GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS))
-
-
-def _nothing(reason: str) -> str:
-    return f"Every run was computed from the start: {reason}."
+def no_reuse(reason: str) -> BlockReuse:
+    """Return the result of a check that no stored output can be used."""
+    return BlockReuse(f"Every run was computed from the start: {reason}.")
 
 
 def _check(
@@ -370,11 +350,10 @@ def _check(
 ) -> str:
     """The reason why a run with stored outputs differs from the clean run; empty if it does not."""
     comparison = ArgumentComparison(observer.inputs)
-    stored = StoredOutputs(outputs)
+    stored, calls = StoredOutputs(outputs), CallRegistry(prepared.module)
     names = [layer for layer in layers_of(prepared.module) if layer.module in observer.inputs]
-    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     try:
-        with guard, stored, CallRegistry(prepared.module).subscribed(comparison, names):
+        with prepared.preserved(), stored, calls.subscribed(comparison, names):
             output = detach_clone(forward(prepared))
     except HookscopeError as error:
         return f"the model fails with the stored outputs of its blocks ({error.message})"

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from hookscope.errors import CheckFailed, EditError
 from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import first_difference
 from hookscope.files.progress import Progress
@@ -51,10 +50,9 @@ class EditScan(CallSubscriber):
     def run(self, other: CallSubscriber | None = None, layers: Sequence[Layer] = ()) -> Any:
         """Run the model and return its output."""
         module = self.prepared.module
-        guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
         registry = CallRegistry(module)
         first = registry.subscribed(other, layers) if other is not None else nullcontext()
-        with guard, first, registry.subscribed(self, self.prepared.layers):
+        with self.prepared.preserved(), first, registry.subscribed(self, self.prepared.layers):
             output = detach_clone(forward(self.prepared))
             self.calls = {called: registry.counts[called] for called in self.calls}
             self.coverage = summarize_coverage(module, self.prepared.layers, self.calls)
@@ -66,11 +64,16 @@ class EditScan(CallSubscriber):
         ran = (layer for layer in self.prepared.layers if layer.module in order)
         return sorted(ran, key=lambda layer: order[layer.module])
 
-    def left_out(self) -> Iterator[SkippedLayer]:
-        """Yield the layers that ran and cannot be edited."""
+    def left_out(self, *, channels: bool = False) -> Iterator[SkippedLayer]:
+        """Yield the layers that ran and cannot be edited, or not all of their ``channels``."""
         for layer in self.executed():
-            if layer in self.faults:
-                yield SkippedLayer(layer.name, layer.type, self.faults[layer])
+            reason = self.faults.get(layer, "")
+            counts = self.channels.get(layer) or {0}
+            least, most = min(counts), max(counts)
+            if channels and not reason and least < most:
+                reason = f"channels from {least} up, which some of its output tensors lack"
+            if reason or layer in self.faults:
+                yield SkippedLayer(layer.name, layer.type, reason)
 
     def before_call(self, call: ModuleCall) -> None:
         """Try edits of inputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from hookscope.errors import EditError, RequestError
 from hookscope.execution.forward import forward
-from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.layers import Layer
@@ -109,16 +108,6 @@ def _position_place(entry: Entry, name: str, prompt: PromptTokens | None) -> Edi
     return EditPlace(SweepColumn(name, label), Positions(name, (entry,)))
 
 
-def head_places(count: int) -> list[EditPlace]:
-    """Return a place for each head."""
-    return [EditPlace(SweepColumn(str(n), str(n)), head=n) for n in range(count)]
-
-
-def expert_places(count: int) -> list[EditPlace]:
-    """Return a place for each expert."""
-    return [EditPlace(SweepColumn(str(n), str(n)), expert=n) for n in range(count)]
-
-
 def resolve_head_count(module: nn.Module, heads: int | str) -> int:
     """Return the number of attention heads; that of the model's configuration for ``auto``."""
     if heads != AUTO_HEADS:
@@ -140,11 +129,6 @@ def head_channels(head: int, count: int, width: int) -> tuple[int, ...]:
     return tuple(range(head * size, (head + 1) * size))
 
 
-def labels_of(places: Sequence[EditPlace]) -> tuple[SweepColumn, ...]:
-    """Return the columns of places."""
-    return tuple(place.column for place in places)
-
-
 class LayerShapes(CallSubscriber):
     """Notes the shape of the first tensor that each layer gets and returns in its first call."""
 
@@ -155,9 +139,8 @@ class LayerShapes(CallSubscriber):
 
     def run(self) -> None:
         """Run the model."""
-        module = self.prepared.module
-        guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
-        with guard, CallRegistry(module).subscribed(self, self.prepared.layers):
+        calls = CallRegistry(self.prepared.module)
+        with self.prepared.preserved(), calls.subscribed(self, self.prepared.layers):
             forward(self.prepared)
 
     def before_call(self, call: ModuleCall) -> None:
@@ -232,10 +215,10 @@ class ExpertEdit(CallSubscriber):
         signature = inspect.signature(call.module.forward)
         index, weights = _routing_names(signature) or ("", "")
         given = signature.bind(*call.args, **call.kwargs)
-        chosen: Any
-        weight: Any
-        chosen, weight = given.arguments.get(index), given.arguments.get(weights)
-        if not _same_shape(chosen, weight):
+        chosen: Any = given.arguments.get(index)
+        weight: Any = given.arguments.get(weights)
+        are_tensors = isinstance(chosen, Tensor) and isinstance(weight, Tensor)
+        if not are_tensors or chosen.shape != weight.shape:
             reason = f"{index} and {weights} are not two tensors of the same shape"
             layer = f"{call.layer.title} ({call.layer.type})"
             raise EditError(
@@ -246,11 +229,6 @@ class ExpertEdit(CallSubscriber):
         new = torch.where(chosen == self.expert, weight * self.factor, weight)
         given.arguments[weights] = new
         call.args, call.kwargs = given.args, given.kwargs
-
-
-def _same_shape(chosen: Any, weight: Any) -> bool:
-    tensors = isinstance(chosen, Tensor) and isinstance(weight, Tensor)
-    return tensors and chosen.shape == weight.shape
 
 
 def _routing_names(signature: inspect.Signature) -> tuple[str, str] | None:

@@ -24,6 +24,7 @@ from hookscope.model_analysis.sweep.block_reuse import (
     BlockObserver,
     BlockReuse,
     find_blocks,
+    no_reuse,
     resolve_reuse,
 )
 from hookscope.model_analysis.sweep.edit_scan import (
@@ -39,10 +40,7 @@ from hookscope.model_analysis.sweep.sweep_columns import (
     LayerShapes,
     common_expert_count,
     expert_layers,
-    expert_places,
     head_channels,
-    head_places,
-    labels_of,
     position_places,
     resolve_head_count,
 )
@@ -175,7 +173,7 @@ def prepare_sweep(
         total=len(layers) * len(places),
         clean=compared.clean,
         layers=tuple(layer.name for layer in layers),
-        columns=labels_of(places),
+        columns=tuple(each.column for each in places),
         cells=(),
         left_out=tuple(scan.left_out()),
         coverage=scan.coverage,
@@ -250,9 +248,11 @@ def _places(
     prepared: Prepared, options: SweepOptions, shapes: LayerShapes, place: Mapping[str, Any]
 ) -> list[EditPlace]:
     if options.heads is not None:
-        return head_places(resolve_head_count(prepared.module, options.heads))
+        heads = range(resolve_head_count(prepared.module, options.heads))
+        return [EditPlace(SweepColumn(str(n), str(n)), head=n) for n in heads]
     if options.experts:
-        return expert_places(common_expert_count(prepared.layers))
+        experts = range(common_expert_count(prepared.layers))
+        return [EditPlace(SweepColumn(str(n), str(n)), expert=n) for n in experts]
     if options.positions is None:
         return [EditPlace(SweepColumn())]
     prompts = prompt_tokens(prepared.loaded, prepared.value)
@@ -328,9 +328,7 @@ def _reuse(
     noisy: bool,
 ) -> BlockReuse:
     if edit.edit.kind == WEIGHTS:
-        return BlockReuse(
-            "Every run was computed from the start: other layers may read the changed weights."
-        )
+        return no_reuse("other layers may read the changed weights")
     if noisy:
-        return BlockReuse("Every run was computed from the start: two runs differ.")
+        return no_reuse("two runs differ")
     return resolve_reuse(prepared, clean, observer, layers, changes_input=edit.changes_input)
