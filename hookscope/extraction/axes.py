@@ -22,13 +22,7 @@ class ImageGrid:
     prefix: int = 0
 
     def maps(self, tensor: Tensor) -> Tensor:
-        """Return the grid's values as (N, C, height, width).
-
-        Example:
-            >>> import torch
-            >>> ImageGrid(2, 3, "NLC", prefix=1).maps(torch.zeros(1, 7, 5)).shape
-            torch.Size([1, 5, 2, 3])
-        """
+        """Return the grid's values as (N, C, height, width)."""
         if self.layout == "NHWC":
             return tensor.permute(0, 3, 1, 2)
         if self.layout == "NLC":
@@ -48,12 +42,6 @@ def find_image_grid(
     Maps are (N, C, H, W), or (N, H, W, C) if only those lengths have the image's aspect. Tokens
     (N, L, C) form the grid of an earlier layer's maps, else one of the image's aspect, with as few
     tokens before it as possible, up to 16.
-
-    Example:
-        >>> find_image_grid((1, 197, 768), 1, (224, 224))
-        ImageGrid(height=14, width=14, layout='NLC', prefix=1)
-        >>> find_image_grid((1, 7, 7, 768), 1, (224, 224)).layout
-        'NHWC'
     """
     if len(shape) == 4 and shape[0] == batch:
         return _of_maps(shape, image)
@@ -84,11 +72,7 @@ class Axes:
     prefix: int | None = None
 
     def by_channel(self, tensor: Tensor) -> Tensor:
-        """Return the tensor as (rows, channels, positions).
-
-        >>> Axes(2, (1,), "tokens").by_channel(torch.zeros(4, 50, 768)).shape
-        torch.Size([4, 768, 50])
-        """
+        """Return the tensor as (rows, channels, positions)."""
         if self.channel is None:
             return tensor.reshape(len(tensor), 1, 1)
         channels = tensor.shape[self.channel]
@@ -102,16 +86,6 @@ def infer_axes(type: str, shape: tuple[int, ...], image: tuple[int, int] | None 
     Maps are (N, C, H, W), or (N, H, W, C) if only that layout has the image's aspect ratio. A class
     whose name ends in ``1d`` returns maps of one dimension, (N, C, L), whose positions are also
     ``space``. Tokens are (N, L, C), vectors (N, C).
-
-    Example:
-        >>> infer_axes("Conv2d", (512, 7, 7)).positions
-        (2, 3)
-        >>> infer_axes("Linear", (7, 7, 768), (224, 224))
-        Axes(channel=3, positions=(1, 2), kind='space', prefix=None)
-        >>> infer_axes("LayerNorm", (197, 768), (224, 224))
-        Axes(channel=2, positions=(1,), kind='tokens', prefix=1)
-        >>> infer_axes("Conv1d", (64, 100))
-        Axes(channel=1, positions=(2,), kind='space', prefix=None)
     """
     ndim = len(shape) + 1
     if ndim == 1:

@@ -199,10 +199,7 @@ def run_batches(
     progress: Callable[[RunProgress], None],
     earlier: int,
 ) -> RunProgress:
-    """Run the model on ``batches``, those of ``shards`` in order, and store the results.
-
-    ``earlier`` is the number of rows that earlier runs did: progress is counted from there.
-    """
+    """Run the model on the batches of ``shards``, and store the results after ``earlier`` rows."""
     state = RunProgress(earlier + sum(shard.rows for shard in shards), earlier)
     remaining = iter(shards)
     shard, written = next(remaining, None), 0

@@ -58,11 +58,7 @@ def count_bins(bins: Tensor, width: int) -> Tensor:
 
 
 def bin_numbers(values: Tensor) -> Tensor:
-    """The number of the fine bin of each finite value: 0 around zero, negative below.
-
-    >>> bin_numbers(torch.tensor([0.0, 1.0, 1.06, 1.07, -1.0]))
-    tensor([   0,  321,  321,  322, -321])
-    """
+    """The number of the fine bin of each finite value: 0 around zero, negative below."""
     if values.dtype == torch.float64:
         integer, fraction, bias = torch.int64, 52, 1023
     else:
@@ -73,11 +69,7 @@ def bin_numbers(values: Tensor) -> Tensor:
 
 
 def bin_centers(numbers: Tensor) -> Tensor:
-    """The centre of each fine bin, float64.
-
-    >>> bin_centers(torch.tensor([0, 321, -321]))
-    tensor([ 0.0000,  1.0312, -1.0312], dtype=torch.float64)
-    """
+    """The centre of each fine bin, float64."""
     steps = numbers.abs() - 1
     power = torch.div(steps, _BINS_PER_DOUBLING, rounding_mode="floor") + _ZERO_EXPONENT
     fraction = 1 + (steps % _BINS_PER_DOUBLING + 0.5) / _BINS_PER_DOUBLING
@@ -228,15 +220,7 @@ class ChannelStatistics:
 
 
 class DatasetStatistics:
-    """Statistics of several layers' channels, by key.
-
-    Example:
-        >>> statistics = DatasetStatistics()
-        >>> statistics.update("relu/output", torch.tensor([[[0.0, 3.0]], [[1.0, 2.0]]]), [0, 1])
-        >>> channels = statistics.channels["relu/output"]
-        >>> channels.mean, channels.top_rows[0, :2]
-        (tensor([1.5000], dtype=torch.float64), tensor([0, 1]))
-    """
+    """Statistics of several layers' channels, by key."""
 
     def __init__(self, top: int = TOP_INPUTS) -> None:
         self.top = top

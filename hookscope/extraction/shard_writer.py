@@ -77,11 +77,6 @@ def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     The scale is the row's largest finite magnitude over 127, so the error of a finite value is at
     most half the scale. Infinite values become the largest magnitude and NaN becomes 0. Values
     beyond the range of float32 are clamped to it.
-
-    Example:
-        >>> values, scale = to_int8(torch.tensor([[1.0, -0.5, 0.0]]))
-        >>> values.tolist(), round(scale.item(), 6)
-        ([[127, -64, 0]], 0.007874)
     """
     flat = rows.reshape(len(rows), row_size(rows))
     single, largest = flat.float(), torch.finfo(torch.float32).max
@@ -118,23 +113,14 @@ class Shard:
 
 
 def plan_shards(rows: int, shard_rows: int) -> list[Shard]:
-    """Split ``rows`` into shards.
-
-    >>> [(shard.first, shard.last) for shard in plan_shards(10, 4)]
-    [(0, 4), (4, 8), (8, 10)]
-    """
+    """Split ``rows`` into shards."""
     return [Shard(i, min(i + shard_rows, rows)) for i in range(0, rows, shard_rows)]
 
 
 def assign_shards(
     shards: Sequence[Shard], done: Collection[str], rank: int, world: int
 ) -> list[Shard]:
-    """The remaining shards for process ``rank`` of ``world``: an equal, contiguous part.
-
-    >>> shards = plan_shards(10, 2)
-    >>> [shard.first for shard in assign_shards(shards, {"rows-00000000.safetensors"}, 1, 2)]
-    [6, 8]
-    """
+    """The remaining shards for process ``rank`` of ``world``: an equal, contiguous part."""
     remaining = [shard for shard in shards if shard.name not in done]
     return remaining[len(remaining) * rank // world : len(remaining) * (rank + 1) // world]
 
@@ -144,11 +130,6 @@ def shard_row_count(row_bytes: int, batch: int, shard_bytes: int | None, rows: i
 
     As many as fit into ``shard_bytes``. If that is None, as many as fit into 512 MB, and at most a
     sixteenth of all ``rows``, so that several processes can share the work.
-
-    >>> shard_row_count(1000, 32, 100_000, 10_000)
-    96
-    >>> shard_row_count(1000, 32, None, 10_000)
-    640
     """
     batches = (shard_bytes or _LARGEST_SHARD) // max(row_bytes * batch, 1)
     if shard_bytes is None:

@@ -88,10 +88,7 @@ class Comparator:
 
 
 def _may_be_reshaped(a: Record, b: Record) -> bool:
-    """Whether an exporter may have joined the last reshape of a module with the next one.
-
-    Then the values are in the same order. What the model itself returns must have its shape.
-    """
+    """Whether an exporter may have joined two reshapes, which keeps the order of the values."""
     return a.module != ROOT and math.prod(a.shape) == math.prod(b.shape)
 
 

@@ -181,15 +181,7 @@ class ChangeMeasures:
 
 
 class ChangeSums:
-    """Running sums over blocks of A and B; entries match if |a - b| <= atol + rtol * |a|.
-
-    Example:
-        >>> sums = ChangeSums(0.0, 0.0)
-        >>> sums.add(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
-        >>> measures = sums.measures()
-        >>> measures.largest, measures.changed, measures.distance
-        (0.5, 1, 0.1)
-    """
+    """Running sums over blocks of A and B; entries match if |a - b| <= atol + rtol * |a|."""
 
     def __init__(self, atol: float, rtol: float) -> None:
         self._atol, self._rtol = atol, rtol
@@ -305,11 +297,6 @@ def measure_errors(
     |a - b| <= atol + rtol * |a|. The signal-to-noise ratio is that of quantization,
     10 log10(power of the signal / power of the error), as in Oppenheim and Schafer, "Discrete-Time
     Signal Processing" (3rd ed., section 4.8), with a as signal and a - b as error.
-
-    Example:
-        >>> metrics = measure_errors([np.array([3.0, 4.0])], [np.array([3.0, 4.5])], 0.1, 0)
-        >>> metrics.max_abs, metrics.max_rel, round(metrics.snr, 6), metrics.beyond
-        (0.5, 0.125, 20.0, 1)
     """
     sums = ErrorSums()
     with np.errstate(all="ignore"):

@@ -1,7 +1,4 @@
-"""The rows of layers as float64 matrices, read a few megabytes at a time, all layers in step.
-
-A row of several dimensions, such as channels and positions, is flattened.
-"""
+"""Rows of layers, flattened, as float64 matrices, read a few megabytes at a time, in step."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ UNVERIFIED = (
 
 
 def row_count(number: int) -> str:
-    """Return a number of rows for a sentence.
-
-    >>> row_count(1), row_count(2)
-    ('1 row', '2 rows')
-    """
+    """Return a number of rows for a sentence."""
     return f"{number} row{'' if number == 1 else 's'}"
 
 
@@ -113,10 +106,7 @@ class RowScan:
 
 
 def scan_layers(stream: RowStream, distance: str | None = None) -> list[RowScan]:
-    """Read all rows once: means, rows that are not finite, and layers that are constant.
-
-    With the ``distance`` of ``cosine`` or ``correlation``, rows without one are counted, too.
-    """
+    """Read all rows once: means, constant layers, rows that are not finite or have no distance."""
     everything = range(len(stream.layers))
     first: list[Matrix] = []
     sums: list[Matrix] = []
@@ -204,10 +194,7 @@ def _directed(block: Matrix, distance: str) -> tuple[Matrix, Matrix]:
 
 
 def usable_rows(a: Features, b: Features | None, every: int) -> tuple[NDArray[np.intp], list[str]]:
-    """Return the rows to use, after checking that both folders are of the same inputs.
-
-    Rows whose input was skipped in either folder are left out, with a note.
-    """
+    """Return the rows that no folder has skipped, and notes; both must have the same inputs."""
     notes = [] if b is None else check_same_inputs(a, b)
     skipped = {*a.inputs.skipped, *(() if b is None else b.inputs.skipped)}
     numbers = np.arange(0, a.rows, every)

@@ -60,16 +60,7 @@ class RunSummary(Result):
 
     @classmethod
     def of(cls, run: TrainingRun, layers: Sequence[str] = ()) -> RunSummary:
-        """Summarize a run.
-
-        Args:
-            run: the run.
-            layers: patterns of layers; none means all.
-
-        Raises:
-            LayerError: a pattern matches nothing.
-            ResultsFileError: a file of the run is damaged.
-        """
+        """Summarize a run, and the layers that the patterns match; without any, all of them."""
         table = run.layers
         chosen = choose_series(layers, table.series, run.folder)
         types = {
@@ -162,12 +153,7 @@ def _nonfinite_from(table: RunTable, names: Sequence[Series]) -> int | None:
 
 
 def thin_out(values: Sequence[float], count: int) -> list[float]:
-    """Return at most ``count`` of the values, evenly spaced, the first and the last among them.
-
-    Example:
-        >>> thin_out([0, 1, 2, 3, 4, 5, 6], 3)
-        [0, 3, 6]
-    """
+    """Return at most ``count`` of the values, evenly spaced, the first and the last among them."""
     if len(values) <= count:
         return list(values)
     return [values[n] for n in np.linspace(0, len(values) - 1, count).round().astype(int)]

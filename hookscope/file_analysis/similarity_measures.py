@@ -35,12 +35,7 @@ class ProductTile:
 def plan_tiles(
     pairs: Sequence[tuple[int, int]], widths: Sequence[int], memory: int
 ) -> list[list[ProductTile]]:
-    """Return the tiles of all pairs, in groups that fit into ``memory`` and take one pass each.
-
-    Example:
-        >>> [len(group) for group in plan_tiles([(0, 0), (0, 1)], [100, 50], 45_000)]
-        [1, 1, 1]
-    """
+    """Return the tiles of all pairs, in groups that fit into ``memory`` and take one pass each."""
     tiles = []
     for x, y in pairs:
         step = max(memory // (8 * widths[y]), 1)
@@ -129,12 +124,7 @@ class Alignment:
     squares: tuple[float, float]
 
     def hsic(self, rows: int, *, debiased: bool) -> float:
-        """Return the independence criterion, without a factor that CKA does not depend on.
-
-        Example:
-            >>> Alignment(14.0, 9.0, (3.0, 5.0)).hsic(5, debiased=True)
-            0.25
-        """
+        """Return the independence criterion, without a factor that CKA does not depend on."""
         if not debiased:
             return self.products
         x, y = self.squares
@@ -157,10 +147,6 @@ def cka(xy: float, xx: float, yy: float) -> float:
 
     NaN if the criterion of a layer with itself is not positive: it is constant, or, debiased, has
     less than no structure.
-
-    Example:
-        >>> cka(3.0, 4.0, 9.0), cka(0.0, 0.0, 1.0)
-        (0.5, nan)
     """
     if not (xx > 0 and yy > 0):
         return math.nan
@@ -218,12 +204,7 @@ def pair_distances(gram: Matrix, distance: str) -> Matrix:
 
 
 def average_ranks(values: Matrix) -> Matrix:
-    """Return the ranks of values from 1; equal values share the mean of their ranks.
-
-    Example:
-        >>> average_ranks(np.array([0.5, 0.1, 0.5]))
-        array([2.5, 1. , 2.5])
-    """
+    """Return the ranks of values from 1; equal values share the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
@@ -275,12 +256,7 @@ def nearest_rows(
 
 
 def shared_share(a: NDArray[np.intp], b: NDArray[np.intp]) -> float:
-    """Return the mean share of neighbours that a row has in both, from 0 to 1.
-
-    Example:
-        >>> shared_share(np.array([[1, 2], [0, 2]]), np.array([[2, 1], [2, 3]]))
-        0.75
-    """
+    """Return the mean share of neighbours that a row has in both, from 0 to 1."""
     shared = sum(np.isin(one, other).sum() for one, other in zip(a, b, strict=True))
     return float(shared) / a.size
 

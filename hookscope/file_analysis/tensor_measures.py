@@ -57,12 +57,6 @@ def output_dimension(tensor: WeightTensor, tensors: Mapping[str, WeightTensor]) 
     """Return the dimension of the output channels, and whether a bias of the same module tells it.
 
     Without a bias, and of a square weight, it is taken to be the first one.
-
-    Example:
-        >>> weight = WeightTensor("up.weight", "float32", (16, 8, 3, 3), 4608, "a.safetensors")
-        >>> bias = WeightTensor("up.bias", "float32", (8,), 32, "a.safetensors")
-        >>> output_dimension(weight, {"up.bias": bias}), output_dimension(weight, {})
-        ((1, True), (0, False))
     """
     module, dot, own = tensor.name.rpartition(".")
     name = _WEIGHT.fullmatch(own)
@@ -77,11 +71,6 @@ def has_channels(tensor: WeightTensor, dimension: int = 0) -> bool:
     """Whether a tensor is a weight with channels: by its name, as modules of torch name theirs.
 
     Position tables, masks and other buffers may have constant rows, and have other names.
-
-    Example:
-        >>> weight = WeightTensor("fc.weight", "float32", (10, 64), 2560, "a.safetensors")
-        >>> has_channels(weight)
-        True
     """
     if len(tensor.shape) < 2 or not 1 < tensor.shape[dimension] <= MAX_CHANNELS:
         return False
@@ -91,16 +80,7 @@ def has_channels(tensor: WeightTensor, dimension: int = 0) -> bool:
 
 
 class ChannelSums:
-    """Measures the channels of a tensor while its blocks pass by.
-
-    Example:
-        >>> sums = ChannelSums((2, 3))
-        >>> for block in sums.watch([np.array([3.0, 4.0]), np.array([0.0, 5.0, 5.0, 5.0])]):
-        ...     pass
-        >>> measured = sums.measures()
-        >>> sums.norms.round(3).tolist(), measured.zero.tolist(), measured.constant.tolist()
-        ([5.0, 8.66], [], [1])
-    """
+    """Measures the channels of a tensor while its blocks pass by."""
 
     def __init__(self, shape: tuple[int, ...], dimension: int = 0, certain: bool = False) -> None:
         count = shape[dimension]
@@ -169,11 +149,6 @@ def find_outliers(norms: NDArray[np.float64]) -> Outliers | None:
 
     The score is that of Iglewicz and Hoaglin, see ``WeightThresholds``. Channels that are zero or
     have an entry that is not finite are left out.
-
-    Example:
-        >>> found = find_outliers(np.array([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 1.0, 9.0]))
-        >>> found.channels.tolist(), found.scores.round(1).tolist()
-        ([7], [54.0])
     """
     kept = np.flatnonzero(np.isfinite(norms) & (norms > 0))
     if len(kept) < LIMITS.least_channels:

@@ -111,16 +111,7 @@ class TopInputs(FiledResult):
 
 
 class UnitRanking:
-    """The ``count`` largest activations of each unit, with their rows; earlier rows first.
-
-    NaN is never among them. Memory does not grow with the rows.
-
-    Example:
-        >>> ranking = UnitRanking(1, 2)
-        >>> ranking.add(np.array([[3.0], [7.0], [7.0]]), np.array([0, 1, 2]), np.zeros((3, 1), int))
-        >>> ranking.rows[0].tolist()
-        [1, 2]
-    """
+    """The ``count`` largest activations of each unit, never NaN, with their rows, earlier first."""
 
     def __init__(self, units: int, count: int) -> None:
         self.values: Matrix = np.full((units, 0), math.nan)
@@ -194,13 +185,8 @@ def token_at(
 ) -> tuple[str | None, Span | None]:
     """Return the characters of a token, or its name if it has none; and where they are in the text.
 
-    Example:
-        >>> token_at({"spans": "[CLS] 0-3 3-11"}, 2, "the capital")
-        (' capital', (3, 11))
-        >>> token_at({"spans": "[CLS] 0-3 3-11"}, 0, None)
-        ('[CLS]', (0, 0))
-        >>> token_at({"spans": "0-3"}, 1, "the")
-        (None, None)
+    >>> token_at({"spans": "[CLS] 0-3 3-11"}, 2, "the capital")
+    (' capital', (3, 11))
     """
     spans = split_spans(entry[SPANS])
     if position >= len(spans):  # a tokenizer that counts them in another way

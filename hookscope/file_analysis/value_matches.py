@@ -36,11 +36,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, blocks: Iterable[NDArray[np.generic]]) -> Fingerprint:
-        """Return that of a tensor, given in blocks of one dimension.
-
-        >>> Fingerprint.of([np.array([3.0, 4.0])]).norm
-        5.0
-        """
+        """Return that of a tensor, given in blocks of one dimension."""
         squares = total = projection = 0.0
         start = 0
         with np.errstate(all="ignore"):

@@ -199,12 +199,7 @@ def batchnorm_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
 
 
 def adapter_start(name: str) -> float | None:
-    """Return the value that all entries of a factor of an adapter start with; None of others.
-
-    Example:
-        >>> adapter_start("q_proj.lora_B.default.weight"), adapter_start("q_proj.weight")
-        (0.0, None)
-    """
+    """Return the value that all entries of a factor of an adapter start with; None of others."""
     if _ZERO_FACTOR.fullmatch(name):
         return 0.0
     return 1.0 if _ONE_FACTOR.fullmatch(name) else None

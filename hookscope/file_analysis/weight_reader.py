@@ -24,16 +24,7 @@ PART_ELEMENTS = 1 << 22  # of a part of a tensor that are read at a time
 
 
 class WeightReader(CaptureFile):
-    """A set of weights with the methods of ``CaptureFile``.
-
-    The statistics of a record are computed when they are first used, and then the tensor is read.
-
-    Args:
-        weights: the set.
-
-    Attributes:
-        weights: the set.
-    """
+    """A set of weights with the methods of ``CaptureFile``; statistics are read on first use."""
 
     def __init__(self, weights: WeightSet) -> None:
         Recording.__init__(self)

@@ -122,15 +122,7 @@ class Ablation(ChangedRuns[LayerAblation]):
 
 
 def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[LayerAblation, ...]:
-    """Return the ablations sorted by the size of a metric: NaN, then the largest, undefined last.
-
-    Equal ones keep their order.
-
-    >>> a = LayerAblation("a", "ReLU", None, score=1.0)
-    >>> b = LayerAblation("b", "ReLU", None, score=-2.0)
-    >>> [ablation.layer for ablation in rank_ablations([a, b], "score")]
-    ['b', 'a']
-    """
+    """Return the ablations by the size of a metric: NaN first, undefined last, equal ones stay."""
 
     def sort_key(ablation: LayerAblation) -> tuple[int, float]:
         value: float | None = getattr(ablation, metric)

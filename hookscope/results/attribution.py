@@ -79,11 +79,6 @@ class Attribution(FiledResult):
         rows: the texts of the batch.
         notes: what the reader should know, such as a sum that misses the difference of the scores.
         metadata: model, inputs, seed and versions.
-
-    Example:
-        >>> found = Attribution("rollout", "", "", "embed", "zero", None, None, (), (), {})
-        >>> len(found.rows)
-        0
     """
 
     view = "attribution"

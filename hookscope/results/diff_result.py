@@ -16,11 +16,7 @@ EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
 
 
 def count_verdicts(verdicts: Iterable[str]) -> dict[str, int]:
-    """Return how often each verdict was passed.
-
-    >>> count_verdicts([EQUAL, DIFFERS, EQUAL])
-    {'equal': 2, 'close': 0, 'differs': 1}
-    """
+    """Return how often each verdict was passed."""
     counts = Counter(verdicts)
     return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
 

@@ -43,9 +43,6 @@ def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageS
 
     It is ``channel_dim``, or the last dimension if the shape is ``channels_last`` and the class
     name does not contradict.
-
-    >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
-    3
     """
     known = type.endswith(("1d", "2d", "3d")) or kind in (ATTENTION, PARAM_GRAD, PARAM_UPDATE)
     if not known and image and channels_last(shape, image):
@@ -58,9 +55,6 @@ def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
 
     They are if the two dimensions before the last have the image's aspect ratio, and the last two
     have not. If both have it, the layout is that of PyTorch's layers, channels first.
-
-    >>> channels_last((1, 7, 7, 768), (224, 224)), channels_last((1, 8, 8, 8), (224, 224))
-    (True, False)
     """
     if len(shape) not in (4, 5):
         return False

@@ -74,14 +74,7 @@ class Finding:
         hint: str,
         units: Callable[[str], tuple[int, ...]] = lambda layer: (),
     ) -> Iterator[Finding]:
-        """Yield one finding on the layer of the largest measure, with the others in its order.
-
-        Args:
-            check, level, threshold, hint: as above.
-            measures: the measured number of each layer; nothing is yielded if there is none.
-            describe: returns the sentence on a layer.
-            units: returns the indices that it is about.
-        """
+        """Yield one finding on the layer of the largest measure, with the others in its order."""
         layers = sorted(measures, key=measures.__getitem__, reverse=True)
         if layers:
             first, *others = layers

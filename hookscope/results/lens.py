@@ -82,11 +82,6 @@ class Lens(FiledResult):
         head: name of the unembedding.
         notes: what the reader should know, such as a difference of the last layer from the output.
         metadata: model, inputs, seed and versions.
-
-    Example:
-        >>> lens = Lens((), (), 0, (), "norm", "head", (), {})
-        >>> len(lens.cells)
-        0
     """
 
     view = "lens"

@@ -14,12 +14,7 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 
 
 def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
-    """Return the statistics of an array, given in blocks.
-
-    >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
-    >>> s.mean, s.min, s.max, s.zeros, s.nan
-    (1.0, 0.0, 2.0, 1, 1)
-    """
+    """Return the statistics of an array, given in blocks."""
     moments = Moments()
     numel, exact = 0, False
     for block in pieces:
@@ -48,11 +43,7 @@ def _sums(finite: NDArray[np.float64], exponent: int) -> tuple[float, float, flo
 
 
 def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
-    """Return the sum of the squares of finite numbers as ``value * 2**exponent``.
-
-    >>> sum_of_squares(np.array([3.0, 4.0]))
-    (25.0, 0)
-    """
+    """Return the sum of the squares of finite numbers as ``value * 2**exponent``."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         plain = float(np.sum(np.square(np.abs(values))))
         if square_in_range(plain) or not values.any():
@@ -89,10 +80,7 @@ def _parts(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the entries of ``array`` in row-major order, in blocks of one dimension.
-
-    A block is valid until the next one is yielded, which may reuse its memory.
-    """
+    """Yield the entries in row-major order, in flat blocks, each valid until the next one."""
     if not array.size:
         return
     flags = ["external_loop", "buffered"]

@@ -32,10 +32,7 @@ from hookscope.specs.tensor_key import ATTENTION, Index, choose_keys
 
 @dataclass(frozen=True)
 class LocatedPositions:
-    """Positions in a tensor: the dimension, and the indices of each row in ascending order.
-
-    All rows have the same number of them.
-    """
+    """Positions in a tensor along ``dim``: as many of each row, in ascending order."""
 
     dim: int
     rows: tuple[tuple[int, ...], ...]
@@ -91,10 +88,7 @@ def locate(
 
 
 def position_counts(record: Record, metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the number of positions of each row of a tensor, without padding.
-
-    Empty if the tensor has no sequence dimension.
-    """
+    """Return the number of positions of each row, without padding; empty without a sequence."""
     sequence = _sequence(record, metadata)
     return () if sequence is None else tuple(map(len, sequence.real))
 

@@ -36,11 +36,7 @@ def key_of(module: str, call: int, what: str) -> str:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return a name, marked ``~2`` or with the next number if it is taken.
-
-    >>> free_name("a/output", ()), free_name("a/output", ("a/output", "a/output~2"))
-    ('a/output', 'a/output~3')
-    """
+    """Return a name, marked ``~2`` or with the next number if it is taken."""
     free, again = name, 2
     while free in taken:
         free, again = f"{name}~{again}", again + 1
@@ -260,16 +256,7 @@ class Recording(Result):
     def load_info(
         self, info: dict[str, Any], shapes: Mapping[str, Sequence[int]], path: object
     ) -> None:
-        """Load the records and the metadata that ``to_info`` returned.
-
-        Args:
-            info: from the file ``path``.
-            shapes: of the tensors in the file, by key.
-            path: for the error message.
-
-        Raises:
-            ResultsFileError: ``info`` is damaged, or describes a tensor that is not in the file.
-        """
+        """Load what ``to_info`` returned from ``path``, a file with tensors of these shapes."""
         metadata = dict(info)
         try:
             self._records = {r.key: r for r in map(Record.from_json, metadata.pop("records"))}

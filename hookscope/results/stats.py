@@ -122,10 +122,7 @@ class Moments:
 
 
 def _between(mean: float, other: float, n: int, m: int) -> tuple[float, int]:
-    """The part of the spread of ``n`` and ``m`` entries together that their means cause.
-
-    Returned as ``value, exponent`` for ``value * 2**exponent``.
-    """
+    """The spread between the means of ``n`` and ``m`` entries, as value and power of two."""
     delta = mean - other
     plain = delta * delta * n * m / (n + m)
     if square_in_range(plain) or not delta:
@@ -141,29 +138,17 @@ _LEAST, _MOST = 2.0**-800, 2.0**1000
 
 
 def square_in_range(square: float) -> bool:
-    """Whether a plain sum of squares is exact up to rounding: no significant square was lost.
-
-    >>> square_in_range(25.0), square_in_range(1e-300), square_in_range(float("inf"))
-    (True, False, False)
-    """
+    """Whether a plain sum of squares is exact up to rounding: no significant square was lost."""
     return _LEAST < square < _MOST
 
 
 def exponent_of(largest: float) -> int:
-    """Return ``e`` such that numbers up to ``largest`` are below 1 when divided by 2**e.
-
-    >>> exponent_of(6.0), exponent_of(0.0)
-    (3, 0)
-    """
+    """Return ``e`` such that numbers up to ``largest`` are below 1 when divided by 2**e."""
     return math.frexp(largest)[1]
 
 
 def ldexp(value: float, exponent: int) -> float:
-    """Return ``value * 2**exponent``; infinite if that is beyond float64.
-
-    >>> ldexp(0.75, 3), ldexp(1.0, 1024)
-    (6.0, inf)
-    """
+    """Return ``value * 2**exponent``; infinite if that is beyond float64."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:
@@ -171,17 +156,7 @@ def ldexp(value: float, exponent: int) -> float:
 
 
 class ScaledSum:
-    """A sum of numbers of any size, stored as ``value * 2**exponent``.
-
-    If only numbers with exponent 0 are added, ``value`` is their plain sum.
-
-    Example:
-        >>> total = ScaledSum()
-        >>> total.add(9.0)
-        >>> total.add(1.0, 4)
-        >>> total.sqrt()
-        5.0
-    """
+    """A sum of numbers of any size, stored as ``value * 2**exponent``."""
 
     def __init__(self) -> None:
         self.value, self.exponent = 0.0, 0

@@ -18,13 +18,9 @@ _CROSS_ATTENTION = re.compile(r"encoder_attn|EncDecAttention|crossattention|cros
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """The token ids of one argument of the model.
+    """The token ids of one argument of the model, by row; ``texts`` is None without a vocabulary.
 
-    Attributes:
-        argument: its name, such as ``input_ids``, or its position.
-        ids: the ids of each row of the batch, all of the same length.
-        texts: the text of each token; None without a vocabulary.
-        padding: the positions of each row that are padding, in ascending order.
+    ``padding`` are the positions of each row that are padding, in ascending order.
     """
 
     argument: str
@@ -38,21 +34,11 @@ class PromptTokens:
         return len(self.ids[0])
 
     def label(self, row: int, position: int) -> str:
-        """Return the text of a token, or its id without a vocabulary.
-
-        Example:
-            >>> PromptTokens("input_ids", ((7, 9),), None, ((),)).label(0, 1)
-            '9'
-        """
+        """Return the text of a token, or its id without a vocabulary."""
         return str(self.ids[row][position]) if self.texts is None else self.texts[row][position]
 
     def real(self, row: int) -> tuple[int, ...]:
-        """Return the positions of a row that are not padding.
-
-        Example:
-            >>> PromptTokens("input_ids", ((0, 0, 5),), None, ((0, 1),)).real(0)
-            (2,)
-        """
+        """Return the positions of a row that are not padding."""
         padding = set(self.padding[row])
         return tuple(position for position in range(self.length) if position not in padding)
 
@@ -95,11 +81,7 @@ def stored_positions(key: str, metadata: Mapping[str, Any]) -> StoredPositions |
 
 
 def prompts_of(metadata: Mapping[str, Any]) -> tuple[PromptTokens, ...]:
-    """Return the tokens of each argument with token ids; empty for other models.
-
-    >>> prompts_of({"model": {"spec": "resnet18"}})
-    ()
-    """
+    """Return the tokens of each argument with token ids; empty for other models."""
     return tuple(
         PromptTokens(
             entry["argument"],
@@ -157,19 +139,13 @@ def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, Prom
 def token_labels(
     record: Record, metadata: Mapping[str, Any], index: Sequence[int]
 ) -> tuple[str, ...]:
-    """Return the token at each dimension of an entry that is the sequence; see
-    ``sequence_dims``.
-    """
+    """Return the token at each dimension of an entry that is the sequence."""
     dims = sequence_dims(record, metadata)
     return tuple(prompt.label(index[0], index[dim]) for dim, prompt in dims.items())
 
 
 def padded_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, PromptTokens]:
-    """Return the sequence dimensions of a tensor some of whose positions are padding.
-
-    Empty for a tensor without padding, whose statistics are of all entries. Those of the other
-    tensors leave the padding out.
-    """
+    """Return the sequence dimensions of a tensor with padding, whose statistics leave it out."""
     dims = sequence_dims(record, metadata)
     padded = any(any(prompt.padding) for prompt in dims.values())
     return dims if padded else {}

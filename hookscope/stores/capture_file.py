@@ -1,7 +1,4 @@
-"""Reading a capture's file without torch: its header at once, values when they are requested.
-
-Opening a file reads only the header, so a file of many gigabytes opens as fast as a small one.
-"""
+"""Reading a capture's file without torch: its header at once, values when they are requested."""
 
 from __future__ import annotations
 
@@ -141,13 +138,7 @@ def _parse_info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
 
 
 class CaptureFile(Recording):
-    """A capture whose tensors stay in the file until they are requested.
-
-    Attributes:
-        records, absent, coverage, metadata: the same as of ``hookscope.load(path)``.
-        path: the file.
-        listing: how to list the keys, as the hint of an error.
-    """
+    """A capture whose tensors stay in the file; ``listing`` says how to list them, for errors."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -167,11 +158,7 @@ class CaptureFile(Recording):
         return os.path.getsize(self.path)
 
     def record(self, key: str) -> Record:
-        """Return the record of a tensor.
-
-        Raises:
-            RequestError: the file has no tensor of that name.
-        """
+        """Return the record of a tensor."""
         if key not in self._records:
             near = did_you_mean(key, self._records)
             raise RequestError(f"There is no {key!r} in {self.path}.", near or self.listing)
@@ -180,35 +167,14 @@ class CaptureFile(Recording):
     def tensor(self, key: str, index: Index = WHOLE) -> NDArray[Any]:
         """Return the values of a tensor, or of a part of it; only that part is read.
 
-        Args:
-            key: its name in the file.
-            index: integers, slices and at most one ``...``, as in numpy.
-
-        Returns:
-            An array of the stored dtype. Dtypes that numpy does not have are widened without a
-            change of value: bfloat16 and float8 to float32, complex32 to complex64.
-
-        Raises:
-            RequestError: there is no such key, or the index is out of bounds.
-            ResultsFileError: the file was removed, or its dtype cannot be read.
-
-        Example:
-            >>> import hookscope, torch
-            >>> model = torch.nn.Linear(2, 2).bfloat16()
-            >>> with hookscope.record(model) as capture:
-            ...     _ = model(torch.ones(3, 2).bfloat16())
-            >>> _ = capture.save("linear.safetensors")
-            >>> open_capture("linear.safetensors").tensor("./output", (0,)).dtype
-            dtype('float32')
+        Dtypes that numpy does not have are widened: bfloat16 and float8 to float32, complex32 to
+        complex64.
         """
         view, dtype = self._view(key, index)
         return np.array(widen(view, dtype))
 
     def blocks(self, key: str, index: Index = WHOLE) -> Iterator[NDArray[Any]]:
-        """Yield the same values in row-major order, in blocks of one dimension.
-
-        A block is valid until the next one is yielded, which may reuse its memory.
-        """
+        """Yield the values in row-major order, in flat blocks, each valid until the next one."""
         view, dtype = self._view(key, index)
         return (widen(block, dtype) for block in blocks(view))
 
@@ -270,13 +236,7 @@ class InMemory(Protocol):
 
 
 class CaptureArrays(CaptureFile):
-    """A capture whose tensors are in memory, with the methods of ``CaptureFile``.
-
-    Args:
-        recording: the records and the metadata.
-        read: returns the tensor of a key as an array.
-        nbytes: size of all tensors in bytes.
-    """
+    """A capture whose tensors are in memory, with the methods of ``CaptureFile``."""
 
     def __init__(
         self, recording: Recording, read: Callable[[str], NDArray[Any]], nbytes: int

@@ -98,10 +98,7 @@ def read_tree(key: str) -> StoredTree | None:
 
 
 def write_tree(key: str, stored: StoredTree) -> None:
-    """Store a tree, and remove the oldest ones beyond the size of the cache.
-
-    Nothing happens if the folder cannot be written.
-    """
+    """Store a tree if the folder can be written, and remove the oldest ones that are too many."""
     body = {"tree": asdict(stored.tree), "notes": stored.notes}
     text = strict_json.dumps(body, sort_keys=True)
     content = {"key": key, "body": json.loads(text)}

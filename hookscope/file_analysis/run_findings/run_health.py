@@ -71,10 +71,7 @@ def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
 
 
 def check_runs(folders: Sequence[Path], options: RunCheckOptions) -> Health:
-    """Return what went wrong in several training runs, each finding with the name of its run.
-
-    A check was made if it could be made in one of them.
-    """
+    """Return what went wrong in several runs; a check was made if one of them allowed it."""
     of_each = [(folder, check_run(folder, options)) for folder in folders]
     findings = [
         replace(finding, run=folder.name)

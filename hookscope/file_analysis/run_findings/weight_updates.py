@@ -18,10 +18,7 @@ PARAMETER_FACTOR = 100  # the ratio for gradients at outputs over it, as in chec
 
 
 def update_ratios(measured: MeasuredRun) -> Measured:
-    """Return the update ratios of weights; biases, which start at 0, are left out.
-
-    Steps that the scaler skipped have no value.
-    """
+    """Return the update ratios of weights, without skipped steps, and biases, which start at 0."""
     ratios = measured.layers(UPDATE, "ratio")
     columns = [n for n, one in enumerate(ratios.series) if "bias" not in one.what]
     values = np.where(measured.skipped_rows[:, None], np.nan, ratios.values)[:, columns]

@@ -1,12 +1,7 @@
 """Features written to one file, some megabytes at a time, so memory does not grow with the rows.
 
-A ``.npy`` file has one array, for ``numpy.load(path, mmap_mode="r")``, and a ``.npz`` file one
-array per key. A Parquet table has a row per input, with its path and a list of values per key.
-Columns of the rows, such as labels, are further arrays of a ``.npz`` file and further columns of a
-table.
-
-A safetensors file has the format of a capture, with the statistics that ``show`` prints. Columns of
-the rows are further tensors if they are numbers, and lists in the metadata if they are texts.
+A safetensors file has the format of a capture. Columns of the rows are further arrays, tensors or
+columns of a table; in a safetensors file, texts are lists in the metadata.
 """
 
 from __future__ import annotations
@@ -72,15 +67,7 @@ def _column_array(features: Features, name: str) -> ArrayEntry:
 
 
 def column_array(values: Sequence[Any]) -> NDArray[Any]:
-    """Return a column as an array of bools, int64, float64 or text.
-
-    A missing value is NaN among numbers and an empty text otherwise. Values of several kinds become
-    texts.
-
-    Example:
-        >>> column_array([1, 2.5, None]), column_array(["cat", None])
-        (array([1. , 2.5, nan]), array(['cat', ''], dtype='<U3'))
-    """
+    """Return a column as bools, int64, float64 or text; a missing value is NaN or an empty text."""
     kinds = {type(value) for value in values}
     if kinds == {bool}:
         return np.array(values, np.bool_)
@@ -101,10 +88,7 @@ def _bits(rows: LazyRows, progress: RowProgress) -> Iterator[NDArray[Any]]:
 def write_parquet(
     features: Features, chosen: Sequence[LazyRows], path: Path, progress: RowProgress
 ) -> None:
-    """Write the rows of each key as a column of lists of one length, in row-major order.
-
-    The metadata of a column has the shape of a row. bfloat16 becomes float32.
-    """
+    """Write each key as a column of flat lists, whose metadata has the shape of a row."""
     with optional_package("pyarrow", "parquet", "Writing Parquet"):
         import pyarrow as arrow
         from pyarrow import parquet
@@ -180,8 +164,7 @@ def write_safetensors(
 ) -> None:
     """Write the rows of each key as one tensor of the stored dtype, scaled int8 as float32.
 
-    The header is before the values, but has their statistics, which are known after the values are
-    written. Space is reserved for the longest possible numbers.
+    The header has statistics that are known last: space is reserved for the longest numbers.
     """
     tensors = [_rows_tensor(features, rows, progress) for rows in chosen]
     texts: dict[str, list[Any]] = {}

@@ -1,8 +1,7 @@
 """The folder of results of a dataset: the names of its files, and whether it may be written to.
 
-Features, one row per input, are stored in shards of a fixed number of rows. A manifest describes
-them, an index names the shard of each range of rows, and a table names the input of each row.
-During the run ``.parts`` has the entries of the finished shards.
+Rows are in shards, described by a manifest, an index and a table of inputs. During the run
+``.parts`` has the entries of the finished shards.
 """
 
 from __future__ import annotations
@@ -47,27 +46,17 @@ def is_row_file_name(name: str) -> bool:
 
 
 def shard_name(first: int) -> str:
-    """Name of the shard whose first row is ``first``.
-
-    >>> shard_name(512)
-    'rows-00000512.safetensors'
-    """
+    """Return the name of the shard whose first row is ``first``."""
     return f"rows-{first:08d}.safetensors"
 
 
 def slice_key(key: str, first: int, last: int) -> str:
-    """Name of a tensor's rows from ``first`` up to, but not including, ``last``.
-
-    >>> slice_key("layer4/output", 0, 512)
-    'layer4/output[0:512]'
-    """
+    """Return the name of a tensor's rows from ``first`` up to, but not including, ``last``."""
     return f"{key}[{first}:{last}]"
 
 
 def read_json(location: Location, name: str, *, old: bool = False) -> Any:
-    """Return the content of a JSON file of the folder without its checksum; None if it is
-    missing.
-    """
+    """Return the content of a JSON file without its checksum; None if it is missing."""
     if location.size(name) is None:
         return None
     try:
@@ -112,10 +101,7 @@ def _own_checksum(data: bytes) -> str:
 
 
 def is_intact(location: Location, entry: FileEntry) -> bool:
-    """Whether a file has the size and checksum of its ``entry``.
-
-    A link that leads out of the folder is not intact.
-    """
+    """Whether a file, and no link out of the folder, has the size and checksum of its entry."""
     try:
         if location.size(entry["file"]) != entry["bytes"]:
             return False
@@ -125,10 +111,7 @@ def is_intact(location: Location, entry: FileEntry) -> bool:
 
 
 def crc32_in(file: BinaryIO) -> str:
-    """Return the CRC-32 of the rest of ``file``, as eight hexadecimal digits.
-
-    It detects damage, not forgery: a cryptographic hash takes longer than writing the file.
-    """
+    """Return the CRC-32 of the rest of ``file``, in hexadecimal: it detects damage, not forgery."""
     checksum = 0
     while chunk := file.read(1 << 20):
         checksum = zlib.crc32(chunk, checksum)
@@ -182,10 +165,7 @@ def clear_folder(location: Location) -> None:
 
 
 def remove_partial_files(location: Location) -> None:
-    """Remove the unfinished files of processes that were killed.
-
-    A link of such a name must not stay: its target would be written.
-    """
+    """Remove unfinished files of killed processes, and links, whose targets would be written."""
     for name in filter(_is_partial, location.names()):
         location.remove(name)
 

@@ -129,10 +129,7 @@ def _shard_problem(
     keys: list[KeyEntry],
     stored: dict[str, tuple[str, int]],
 ) -> str:
-    """What is wrong with a shard; empty if it is intact.
-
-    The file and the size of each of its tensors are added to ``stored``.
-    """
+    """What is wrong with a shard; empty if it is intact. Its tensors are added to ``stored``."""
     if problem := _file_problem(location, shard):
         return problem
     try:

@@ -1,8 +1,4 @@
-"""All rows of one key as an array on disk: an index reads only what it selects.
-
-An index is split into two steps: which rows and slices of the other dimensions to read, and an
-index into the result, which numpy applies.
-"""
+"""All rows of one key as an array on disk: an index reads only what it selects."""
 
 from __future__ import annotations
 
@@ -31,12 +27,6 @@ class LazyRows:
     Integers, slices, ``...``, ``None``, lists and arrays of integers or bools select the same
     values as from an array in memory. bfloat16 and the float8 dtypes become float32 without a
     change of value. int8 values with a scale per row become float32, multiplied by the scale.
-
-    Args:
-        shards: the shards of the folder.
-        key: which tensor.
-        shape: of all rows.
-        raw: leave int8 as it is stored.
 
     Attributes:
         key: which tensor.
@@ -98,20 +88,12 @@ class LazyRows:
         return TensorRows(self)
 
     def bits(self, index: Any) -> Any:
-        """Return the selected values; dtypes that numpy does not have as integers of the same bits.
-
-        Raises:
-            IndexError: numpy would not accept the index either.
-            ResultsFileError: a shard is missing or damaged.
-        """
+        """Return the selected values; dtypes that numpy does not have as integers of their bits."""
         plan = plan_index(index, self.shape)
         return self._gather(plan.rows, plan.inner)[plan.local]  # a scalar for only integers
 
     def read_range(self, first: int, last: int) -> NDArray[Any]:
-        """Return the bits of the rows from ``first`` up to ``last``, read without a memory map.
-
-        So reading a whole dataset needs memory for one range of rows only.
-        """
+        """Return the bits of some rows without a memory map, whose pages would fill the memory."""
         inner = (slice(None),) * (self.ndim - 1)
         return self._gather(np.arange(first, last), inner, mapped=False)
 

@@ -1,7 +1,4 @@
-"""The files that describe a features folder: entries of shards, then a manifest and an index.
-
-Readers of a manifest rely only on the types of its content.
-"""
+"""The files that describe a features folder: entries of shards, then a manifest and an index."""
 
 from __future__ import annotations
 
@@ -197,10 +194,7 @@ def check_schema(location: Location, manifest: Mapping[str, Any]) -> None:
 
 
 def check_manifest(location: Location, manifest: Any) -> None:
-    """Raise ResultsFileError unless a manifest has the types of ``Manifest``.
-
-    The names of its files must be those that a run gives, so none is outside the folder.
-    """
+    """Raise ResultsFileError unless a manifest has valid types, and files of the folder only."""
     if type_error(manifest, Manifest) or _has_negative(manifest):
         raise damaged_file_error(location, MANIFEST, "it is damaged")
     names = [shard["file"] for shard in manifest["shards"]]
@@ -254,10 +248,7 @@ def part_names(location: Location) -> list[str]:
 
 
 def read_parts(location: Location) -> Iterator[FinishedShard]:
-    """Yield the entry of each finished shard, in order, with the lines of its rows.
-
-    Damaged entries are skipped, as if their shards were not finished.
-    """
+    """Yield the entry of each finished shard, in order; a damaged one counts as unfinished."""
     for name in part_names(location):
         with suppress(ResultsFileError):
             if is_finished_shard(part := read_json(location, name)):

@@ -85,10 +85,7 @@ def start_run(location: Location, plan: Plan) -> set[str]:
 
 
 def _earlier(location: Location) -> dict[str, Any] | None:
-    """The manifest of an earlier run, or its plan if it was not finished.
-
-    None if no shard is finished, or if all descriptions of the run are damaged.
-    """
+    """The manifest or plan of an earlier run; None if no shard is finished, or all is damaged."""
     problems: list[str] = []
     for read in (_finished_manifest, _plan_of_parts, _copy_of_manifest):
         try:

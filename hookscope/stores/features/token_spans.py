@@ -38,10 +38,6 @@ def _is_plain(name: str) -> bool:
 
 
 def split_spans(text: str) -> Sequence[TokenSpan]:
-    """Return the spans of the tokens, or their names.
-
-    >>> split_spans("[CLS] 0-3")
-    ['[CLS]', (0, 3)]
-    """
+    """Return the spans of the tokens, or their names."""
     parts = [(part, _RANGE.fullmatch(part)) for part in text.split(" ")]
     return [(int(match[1]), int(match[2])) if match else part for part, match in parts]

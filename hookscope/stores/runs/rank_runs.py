@@ -104,11 +104,7 @@ class RankRuns(TrainingRun):
         return super().__repr__().replace("<TrainingRun", f"<RankRuns of {len(self.runs)} ranks,")
 
     def blocks(self, table: str) -> Iterator[RowBlock]:
-        """Yield the rows of all ranks as one block.
-
-        Raises:
-            ResultsFileError: a file is damaged.
-        """
+        """Yield the rows of all ranks as one block."""
         tables = [run.layers if table == LAYERS else run.steps for run in self.runs]
         self.names = _joined_names(self.runs)
         numbers = {series: n for n, series in enumerate(self.names)}

@@ -57,10 +57,7 @@ class RowBlock:
         series: Sequence[int],
         values: Sequence[Sequence[float]],
     ) -> RowBlock:
-        """Return rows that all have values of the same series.
-
-        A value beyond the range of float32 becomes infinite.
-        """
+        """Return rows that have values of the same series; what float32 cannot hold is infinite."""
         with np.errstate(over="ignore"):
             table = np.array(values, np.float64).astype(np.float32)
         return cls(

@@ -1,7 +1,4 @@
-"""The numbers of a run as a table in CSV or Parquet, or as scalars for TensorBoard.
-
-Rows are read and written in parts, so memory does not grow with the number of steps.
-"""
+"""The numbers of a run, written in parts: a table in CSV or Parquet, or scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -102,9 +99,7 @@ class _Part:
 def export_run(
     run: TrainingRun, output: Path, layers: Sequence[str], progress: Progress | None = None
 ) -> ExportedRun:
-    """Write the numbers of a run: as ``.csv``, as ``.parquet``, or into a folder for
-    TensorBoard.
-    """
+    """Write the numbers of a run as ``.csv``, ``.parquet``, or into a folder for TensorBoard."""
     chosen = set(choose_series(layers, run.names, run.folder))
     series: set[Series] = set()
     values = 0
@@ -205,11 +200,8 @@ def _write_parquet(path: Path, parts: Iterator[_Part]) -> None:
 def scalar_tag(series: Series) -> str:
     """Return the tag of a series in TensorBoard, which groups charts by what is before the slash.
 
-    Example:
-        >>> scalar_tag(Series("Net", "layer1.0/weight.grad", "norm"))
-        'weight.grad.norm/Net/layer1.0'
-        >>> scalar_tag(Series("", "loss", "value")), scalar_tag(Series("Adam", "groups.0", "lr"))
-        ('loss.value', 'groups.0.lr/Adam')
+    >>> scalar_tag(Series("Net", "layer1.0/weight.grad", "norm"))
+    'weight.grad.norm/Net/layer1.0'
     """
     parts = (f"{series.what}.{series.measure}", series.model, series.module)
     return "/".join(part for part in parts if part)

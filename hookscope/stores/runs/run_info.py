@@ -108,10 +108,7 @@ class RunEvent(NamedTuple):
 
 
 def place_of(event: RunEvent, info: RunInfo) -> str:
-    """Return where in its step a script was stopped: ``backward, layer fc, call 1``.
-
-    The model is named if the run has several.
-    """
+    """Return where in its step a script was stopped: ``backward, layer fc, call 1``."""
     model = event.model and len(info["models"]) > 1 and f"model {event.model}"
     layer = event.layer and f"layer {MODEL if event.layer == ROOT else event.layer}"
     return ", ".join(
@@ -151,9 +148,7 @@ def read_info(folder: Path) -> RunInfo:
 
 
 def read_lines(path: Path, kind: Any) -> list[Any]:
-    """Return the lines of a JSON-lines file as tuples of ``kind``; an unfinished last line is
-    left.
-    """
+    """Return the complete lines of a JSON-lines file as tuples of ``kind``."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is unfinished
     except FileNotFoundError:

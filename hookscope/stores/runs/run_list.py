@@ -49,12 +49,7 @@ class RunList(Result):
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> RunList:
-        """Read what is known of each run in a folder; one that is damaged has its error.
-
-        Example:
-            >>> [run.name for run in RunList.of("sample_models").runs]
-            ['run']
-        """
+        """Read what is known of each run in a folder; one that is damaged has its error."""
         return cls(Path(folder), tuple(_listed(path) for path in runs_in(folder)))
 
     def to_json(self) -> dict[str, Any]:

@@ -176,10 +176,7 @@ class RunWriter:
             self._fail(f"Cannot merge the files of {self.place}: {cause(error)}.")
 
     def _merge(self, files: list[BlockFile]) -> None:
-        """Merge the last four files while they are of similar size, so that there are only a few.
-
-        Each row is written again about log4(rows) times.
-        """
+        """Merge the last files of similar size: a row is written about log4(rows) times."""
         while len(files) >= FAN and files[-FAN].rows < FAN * files[-1].rows:
             parts = files[-FAN:]
             if sum(file.path.stat().st_size for file in parts) > MERGED_BYTES:

@@ -50,21 +50,13 @@ class Series(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Dotted name of the module of a tensor; ``.`` for the model itself; else empty.
-
-        >>> Series("ResNet", "layer1.0.conv1/weight.grad", "norm").module
-        'layer1.0.conv1'
-        """
+        """Dotted name of the module of a tensor; ``.`` for the model itself; else empty."""
         module, slash, _ = self.key.rpartition("/")
         return module if slash else ""
 
     @property
     def what(self) -> str:
-        """The part of the key after the module: ``output``, ``weight.grad``, ``loss``.
-
-        >>> Series("ResNet", "conv1/weight.grad", "norm").what
-        'weight.grad'
-        """
+        """The part of the key after the module: ``output``, ``weight.grad``, ``loss``."""
         return self.key.rpartition("/")[2]
 
 
@@ -74,13 +66,7 @@ SKIPPED = LOSS_SCALE._replace(measure="skipped")
 
 
 def kind_of(series: Series) -> str:
-    """Return the kind of a series: of an output, a parameter, a gradient, an update or the whole.
-
-    >>> kind_of(Series("net", "fc/output.0.grad", "norm")), kind_of(Series("net", "fc/weight", ""))
-    ('output.grad', 'parameter')
-    >>> kind_of(Series("net", "gradients", "norm"))
-    'whole'
-    """
+    """Return the kind of a series: an output, a parameter, a gradient, an update or the whole."""
     if not series.module:
         return WHOLE
     what = series.what
@@ -96,11 +82,6 @@ class ExecutionOrder:
 
     A layer without an output, such as one that is called without hooks, has the place of the
     nearest module around it that has one.
-
-    Example:
-        >>> order = ExecutionOrder([Series("net", f"{x}/output", "rms") for x in ("a.b", "a", ".")])
-        >>> [order.place(Series("net", f"{x}/weight", "norm")) for x in ("a.b", "a.c", "d")]
-        [0, 1, 2]
     """
 
     def __init__(self, series: Iterable[Series]) -> None:
@@ -120,13 +101,7 @@ class ExecutionOrder:
 
 
 def choose_series(patterns: Sequence[str], names: Sequence[Series], path: object) -> list[Series]:
-    """Return the series whose layer or key one of ``patterns`` matches, in their order.
-
-    Example:
-        >>> names = [Series("Net", key, "norm") for key in ("a.b/weight", "a.c/weight", "fc/bias")]
-        >>> [series.key for series in choose_series(["a.*", "!*.c"], names, "runs/train-1")]
-        ['a.b/weight']
-    """
+    """Return the series whose layer or key one of ``patterns`` matches, in their order."""
     included, excluded = split_exclusions(patterns)
     chosen = set() if included else set(names)
     for pattern in included:

@@ -160,11 +160,7 @@ class TrainingRun(Result):
         return table.curve(series)
 
     def blocks(self, table: str) -> Iterator[RowBlock]:
-        """Yield the rows of a table (``steps`` or ``layers``) in parts of up to 16 MiB or so.
-
-        Raises:
-            ResultsFileError: a file is damaged.
-        """
+        """Yield the rows of a table (``steps`` or ``layers``) in parts of up to 16 MiB or so."""
         for block in read_blocks(self.folder, table):
             if len(block.series) and block.series.max() >= len(self.names):
                 # Series are written before the rows that have them.

@@ -72,11 +72,7 @@ def choose_part(
 ) -> CheckpointPart[Leaf]:
     """Return the tensors of a part, or of the part with the weights if ``part`` is empty.
 
-    Example:
-        >>> checkpoint = {"epoch": 3, "model": {"fc.weight": b"12"}, "optimizer": {"0": b"3"}}
-        >>> part = choose_part(checkpoint, lambda value: isinstance(value, bytes), "", "a.pth")
-        >>> part.name, part.tensors, part.metadata, part.others
-        ('model', {'fc.weight': b'12'}, {'epoch': '3'}, {'optimizer': 1})
+    The tensors for which ``decides`` is true, if there are any, tell which part that is.
     """
     choice = _PartChoice(root, is_tensor, path)
     if part:
@@ -302,9 +298,5 @@ def _typed(path: str, part: str) -> str:
 
 
 def listed_parts(parts: Mapping[str, int]) -> str:
-    """Return the names of parts, each with the number of its tensors.
-
-    >>> listed_parts({"ema": 2, "optimizer": 1})
-    'ema (2 tensors), optimizer (1 tensor)'
-    """
+    """Return the names of parts, each with the number of its tensors."""
     return join_first((f"{name} ({plural(n, 'tensor')})" for name, n in parts.items()), _LISTED)

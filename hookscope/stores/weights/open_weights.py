@@ -102,9 +102,7 @@ def _may_be_read(path: str) -> bool:
 
 
 def _numbered_files(folder: str, names: Sequence[str]) -> WeightFiles | None:
-    """The files of a set that are numbered 1 to N; None if there are not exactly those of one
-    set.
-    """
+    """The files of a set that are numbered 1 to N; None unless they are those of one set."""
     found: dict[tuple[str, str, str], dict[int, str]] = {}
     for name in names:
         if match := _NUMBERED.fullmatch(name):
@@ -131,15 +129,7 @@ def _subfolders(folder: str, names: Sequence[str]) -> list[str]:
 
 
 def open_weights(text: str | os.PathLike[str]) -> WeightSet:
-    """Open a file of weights, or a folder or an index of several; no values are read.
-
-    Example:
-        >>> weights = open_weights("sample_models/digits.safetensors")
-        >>> weights
-        <WeightSet sample_models/digits.safetensors: safetensors, 6 tensors, 9,930 parameters>
-        >>> weights.tensor("conv1.weight", (0, 0)).shape
-        (3, 3)
-    """
+    """Open a file of weights, or a folder or an index of several; no values are read."""
     path, part = split_part(os.fspath(text))
     files = find_files(path)
     stored = []
@@ -154,11 +144,7 @@ def open_weights(text: str | os.PathLike[str]) -> WeightSet:
 
 
 def split_part(text: str) -> tuple[str, str]:
-    """Split what a user typed into a path and the part of a checkpoint.
-
-    >>> split_part("checkpoint.pth#ema"), split_part("checkpoint.pth")
-    (('checkpoint.pth', 'ema'), ('checkpoint.pth', ''))
-    """
+    """Split what a user typed, ``checkpoint.pth#ema``, into a path and the part of a checkpoint."""
     if _PART not in text or os.path.exists(text):
         return text, ""
     path, _, part = text.partition(_PART)
@@ -173,12 +159,6 @@ def is_weights(text: str) -> bool:
 
     The name of a model of torchvision is none, even if there is a folder of that name. A scripted
     or exported file is a model. A damaged file is one of weights if its name says so.
-
-    Example:
-        >>> is_weights("sample_models/digits.safetensors"), is_weights("resnet18")
-        (True, False)
-        >>> is_weights("sample_models/five.safetensors")  # a capture
-        False
     """
     if _is_torchvision_name(text):
         return False
@@ -298,12 +278,7 @@ def _merge_files(path: str, stored: list[StoredWeights], notes: tuple[str, ...])
 
 
 def default_stem(text: str) -> str:
-    """Return the name of an output without its suffix, by what the user typed.
-
-    Example:
-        >>> default_stem("runs/ckpt.pth"), default_stem("runs/ckpt.pth#ema")
-        ('ckpt', 'ckpt.ema')
-    """
+    """Return the name of an output without its suffix: ``ckpt.ema`` for ``runs/ckpt.pth#ema``."""
     path, part = split_part(text)
     source = Path(path)
     # A dot in the name of a folder begins no suffix.

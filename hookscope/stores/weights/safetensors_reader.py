@@ -31,11 +31,7 @@ class StoredTensor(NamedTuple):
 
 
 def stored_tensors(file: IO[bytes]) -> tuple[dict[str, str], dict[str, StoredTensor]]:
-    """Return the metadata and the tensors of a file that is open at its beginning.
-
-    Raises:
-        ValueError: it is not a valid safetensors file.
-    """
+    """Return the metadata and the tensors of a file that is open at its beginning."""
     table, start = header_in(file)
     return _pop_metadata(table), dict(_in_order(table, start, file.seek(0, os.SEEK_END)))
 

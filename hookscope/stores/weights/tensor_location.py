@@ -29,10 +29,6 @@ def is_shape(shape: Iterable[object]) -> bool:
     """Whether a file gives a possible shape, or strides: some numbers that are not negative.
 
     Their product is below 2**58, and so is that of the others if some of them are 0.
-
-    Example:
-        >>> is_shape((2, 3)), is_shape((-1,)), is_shape((1 << 40, 1 << 40)), is_shape(("2",))
-        (True, False, False, False)
     """
     lengths = list(islice(shape, _MOST_DIMENSIONS + 1))
     if len(lengths) > _MOST_DIMENSIONS:
@@ -47,12 +43,7 @@ def is_shape(shape: Iterable[object]) -> bool:
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides in elements of a tensor without gaps.
-
-    Example:
-        >>> row_major_strides((2, 3, 4))
-        (12, 4, 1)
-    """
+    """Return the strides in elements of a tensor without gaps: (12, 4, 1) for (2, 3, 4)."""
     strides = []
     step = 1
     for length in reversed(shape):
@@ -62,24 +53,14 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def column_major_strides(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the strides of a tensor whose first index changes fastest; None of a single row.
-
-    Example:
-        >>> column_major_strides((2, 3, 4)), column_major_strides((5,))
-        ((1, 2, 6), None)
-    """
+    """Return the strides of a tensor whose first index changes fastest; None of a single row."""
     if len(shape) < 2:
         return None
     return tuple(prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements of its storage a tensor extends over.
-
-    Example:
-        >>> span_of((2, 3), (3, 1)), span_of((2, 3), (10, 1)), span_of((0, 3), (3, 1))
-        (6, 13, 0)
-    """
+    """Return how many elements of its storage a tensor extends over."""
     if 0 in shape:
         return 0
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))

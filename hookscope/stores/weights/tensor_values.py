@@ -246,9 +246,7 @@ class QuantisedValues:
         return dequantised
 
     def read(self, index: Index) -> NDArray[Any]:
-        """Return a new array of the values at ``index``; of the outermost dimension, only its
-        part.
-        """
+        """Return a new array of the values at ``index``; only those rows are read."""
         shape = self._location.shape
         first = index[0] if index else ...
         if len(shape) < 2 or not isinstance(first, int | slice):

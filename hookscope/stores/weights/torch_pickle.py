@@ -112,14 +112,6 @@ class ArrayBuilder:
 
     Bytes in a pickle of protocol 2 are a call that encodes a text. Each text is encoded once,
     however often a pickle names it.
-
-    Example:
-        >>> build = ArrayBuilder()
-        >>> array = build("numpy._core.multiarray._reconstruct", (GlobalName(_ARRAY), (0,)))
-        >>> array.state = (1, (2,), OpaqueObject(_DTYPE, ("u1",)), False, b"ab")
-        >>> array.state[2].state = (3, "|", None, None, None, -1, -1, 0)
-        >>> array.content.dtype, array.content.shape
-        ('uint8', (2,))
     """
 
     def __init__(self) -> None:
@@ -196,16 +188,7 @@ class TensorRecord:
 
 
 class TorchUnpickler(PlainUnpickler):
-    """Reads pickles of ``torch.save``: tensors are ``TensorRecord``s, and mappings are dicts.
-
-    Arrays of numpy are ``PickledArray``s.
-
-    Example:
-        >>> import collections, io, pickle
-        >>> data = pickle.dumps(collections.OrderedDict(a=1))
-        >>> TorchUnpickler(io.BytesIO(data)).load()
-        {'a': 1}
-    """
+    """Reads ``torch.save``: tensors are ``TensorRecord``s, arrays of numpy ``PickledArray``s."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)

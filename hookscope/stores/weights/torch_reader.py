@@ -114,9 +114,7 @@ def _is_tensor(value: Any) -> TypeGuard[_Tensor]:
 
 
 def _is_of_torch(value: Any) -> TypeGuard[_Tensor]:
-    """Whether a value is a tensor of torch: the weights of a model are, and arrays beside them may
-    be anything.
-    """
+    """Whether a value is a tensor of torch: weights are, and arrays beside them may be anything."""
     return isinstance(value, TensorRecord)
 
 
@@ -276,9 +274,7 @@ def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> I
 
 
 def _foreign(content: _TorchFile) -> tuple[list[str], list[str]]:
-    """The globals beyond tensors and containers: the functions that would be called, the worst
-    first, and the other names, which are those of classes.
-    """
+    """The functions that opening it would call, the worst first, and the names of other classes."""
     called = foreign_globals(content.unpickler.called)
     worst = dangerous_globals(called)
     classes = [name for name in foreign_globals(content.unpickler.names) if name not in called]

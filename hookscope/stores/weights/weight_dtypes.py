@@ -44,12 +44,7 @@ _NUMPY_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "comple
 
 
 def bits_of(dtype: str) -> int:
-    """Return the size of an element in bits.
-
-    Example:
-        >>> bits_of("bfloat16"), bits_of("float6_e2m3")
-        (16, 6)
-    """
+    """Return the size of an element in bits."""
     return _BITS[dtype]
 
 

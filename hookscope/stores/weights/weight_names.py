@@ -66,11 +66,7 @@ def resolve_names(
 
 
 def model_family(names: Iterable[str]) -> str:
-    """Return the family of models that has tensors of these names; empty if not known.
-
-    >>> model_family(["conv1.weight", "layer4.0.conv1.weight"]), model_family(["0.weight"])
-    ('a ResNet of torchvision or timm', '')
-    """
+    """Return the family of models that has tensors of these names; empty if not known."""
     plain = [_WRAPPERS.sub("", name).removeprefix("module.") for name in names]
     return next(
         (family for family, name in _FAMILIES.items() if any(re.fullmatch(name, n) for n in plain)),
@@ -79,11 +75,7 @@ def model_family(names: Iterable[str]) -> str:
 
 
 def has_prefix(names: Iterable[str], prefix: str) -> bool:
-    """Whether a name begins with a prefix, with prefixes of wrappers or without them.
-
-    >>> has_prefix(["module.fc.weight"], "fc"), has_prefix(["fc2.weight"], "fc")
-    (True, False)
-    """
+    """Whether a name begins with a prefix, with prefixes of wrappers or without them."""
     return any(
         begins_with(name, prefix)
         or begins_with(_WRAPPERS.sub("", name).removeprefix("module."), prefix)

@@ -187,9 +187,6 @@ class WeightSet(Result):
         """Yield the same values in row-major order, in blocks of one dimension of a few megabytes.
 
         A block is valid until the next one is yielded, which may reuse its memory.
-
-        Raises:
-            MissingKeyError, WeightsFileError: as ``tensor``.
         """
         return self._values(name).blocks()
 
@@ -198,9 +195,6 @@ class WeightSet(Result):
 
         They are not widened: of a bfloat16 tensor, two for each value. A block is valid until the
         next one.
-
-        Raises:
-            MissingKeyError, WeightsFileError: as ``tensor``.
         """
         return self._values(name).stored()
 

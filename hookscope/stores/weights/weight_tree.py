@@ -79,21 +79,8 @@ class WeightTree(Result):
     ) -> WeightTree:
         """Return the tree of a set of weights.
 
-        Args:
-            weights: the set.
-            layers: patterns of names; a leading ``!`` excludes. That of a branch stands for all
-                inside it; only that of the whole set, ``.``, stands for its line alone.
-            depth: the largest number of parts of a name; 0 is the whole set.
-            leaves: tensors only.
-
-        Raises:
-            LayerError: a pattern, or all filters together, match nothing.
-
-        Example:
-            >>> from hookscope.stores.weights.open_weights import open_weights
-            >>> weights = open_weights("sample_models/digits.safetensors")
-            >>> [(node.name, node.parameters) for node in WeightTree.of(weights, depth=1).nodes]
-            [('.', 9930), ('conv1', 160), ('conv2', 4640), ('fc', 5130)]
+        The pattern of a branch stands for all inside it; only that of the whole set, ``.``, for its
+        line alone. ``depth`` is the largest number of parts of a name; 0 is the whole set.
         """
         separator = _separator(weights.tensors)
         nodes = _nodes(weights, separator)
@@ -257,14 +244,7 @@ class WeightHashes(Result):
 
 
 def hash_weights(weights: WeightSet, progress: Progress | None = None) -> WeightHashes:
-    """Return both hashes of a set of weights; all values are read once.
-
-    Example:
-        >>> from hookscope.stores.weights.open_weights import open_weights
-        >>> hashes = hash_weights(open_weights("sample_models/digits.safetensors"))
-        >>> len(hashes.architecture), hashes.architecture == hashes.weights
-        (64, False)
-    """
+    """Return both hashes of a set of weights; all values are read once."""
     architecture, values = blake3(), blake3(max_threads=HASH_THREADS)
     total = sum(tensor.nbytes for tensor in weights.tensors.values())
     done = 0
