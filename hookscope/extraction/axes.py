@@ -37,12 +37,7 @@ def find_image_grid(
     image: tuple[int, int],
     known: Collection[tuple[int, int]] = (),
 ) -> ImageGrid | None:
-    """Return the grid in a tensor of ``shape``, None unless it has two positions or more.
-
-    Maps are (N, C, H, W), or (N, H, W, C) if only those lengths have the image's aspect. Tokens
-    (N, L, C) form the grid of an earlier layer's maps, else one of the image's aspect, with as few
-    tokens before it as possible, up to 16.
-    """
+    """Return the grid in maps or in tokens (N, L, C); None unless it has two positions or more."""
     if len(shape) == 4 and shape[0] == batch:
         return _of_maps(shape, image)
     if len(shape) == 3 and shape[0] == batch:

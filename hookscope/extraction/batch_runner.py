@@ -229,10 +229,7 @@ def _stored_values(
     times: WaitTimes,
     device: torch.device,
 ) -> Iterator[tuple[RowBatch, Any]]:
-    """Yield the batches with the values to store of each, on the CPU.
-
-    A GPU gets the next batch before the values of the previous one are waited for.
-    """
+    """Yield batches with their values on the CPU; a GPU gets the next batch before that wait."""
     ahead = int(device.type == "cuda")
     pending: deque[tuple[RowBatch, HostCopy]] = deque()
 

@@ -138,7 +138,9 @@ def plan_extraction(
 ) -> ExtractionPlan:
     """Prepare the model and the rows, and plan the run."""
     inputs, specs, digest = _inputs(request, options)
-    run = replace(request.run, device=_device(request.run.device, group))
+    run = request.run
+    if run.device == "cuda" and group.world > 1:  # one GPU for each process of a machine
+        run = replace(run, device=f"cuda:{group.local_rank}")
     prepared, rows = prepare_rows(replace(request, run=run), options, inputs)
     arrange, placeholder, total = rows.arrange, rows.placeholder, len(rows.dataset)
     texts = rows.dataset if isinstance(rows.dataset, TextRows) else None
@@ -182,11 +184,6 @@ def plan_extraction(
         most = None if options.batch else batch * _TEXT_TOKENS
         batches = partial(texts.batches, size=batch, most_tokens=most, padded=padded)
     return ExtractionPlan(runner, sink, read, batches, batch, shards, settings, probe.coverage)
-
-
-def _device(name: str | None, group: ProcessGroup) -> str | None:
-    """The device of this process: one GPU for each process of a machine."""
-    return f"cuda:{group.local_rank}" if name == "cuda" and group.world > 1 else name
 
 
 def _inputs(

@@ -19,16 +19,8 @@ from torch.utils.data import (
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.extraction.row_batches import DatasetRow, TableEntry, first_usable
 from hookscope.files.input_files import LABEL
+from hookscope.inputs import python_input
 from hookscope.inputs.call_arguments import takes_one_argument
-from hookscope.inputs.python_input import (
-    Run,
-    batch_arguments,
-    convert_images,
-    find_object,
-    has_label,
-    is_dataset,
-    plain_argument,
-)
 from hookscope.inputs.text_tables import plain_label
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_spec import names_object
@@ -43,7 +35,7 @@ class DatasetItems:
 
     dataset: Any
     name: str
-    run: Run
+    run: python_input.Run
     collate: Callable[[list[Any]], Any] | None
     batch: int | None
     numbers: range
@@ -66,12 +58,12 @@ def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:
             "To combine several, use torch.utils.data.ConcatDataset.",
         )
     with seeded_throughout(seed):
-        dataset, run = find_object(objects[0])
+        dataset, run = python_input.find_object(objects[0])
     return _items(dataset, objects[0], run, every)
 
 
-def _items(dataset: Any, name: str, run: Run, every: int) -> DatasetItems:
-    if not is_dataset(dataset):
+def _items(dataset: Any, name: str, run: python_input.Run, every: int) -> DatasetItems:
+    if not python_input.is_dataset(dataset):
         kind = type(dataset).__name__
         what = name if name == kind else f"{name}, a {kind},"
         raise InputError(
@@ -162,15 +154,15 @@ class ItemRows(Dataset[DatasetRow]):
     def _prepare(self, item: Any) -> Any:
         if self._items.collate:  # it takes the items as the Dataset returns them
             return item
-        if has_label(item, self._one_argument):
+        if python_input.has_label(item, self._one_argument):
             self.labelled = True
             item = item[0]
         if type(item) in (tuple, list) and len(item) == 1:  # from a TensorDataset
             [item] = item
-        return convert_images(item, self._recipe)
+        return python_input.convert_images(item, self._recipe)
 
     def _label(self, item: Any) -> TableEntry:
-        if not (self.labelled and has_label(item, self._one_argument)):
+        if not (self.labelled and python_input.has_label(item, self._one_argument)):
             return {}
         label = plain_label(item[1])
         if label is None:
@@ -201,7 +193,7 @@ class ItemRows(Dataset[DatasetRow]):
                 f"{len(values)} items of {items.name} cannot be collated: {reason}",
                 "Give all items one shape, use --batch 1, or use a DataLoader with a collate_fn.",
             ) from error
-        if items.collate and has_label(batch, self._one_argument):
+        if items.collate and python_input.has_label(batch, self._one_argument):
             self.labelled = True
-            return plain_argument(batch[0], items.name)
-        return batch_arguments(batch, items.name)
+            return python_input.plain_argument(batch[0], items.name)
+        return python_input.batch_arguments(batch, items.name)

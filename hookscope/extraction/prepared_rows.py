@@ -59,10 +59,7 @@ class PreparedRows:
 def prepare_rows(
     request: Request, options: ExtractOptions, inputs: DatasetInputs
 ) -> tuple[Prepared, PreparedRows]:
-    """Return the model on its device, and the rows read with the model's recipe.
-
-    The model is prepared with the first input that can be used.
-    """
+    """Return the model, prepared with the first usable input, and the rows read by its recipe."""
     if isinstance(inputs, DatasetItems):
         return _prepare_items(request, options, inputs)
     if isinstance(inputs, TextDataset):

@@ -1,8 +1,4 @@
-"""Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components.
-
-Mean, maximum, a single token and the top-k over tokens ignore the padding of a batch, if there is
-an attention mask.
-"""
+"""Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components."""
 
 from __future__ import annotations
 
@@ -335,10 +331,7 @@ def fit_row_count(values_per_row: int, rows: int) -> int:
 def fit_layers(
     reducers: Mapping[str, Reducer], batches: Iterable[Mapping[str, Tensor]], location: Location
 ) -> None:
-    """Fit each layer's components on the rows in ``batches`` and write them to ``location``.
-
-    Vectors with NaN or infinite values are ignored.
-    """
+    """Fit each layer's components on the finite vectors in ``batches``, and write them."""
     collected: dict[str, list[Tensor]] = {key: [] for key in reducers}
     for batch in batches:
         for key, reducer in reducers.items():

@@ -164,16 +164,14 @@ class RowBatch:
         return replace(self, value=map_tensors(self.value, lambda path, t: t.pin_memory()))
 
 
+@dataclass(frozen=True, eq=False)
 class ImageRows(Dataset[DatasetRow]):
     """Images, decoded and preprocessed as a plain capture does it."""
 
-    def __init__(
-        self, files: Sequence[InputEntry], recipe: Recipe, channels: int, decode: Decode
-    ) -> None:
-        self.files = files
-        self.recipe = recipe
-        self.channels = channels
-        self.decode = decode
+    files: Sequence[InputEntry]
+    recipe: Recipe
+    channels: int
+    decode: Decode
 
     def __len__(self) -> int:
         return len(self.files)
@@ -204,18 +202,13 @@ def _decode_fast(side: int, data: bytes, name: str, channels: int) -> Image.Imag
     return decode_image(data, name, channels, at_least=2 * side)
 
 
+@dataclass(frozen=True, eq=False)
 class Collator:
     """Collates rows; a placeholder of zeros replaces inputs that cannot be used."""
 
-    def __init__(
-        self,
-        arrange: Callable[[list[Any]], Any],
-        placeholder: Any,
-        count_tokens: Callable[[Any], int] | None = None,
-    ) -> None:
-        self.arrange = arrange
-        self.placeholder = placeholder
-        self.count_tokens = count_tokens
+    arrange: Callable[[list[Any]], Any]
+    placeholder: Any
+    count_tokens: Callable[[Any], int] | None = None
 
     def __call__(self, numbered: Sequence[tuple[int, DatasetRow]]) -> RowBatch | HookscopeError:
         """Return the batch, or the error if the rows cannot be collated."""

@@ -81,10 +81,7 @@ def probe_shapes(
     autocast: torch.dtype | None = None,
     texts: TextLengths | None = None,
 ) -> ShapeProbe:
-    """Run ``module`` on the meta device, or with real values if that fails.
-
-    It runs in eval mode, as it will over the dataset, and its state is restored.
-    """
+    """Run ``module`` in eval mode on the meta device, or with real values if that fails."""
     values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
     with preserve_model_state(module, train=False, seed=seed):
         with_values = autocast is not None  # autocast's dtypes are known only with real values

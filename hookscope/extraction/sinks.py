@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors.torch import load, save
@@ -47,6 +47,8 @@ from hookscope.stores.features.manifest import GatheredResults, KeyEntry, RowFil
 from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")
+
+_DESCRIBED = ("key", "module", "type", "call", "what", "kind")  # of the record of a layer
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,9 @@ class RowSink:
 
     def warn(self) -> None:
         """Log a warning about values that were lost."""
-        for key, cast in self._casts.items():
-            if cast.lost:
-                log.warning("%s", cast.warning(key))
+        for key, conversion in self._casts.items():
+            if conversion.lost:
+                log.warning("%s", conversion.warning(key))
 
 
 def column_entry(
@@ -321,17 +323,8 @@ class ChannelStatisticsSink:
                     what=f"{record.what}.{name}",
                     kind="statistics",
                 )
-            summaries.append(
-                {
-                    "key": record.key,
-                    "module": record.module,
-                    "type": record.type,
-                    "call": record.call,
-                    "what": record.what,
-                    "kind": record.kind,
-                    **channels.summary(),
-                }
-            )
+            described = {name: getattr(record, name) for name in _DESCRIBED}
+            summaries.append(cast(LayerStatistics, {**described, **channels.summary()}))
         capture.metadata = {
             "command": "statistics",
             "rows": rows,

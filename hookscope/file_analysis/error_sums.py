@@ -84,13 +84,9 @@ class ErrorSums:
         self.largest = max(self.largest, other.largest)
         self.relative = max(self.relative, other.relative)
         self.comparable |= other.comparable
-        for mine, theirs in (
-            (self.aa, other.aa),
-            (self.bb, other.bb),
-            (self.ab, other.ab),
-            (self.noise, other.noise),
-        ):
-            mine.add(theirs.value, theirs.exponent)
+        for name in ("aa", "bb", "ab", "noise"):
+            theirs = getattr(other, name)
+            getattr(self, name).add(theirs.value, theirs.exponent)
 
     def metrics(self) -> ErrorMetrics:
         """Return the figures."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums, is_close
-from hookscope.file_analysis.layer_rows import check_same_inputs
+from hookscope.file_analysis.layer_rows import check_same_inputs, row_counter
 from hookscope.files.progress import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.dtypes import widen
@@ -113,14 +113,7 @@ def compare_features(
             f"{first.folder} and {second.folder} have no key in common.",
             "'hookscope similar A B' compares layers with other names.",
         )
-    done, total = 0, first.rows * len(keys)
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress:
-            progress(done, total)
-
+    advance = row_counter(progress, first.rows * len(keys))
     tolerances = (options.atol or 0.0, options.rtol or 0.0)
     changes = [_change(first[key], second[key], tolerances, advance) for key in keys]
     return FeaturesDiff(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.files.progress import Progress
 from hookscope.results.dtypes import widen
 from hookscope.specs.features_options import CORRELATION, COSINE, EUCLIDEAN
 from hookscope.stores.features.features import Features
@@ -55,6 +56,19 @@ class LayerRows:
             bits = self.rows.read_range(first, last)[numbers - first]
         values = widen(np.asarray(bits), self.rows.format)
         return np.asarray(values, np.float64).reshape(len(numbers), -1)
+
+
+def row_counter(progress: Progress | None, total: int) -> Callable[[int], None]:
+    """Return what adds to the number of rows, of ``total``, that ``progress`` is told."""
+    done = 0
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress:
+            progress(min(done, total), total)
+
+    return advance
 
 
 def check_numbers(layer: LayerRows) -> None:

@@ -12,16 +12,7 @@ from typing import Any
 from hookscope.errors import LayerError, RequestError
 from hookscope.file_analysis.value_matches import Fingerprints, match_by_value
 from hookscope.files.suggestions import did_you_mean
-from hookscope.results.diff_result import (
-    BY_FOLD,
-    BY_MAP,
-    BY_NAME,
-    BY_ORDER,
-    BY_VALUE,
-    Diff,
-    TensorComparison,
-    UnmatchedTensor,
-)
+from hookscope.results import diff_result
 from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
 from hookscope.specs.module_names import begins_with
@@ -72,7 +63,7 @@ def match_records(
         if rules is not None and record.module in rules.folded:
             other = key_of(rules.folded[record.module], record.call, record.what)
             if other in unmatched:
-                matches_of_a[record.key] = unmatched.pop(other), BY_FOLD
+                matches_of_a[record.key] = unmatched.pop(other), diff_result.BY_FOLD
     without = set() if rules is None else {*rules.absent[0], *rules.absent[1]}
     left = [r for r in a if r.module not in without and r.key not in matches_of_a]
     spare: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -85,19 +76,19 @@ def match_records(
     left = [r for r in left if r.key not in spare[0] and r.key not in matches_of_a]
     for record in left:
         if record.key in unmatched:
-            matches_of_a[record.key] = unmatched.pop(record.key), BY_NAME
+            matches_of_a[record.key] = unmatched.pop(record.key), diff_result.BY_NAME
     for record in left:
         renamed = _renamed_key(record, prefixes)
         if record.key not in matches_of_a and renamed in unmatched:
-            matches_of_a[record.key] = unmatched.pop(renamed), BY_MAP
+            matches_of_a[record.key] = unmatched.pop(renamed), diff_result.BY_MAP
     if rules is not None:
         for record_a, record_b in _match_within_calls(left, unmatched.values(), matches_of_a):
-            matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
+            matches_of_a[record_a.key] = unmatched.pop(record_b.key), diff_result.BY_ORDER
     matched = {key: record.key for key, (record, _) in matches_of_a.items()}
     left = [r for r in a if r.key in matched or (r.module not in without and r.key not in spare[0])]
     left_b = [record for record in b if record.key not in spare[1]]
     for record_a, record_b in _match_by_order(left, left_b, matched):
-        matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
+        matches_of_a[record_a.key] = unmatched.pop(record_b.key), diff_result.BY_ORDER
     pairs = tuple((record, *matches_of_a[record.key]) for record in a if record.key in matches_of_a)
     only_a = tuple(record for record in a if record.key not in matches_of_a)
     partners = {record.key for _, record, _ in pairs}
@@ -111,13 +102,13 @@ def _match_exported(
     values = match_by_value(a, b, rules.prints, lambda name: _replace_prefix(name, prefixes))
     found = []
     for record, other in values.pairs:
-        same = BY_NAME if record.key == other.key else BY_MAP
+        same = diff_result.BY_NAME if record.key == other.key else diff_result.BY_MAP
         is_same = other.key in (record.key, _renamed_key(record, prefixes))
-        found.append((record, other, same if is_same else BY_VALUE))
+        found.append((record, other, same if is_same else diff_result.BY_VALUE))
     outputs = [[r for r in side if r.module == ROOT and r.kind == OUTPUT] for side in (a, b)]
     names = [{record.what for record in side} for side in outputs]
     if names[0] != names[1] and len(outputs[0]) == len(outputs[1]):
-        found += [(own, other, BY_ORDER) for own, other in zip(*outputs, strict=True)]
+        found += [(own, other, diff_result.BY_ORDER) for own, other in zip(*outputs, strict=True)]
     return found, values.left
 
 
@@ -256,24 +247,24 @@ def select_matches(
 
 def build_diff(
     matches: RecordMatches,
-    rows: Iterable[TensorComparison],
+    rows: Iterable[diff_result.TensorComparison],
     *,
     strict: bool,
     equal_nan: bool,
     a: dict[str, Any],
     b: dict[str, Any],
     rules: ExportRules | None = None,
-) -> Diff:
+) -> diff_result.Diff:
     """Return the result of comparing the pairs of ``matches``."""
     absent: Sequence[Mapping[str, str]] = rules.absent if rules is not None else ({}, {})
     only_a, only_b = (
         tuple(
-            UnmatchedTensor(r.key, r.type, r.shape, r.dtype, reasons.get(r.module, ""))
+            diff_result.UnmatchedTensor(r.key, r.type, r.shape, r.dtype, reasons.get(r.module, ""))
             for r in side
         )
         for side, reasons in zip((matches.only_a, matches.only_b), absent, strict=True)
     )
-    return Diff(tuple(rows), only_a, only_b, strict, equal_nan, a, b)
+    return diff_result.Diff(tuple(rows), only_a, only_b, strict, equal_nan, a, b)
 
 
 def _names(record: Record) -> tuple[str, ...]:

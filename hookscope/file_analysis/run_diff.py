@@ -30,9 +30,7 @@ from hookscope.stores.runs.series import (
 )
 from hookscope.stores.runs.training_run import RunTable, TrainingRun
 
-BATCH, LOSS, LOSS_SCALE, LEARNING_RATE, TOTAL = (
-    *("batch", "loss", "loss_scale", "lr", "gradients"),
-)
+BATCH, LOSS, LOSS_SCALE, LEARNING_RATE, TOTAL = "batch", "loss", "loss_scale", "lr", "gradients"
 # The kinds of series in the order of a step. Weights are measured before it, but their differences
 # come from an earlier step, or from the initialization.
 KINDS = (
@@ -237,7 +235,8 @@ def _joined(results: Sequence[RunDiff]) -> RunDiff:
     for kind in KINDS:
         same = [row for result in results for row in result.rows if row.kind == kind]
         if same:
-            first = min((row.first for row in same if row.first), key=_step_of, default=None)
+            firsts = (row.first for row in same if row.first)
+            first = min(firsts, key=lambda one: one.step, default=None)
             counts = [sum(row.series for row in same), sum(row.differing for row in same)]
             rows.append(KindComparison(kind, counts[0], counts[1], first))
     steps, sampled = (
@@ -245,10 +244,6 @@ def _joined(results: Sequence[RunDiff]) -> RunDiff:
         for counts in zip(*((result.steps, result.sampled) for result in results), strict=True)
     )
     return replace(results[0], rows=tuple(rows), steps=steps, sampled=sampled)
-
-
-def _step_of(difference: RunDifference) -> int:
-    return difference.step
 
 
 def _distinct(results: Iterable[RunDiff], side: str) -> tuple[str, ...]:
@@ -329,15 +324,10 @@ class _TablePair:
         columns.sort(key=lambda n: order.place(self.names[n]), reverse=kind in _BACKWARD)
         if not columns:
             return None
-        sides = ((self.names, 0), (self.of_b, 1))
-        a, b = (
-            self.tables[side].matrix([names[n] for n in columns])[self.rows[side]]
-            for names, side in sides
-        )
-        in_a, in_b = (
-            self.tables[side].present([names[n] for n in columns])[self.rows[side]]
-            for names, side in sides
-        )
+        chosen = [[names[n] for n in columns] for names in (self.names, self.of_b)]
+        sides = list(zip(self.tables, chosen, self.rows, strict=True))
+        a, b = (table.matrix(names)[rows] for table, names, rows in sides)
+        in_a, in_b = (table.present(names)[rows] for table, names, rows in sides)
         differs = in_a & in_b & ~_matches(a, b, options.atol or 0.0, options.rtol or 0.0)
         comparison = KindComparison(kind, len(columns), int(differs.any(axis=0).sum()), None)
         if not differs.any():

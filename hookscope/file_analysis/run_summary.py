@@ -199,11 +199,7 @@ def read_key_curves(run: TrainingRun, selectors: Sequence[str]) -> list[KeyCurve
         for series in tables:
             if series.key == key:
                 groups.setdefault(series.model, []).append(series)
-        found += [_curves(tables, model, key, group) for model, group in groups.items()]
+        for model, group in groups.items():
+            curves = tuple(tables[series].curve(series) for series in group)
+            found.append(KeyCurves(model, key, curves))
     return found
-
-
-def _curves(
-    tables: dict[Series, RunTable], model: str, key: str, group: Sequence[Series]
-) -> KeyCurves:
-    return KeyCurves(model, key, tuple(tables[series].curve(series) for series in group))

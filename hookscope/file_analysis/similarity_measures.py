@@ -226,11 +226,7 @@ def standardized(values: Matrix) -> Matrix:
 def nearest_rows(
     stream: RowStream, layer: int, prepare: RowMap, neighbors: int, memory: int, distance: str
 ) -> NDArray[np.intp]:
-    """Return the positions of the nearest other rows of each row: (rows, neighbors).
-
-    Of rows at the same distance the first ones are taken. All rows are read once for each block of
-    rows, which is as large as ``memory`` allows.
-    """
+    """Return the nearest other rows of each row, (rows, neighbors); of equal ones the first."""
     count, source = len(stream), stream.layers[layer]
     near = np.empty((count, neighbors), np.intp)
     # The distances of a block to all rows, and their order; and two blocks of rows.

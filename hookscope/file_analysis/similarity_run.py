@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis import similarity_measures as measures
 from hookscope.file_analysis.layer_rows import (
     LayerRows,
     Matrix,
@@ -23,31 +24,10 @@ from hookscope.file_analysis.layer_rows import (
     check_numbers,
     gram_matrix,
     row_count,
+    row_counter,
     row_preparation,
     scan_layers,
     usable_rows,
-)
-from hookscope.file_analysis.similarity_measures import (
-    Alignment,
-    alignment_of_grams,
-    average_ranks,
-    centred_kernel,
-    cka,
-    nearest_rows,
-    nuclear_norm,
-    nuclear_norm_of_rows,
-    pair_distances,
-    plan_tiles,
-    procrustes,
-    rbf_kernel,
-    shared_share,
-    spectrum_of,
-    squared_lengths,
-    squared_products,
-    standardized,
-    svcca_of_features,
-    svcca_of_rows,
-    whole_products,
 )
 from hookscope.files.progress import Progress
 from hookscope.results.layer_similarity import (
@@ -182,18 +162,10 @@ class _Run:
 
     def measure(self, progress: Progress | None) -> tuple[NDArray[np.float64], list[str]]:
         """Return the matrix, and for each layer why it has no similarities."""
-        layers, count = self.stream.layers, len(self.stream)
+        layers = self.stream.layers
         by_rows = self.options.measure.rows_squared or self._prefers_rows()
         self._check_memory()
-        passes = self._passes(by_rows)
-        done = 0
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            if progress:
-                progress(min(done, passes * count), passes * count)
-
+        advance = row_counter(progress, self._passes(by_rows) * len(self.stream))
         stream = RowStream(layers, self.stream.numbers, advance)
         distance = self.options.resolved_distance
         scans = scan_layers(stream, distance)
@@ -255,10 +227,10 @@ class _Run:
         pairs = self._pairs(everything)
         if self.options.by in (CKA, CKA_DEBIASED):
             pairs = list(dict.fromkeys([*pairs, *((i, i) for i in everything)]))
-        passes = 1 + len(plan_tiles(pairs, widths, self.options.memory))
+        passes = 1 + len(measures.plan_tiles(pairs, widths, self.options.memory))
         if self.options.by == SVCCA:
             diagonal = [(i, i) for i in everything]
-            return passes + len(plan_tiles(diagonal, widths, self.options.memory))
+            return passes + len(measures.plan_tiles(diagonal, widths, self.options.memory))
         return passes + (self.options.by != CKA)
 
     def _values(
@@ -292,21 +264,26 @@ class _Run:
         if by_rows:
             grams = self._grams(stream, means, good)
             if self.options.by == CKA_RBF:
-                grams = {i: centred_kernel(rbf_kernel(gram)) for i, gram in grams.items()}
-            sums = {(i, j): alignment_of_grams(grams[i], grams[j]) for i, j in needed}
+                grams = {
+                    i: measures.centred_kernel(measures.rbf_kernel(gram))
+                    for i, gram in grams.items()
+                }
+            sums = {(i, j): measures.alignment_of_grams(grams[i], grams[j]) for i, j in needed}
         else:
             lengths: dict[int, float] = dict.fromkeys(good, 0.0)
             row_products: dict[Pair, float] = dict.fromkeys(needed, 0.0)
             if debiased:
-                lengths, row_products = squared_lengths(stream, means, good)
-            products = squared_products(stream, means, needed, self.options.memory)
+                lengths, row_products = measures.squared_lengths(stream, means, good)
+            products = measures.squared_products(stream, means, needed, self.options.memory)
             sums = {
-                (i, j): Alignment(products[i, j], row_products[i, j], (lengths[i], lengths[j]))
+                (i, j): measures.Alignment(
+                    products[i, j], row_products[i, j], (lengths[i], lengths[j])
+                )
                 for i, j in needed
             }
         count = len(stream)
         hsic = {pair: sums[pair].hsic(count, debiased=debiased) for pair in needed}
-        return {(i, j): cka(hsic[i, j], hsic[i, i], hsic[j, j]) for i, j in pairs}
+        return {(i, j): measures.cka(hsic[i, j], hsic[i, i], hsic[j, j]) for i, j in pairs}
 
     def _grams(
         self, stream: RowStream, means: Sequence[Matrix], good: list[int]
@@ -325,10 +302,10 @@ class _Run:
         for i in good:
             prepare = row_preparation(distance, means[i])
             gram = gram_matrix(stream, i, prepare, self.options.memory)
-            values = pair_distances(gram, distance)
+            values = measures.pair_distances(gram, distance)
             if self.options.correlation == SPEARMAN and not np.isnan(values).any():
-                values = average_ranks(values)
-            distances[i] = standardized(values)
+                values = measures.average_ranks(values)
+            distances[i] = measures.standardized(values)
         return {(i, j): float(np.dot(distances[i], distances[j])) for i, j in pairs}
 
     def _neighbors(
@@ -336,7 +313,7 @@ class _Run:
     ) -> dict[Pair, float]:
         distance, count = self.options.resolved_distance or "", self.options.neighbors
         near = {
-            i: nearest_rows(
+            i: measures.nearest_rows(
                 stream,
                 i,
                 row_preparation(distance, means[i]),
@@ -346,20 +323,20 @@ class _Run:
             )
             for i in good
         }
-        return {(i, j): shared_share(near[i], near[j]) for i, j in pairs}
+        return {(i, j): measures.shared_share(near[i], near[j]) for i, j in pairs}
 
     def _subspaces_of_rows(
         self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
     ) -> dict[Pair, float]:
         grams = self._grams(stream, means, good)
-        spectra = {i: spectrum_of(gram) for i, gram in grams.items()}
+        spectra = {i: measures.spectrum_of(gram) for i, gram in grams.items()}
         if self.options.by == SVCCA:
             leading = {i: spectrum.leading() for i, spectrum in spectra.items()}
-            return {(i, j): svcca_of_rows(leading[i], leading[j]) for i, j in pairs}
+            return {(i, j): measures.svcca_of_rows(leading[i], leading[j]) for i, j in pairs}
         squares = {i: float(np.trace(gram)) for i, gram in grams.items()}
         return {
-            (i, j): procrustes(
-                nuclear_norm_of_rows(spectra[i], spectra[j]), (squares[i], squares[j])
+            (i, j): measures.procrustes(
+                measures.nuclear_norm_of_rows(spectra[i], spectra[j]), (squares[i], squares[j])
             )
             for i, j in pairs
         }
@@ -367,10 +344,10 @@ class _Run:
     def _procrustes(
         self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
     ) -> dict[Pair, float]:
-        lengths, _ = squared_lengths(stream, means, good)
-        products = whole_products(stream, means, pairs, self.options.memory)
+        lengths, _ = measures.squared_lengths(stream, means, good)
+        products = measures.whole_products(stream, means, pairs, self.options.memory)
         return {
-            (i, j): procrustes(nuclear_norm(product), (lengths[i], lengths[j]))
+            (i, j): measures.procrustes(measures.nuclear_norm(product), (lengths[i], lengths[j]))
             for (i, j), product in products
         }
 
@@ -379,12 +356,12 @@ class _Run:
     ) -> dict[Pair, float]:
         own = [(i, i) for i in good]
         leading = {
-            i: spectrum_of(product).leading()
-            for (i, _), product in whole_products(stream, means, own, self.options.memory)
+            i: measures.spectrum_of(product).leading()
+            for (i, _), product in measures.whole_products(stream, means, own, self.options.memory)
         }
-        products = whole_products(stream, means, pairs, self.options.memory)
+        products = measures.whole_products(stream, means, pairs, self.options.memory)
         return {
-            (i, j): svcca_of_features(leading[i], leading[j], product)
+            (i, j): measures.svcca_of_features(leading[i], leading[j], product)
             for (i, j), product in products
         }
 

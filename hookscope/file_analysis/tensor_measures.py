@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -54,10 +54,7 @@ class ChannelMeasures:
 
 
 def output_dimension(tensor: WeightTensor, tensors: Mapping[str, WeightTensor]) -> tuple[int, bool]:
-    """Return the dimension of the output channels, and whether a bias of the same module tells it.
-
-    Without a bias, and of a square weight, it is taken to be the first one.
-    """
+    """Return the dimension of the output channels, 0 if not known, and whether a bias tells it."""
     module, dot, own = tensor.name.rpartition(".")
     name = _WEIGHT.fullmatch(own)
     bias = tensors.get(f"{module}{dot}{name[1] or ''}bias{name[3] or ''}") if name else None
@@ -68,10 +65,7 @@ def output_dimension(tensor: WeightTensor, tensors: Mapping[str, WeightTensor]) 
 
 
 def has_channels(tensor: WeightTensor, dimension: int = 0) -> bool:
-    """Whether a tensor is a weight with channels: by its name, as modules of torch name theirs.
-
-    Position tables, masks and other buffers may have constant rows, and have other names.
-    """
+    """Whether a tensor is a weight with channels, by its name: masks may have constant rows too."""
     if len(tensor.shape) < 2 or not 1 < tensor.shape[dimension] <= MAX_CHANNELS:
         return False
     if _WITHOUT_CHANNELS.match(tensor.dtype) or not tensor.numel:
@@ -145,11 +139,7 @@ def _combine(
 
 
 def find_outliers(norms: NDArray[np.float64]) -> Outliers | None:
-    """Return the channels of unusual norm; None without any.
-
-    The score is that of Iglewicz and Hoaglin, see ``WeightThresholds``. Channels that are zero or
-    have an entry that is not finite are left out.
-    """
+    """Return channels of unusual norm by the score of ``WeightThresholds``; None without any."""
     kept = np.flatnonzero(np.isfinite(norms) & (norms > 0))
     if len(kept) < LIMITS.least_channels:
         return None
@@ -214,19 +204,13 @@ class ReadProgress:
 def measure_weights(
     weights: WeightSet, names: Iterable[str] | None = None, advance: NamedProgress | None = None
 ) -> Iterator[TensorMeasures]:
-    """Yield the measures of each tensor; that takes the memory of a block and of some channels.
-
-    A tensor that is tied to one before has its measures, and is not read again.
-    """
+    """Yield the measures of each tensor; one that is tied to one before has its measures."""
     chosen = [weights.tensors[name] for name in (weights.tensors if names is None else names)]
     progress = ReadProgress(sum(tensor.nbytes for tensor in chosen), advance)
     known: dict[str, TensorMeasures] = {}
     for tensor in chosen:
         if tensor.tied_to in known:
-            first = known[tensor.tied_to]
-            measures = TensorMeasures(
-                tensor, first.stats, first.channels, first.small, first.unread, first.source
-            )
+            measures = replace(known[tensor.tied_to], tensor=tensor)
         else:
             measures = _measure(weights, tensor, progress)
         known[tensor.name] = measures

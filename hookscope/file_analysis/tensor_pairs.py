@@ -11,11 +11,7 @@ from hookscope.errors import LayerError, RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.words import join_first
 from hookscope.specs import patterns
-from hookscope.stores.weights.weight_names import (
-    has_prefix,
-    model_family,
-    resolve_names,
-)
+from hookscope.stores.weights.weight_names import has_prefix, model_family, resolve_names
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
 
 Pair = tuple[WeightTensor, WeightTensor]
@@ -176,10 +172,7 @@ def _are_adapters(names: Collection[str]) -> bool:
 
 
 def select_pairs(pairs: TensorPairs, layers: Iterable[str]) -> TensorPairs:
-    """Keep the tensors whose name, or that of a module that contains them, is selected.
-
-    A tied tensor is compared once, and each of its names selects it.
-    """
+    """Keep the tensors of which a name, or that of a module that contains it, is selected."""
     included, excluded = patterns.split_exclusions(layers)
     alone = [tensor.name for tensor in (*pairs.only_a, *pairs.only_b)]
     of_pairs = [name for pair in pairs.pairs for group in _names_of(pairs, pair) for name in group]

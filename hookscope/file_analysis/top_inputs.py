@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.file_analysis.layer_rows import Matrix, row_count, usable_rows
+from hookscope.file_analysis.layer_rows import Matrix, row_count, row_counter, usable_rows
 from hookscope.file_analysis.unit_layer import UnitLayer, open_layer
 from hookscope.files.progress import Progress
 from hookscope.results.result import FiledResult
@@ -215,13 +215,7 @@ def rank_inputs(
     most, least = (UnitRanking(layer.count, options.count) for _ in range(2))
     kept: list[Matrix] = []
     sums, counts, infinite = np.zeros(layer.count), np.zeros(layer.count, np.int64), 0
-    done, total = 0, len(numbers) * (1 if exact else 2)
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress:
-            progress(done, total)
+    advance = row_counter(progress, len(numbers) * (1 if exact else 2))
 
     for rows, values, places in _blocks(layer, numbers):
         most.add(values, rows, places)
@@ -249,7 +243,8 @@ def rank_inputs(
         notes.append(f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit.")
     grid, part = _grid(layer), features.manifest["inputs"].get("visible_part")
     part = part if grid else None
-    inputs = _inputs_of(features, {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()})
+    ranked = {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()}
+    inputs = {row: entry for row, entry in enumerate(features.inputs) if row in ranked}
     contents = {
         row: texts.read(str(entry["path"]), entry.get("sha256"))
         for row, entry in inputs.items()
@@ -348,11 +343,6 @@ def _histogram_quantiles(
         histogram.add(values)
         advance(len(rows))
     return histogram.quantiles(QUANTILES)
-
-
-def _inputs_of(features: Features, rows: set[int]) -> dict[int, dict[str, Any]]:
-    """The entries of some rows, in one pass over the table of inputs."""
-    return {row: entry for row, entry in enumerate(features.inputs) if row in rows}
 
 
 def _ranked(

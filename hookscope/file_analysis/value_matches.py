@@ -111,10 +111,7 @@ def _is_ambiguous(a: Sequence[Record], b: Sequence[Record]) -> bool:
 
 
 def _is_transposed(a: Record, b: Record, prints: Fingerprints) -> bool:
-    """Whether two tensors have the same entries, but the axes in another order.
-
-    So it is if the exporter joined the last transpose of a module with the next operation.
-    """
+    """Whether two tensors differ in the order of axes only, as an exporter may have joined them."""
     if a.shape == b.shape or sorted(a.shape) != sorted(b.shape):
         return False
     own, other, limit = prints[0][a.key], prints[1][b.key], _limit(a, b)

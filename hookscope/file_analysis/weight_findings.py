@@ -13,30 +13,12 @@ from hookscope.files.progress import NamedProgress
 from hookscope.files.shell_words import join_words
 from hookscope.results.health import Finding, Health
 from hookscope.results.stats import Stats
-from hookscope.specs.checks import (
-    ADAPTER,
-    BATCHNORM,
-    CONSTANT,
-    DEFAULT_WEIGHT_THRESHOLDS,
-    ERROR,
-    FLOAT16_OVERFLOW,
-    FLOAT16_UNDERFLOW,
-    INF,
-    LEVELS,
-    NAN,
-    NOTE,
-    OUTLIER,
-    UNREAD,
-    VARIANCE,
-    WARNING,
-    WEIGHT_CHECKS,
-    ZERO,
-)
+from hookscope.specs import checks
 from hookscope.specs.command_options import WeightCheckOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.version import __version__
 
-LIMITS = DEFAULT_WEIGHT_THRESHOLDS
+LIMITS = checks.DEFAULT_WEIGHT_THRESHOLDS
 
 # The factor of an adapter that starts with zeros, so that the adapter changes nothing at first:
 # of LoRA in peft and in diffusers, and of LoHa (Hu et al. 2021; Hyeon-Woo et al. 2022).
@@ -55,21 +37,21 @@ def nan_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     """Yield each tensor with NaN."""
     for one in measures:
         if one.stats is not None and one.stats.nan:
-            yield _count_finding(NAN, one, one.stats.nan, one.stats.numel, "NaN")
+            yield _count_finding(checks.NAN, one, one.stats.nan, one.stats.numel, "NaN")
 
 
 def inf_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     """Yield each tensor with infinite entries."""
     for one in measures:
         if one.stats is not None and one.stats.inf:
-            yield _count_finding(INF, one, one.stats.inf, one.stats.numel, "infinite")
+            yield _count_finding(checks.INF, one, one.stats.inf, one.stats.numel, "infinite")
 
 
 def _count_finding(check: str, one: TensorMeasures, count: int, numel: int, what: str) -> Finding:
     text = f"{count:,} of its {numel:,} entries are {what}"
     show = join_words(["hookscope", "show", one.source, one.name])
     hint = f"To print the index of the first one: {show}"
-    return Finding(check, ERROR, one.name, text, count, 0, hint)
+    return Finding(check, checks.ERROR, one.name, text, count, 0, hint)
 
 
 def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
@@ -80,8 +62,8 @@ def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         if one.floats and one.stats is not None and one.stats.absmax is not None
     }
     return Finding.of_largest(
-        FLOAT16_OVERFLOW,
-        WARNING,
+        checks.FLOAT16_OVERFLOW,
+        checks.WARNING,
         {name: size for name, size in sizes.items() if size > LIMITS.float16_max},
         LIMITS.float16_max,
         lambda name: f"its largest magnitude is {sizes[name]:.4g}, which is infinite in float16",
@@ -96,8 +78,8 @@ def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         if one.stats is not None and one.small:
             shares[one.name] = one.small / (one.stats.numel - one.stats.zeros)
     return Finding.of_largest(
-        FLOAT16_UNDERFLOW,
-        NOTE,
+        checks.FLOAT16_UNDERFLOW,
+        checks.NOTE,
         {name: share for name, share in shares.items() if share > LIMITS.underflow},
         LIMITS.underflow,
         lambda name: (
@@ -116,8 +98,8 @@ def unread_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
             reasons.setdefault(reason, []).append(one.name)
     for reason, names in reasons.items():
         yield Finding(
-            UNREAD,
-            NOTE,
+            checks.UNREAD,
+            checks.NOTE,
             names[0],
             f"it was not checked: {reason.rstrip('.')}",
             len(names),
@@ -133,8 +115,8 @@ def adapter_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         every = "every adapter" if len(names) == len(factors) else "this adapter"
         value = adapter_start(names[0])
         yield Finding(
-            ADAPTER,
-            WARNING,
+            checks.ADAPTER,
+            checks.WARNING,
             names[0],
             f"all its entries are {value:g}, its start value, so {every} changes nothing",
             len(names),
@@ -151,8 +133,8 @@ def variance_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
             continue
         if stats.min < 0:
             yield Finding(
-                VARIANCE,
-                ERROR,
+                checks.VARIANCE,
+                checks.ERROR,
                 one.name,
                 f"its smallest entry is {stats.min:.4g}, and a variance cannot be negative",
                 1,
@@ -161,8 +143,8 @@ def variance_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
             )
         elif stats.zeros:
             yield Finding(
-                VARIANCE,
-                WARNING,
+                checks.VARIANCE,
+                checks.WARNING,
                 one.name,
                 f"{stats.zeros:,} of its {stats.numel:,} entries are zero",
                 stats.zeros,
@@ -187,8 +169,8 @@ def batchnorm_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     if untrained:
         every = len(untrained) == len(layers)
         yield Finding(
-            BATCHNORM,
-            NOTE if every else WARNING,
+            checks.BATCHNORM,
+            checks.NOTE if every else checks.WARNING,
             untrained[0].rstrip(".") or ".",
             "the running mean is 0 and the running variance is 1, as they start"
             + ("" if every else f"; {len(layers) - len(untrained)} of {len(layers)} were updated"),
@@ -227,8 +209,8 @@ def zero_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         elif count:
             embedding = _EMBEDDING.search(one.name) is not None
             yield Finding(
-                ZERO,
-                NOTE if embedding else WARNING,
+                checks.ZERO,
+                checks.NOTE if embedding else checks.WARNING,
                 one.name,
                 f"{_counted(channels, count)} zero throughout: {_numbers(channels.zero)}",
                 count,
@@ -239,8 +221,8 @@ def zero_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
             )
     if whole:
         yield Finding(
-            ZERO,
-            NOTE,
+            checks.ZERO,
+            checks.NOTE,
             whole[0].name,
             "all its entries are zero",
             whole[0].channels.count if whole[0].channels else 0,
@@ -256,8 +238,8 @@ def constant_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         if count and channels.length >= LIMITS.least_entries:
             everywhere = count == channels.count
             yield Finding(
-                CONSTANT,
-                NOTE if everywhere else WARNING,
+                checks.CONSTANT,
+                checks.NOTE if everywhere else checks.WARNING,
                 one.name,
                 f"{_counted(channels, count)} constant: {_numbers(channels.constant)}",
                 count,
@@ -285,8 +267,8 @@ def outlier_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         )
 
     return Finding.of_largest(
-        OUTLIER,
-        NOTE,
+        checks.OUTLIER,
+        checks.NOTE,
         {name: float(outliers.scores[0]) for name, (_, outliers) in found.items()},
         LIMITS.outlier,
         describe,
@@ -325,7 +307,7 @@ def check_weights(
         weight_findings(list(measure_weights(weights, advance=advance)), options.names),
         options.names,
         {},
-        DEFAULT_WEIGHT_THRESHOLDS.to_json(),
+        checks.DEFAULT_WEIGHT_THRESHOLDS.to_json(),
         {
             "weights": {
                 "path": weights.path,
@@ -341,9 +323,11 @@ def check_weights(
 
 
 def weight_findings(
-    measures: Sequence[TensorMeasures], names: Iterable[str] = WEIGHT_CHECKS
+    measures: Sequence[TensorMeasures], names: Iterable[str] = checks.WEIGHT_CHECKS
 ) -> tuple[Finding, ...]:
     """Return the findings of some checks: errors, then warnings, then notes."""
-    findings = [finding for name in names for finding in WEIGHT_CHECKS[name].find(measures)]
-    order = list(WEIGHT_CHECKS)
-    return tuple(sorted(findings, key=lambda f: (LEVELS.index(f.level), order.index(f.check))))
+    findings = [finding for name in names for finding in checks.WEIGHT_CHECKS[name].find(measures)]
+    order = list(checks.WEIGHT_CHECKS)
+    return tuple(
+        sorted(findings, key=lambda f: (checks.LEVELS.index(f.level), order.index(f.check)))
+    )

@@ -27,9 +27,6 @@ def channel_dim(type: str, ndim: int) -> int:
     vector ``(C,)``. Three dimensions are ``(N, C, L)`` if the class name ends in ``1d``
     (``Conv1d``, ``BatchNorm1d``), and ``(C, H, W)`` if it ends in ``2d``. In all other cases it is
     1, as in ``(N, C)`` and ``(N, C, H, W)``.
-
-    >>> channel_dim("Conv2d", 4), channel_dim("LayerNorm", 3), channel_dim("Linear", 4)
-    (1, 2, 3)
     """
     if type in _ALONG_THE_LAST:
         return max(ndim - 1, 0)

@@ -1,7 +1,4 @@
-"""The types of a capture's metadata. Its readers rely only on these.
-
-Every key may be missing, because a file may come from ``hookscope.record`` or a later version.
-"""
+"""The types of a capture's metadata, on which its readers rely; any key may be missing."""
 
 from __future__ import annotations
 

@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
-from hookscope.files.file_types import (
-    ARRAY,
-    ARRAYS,
-    EXPORT_ARCHIVE,
-    IMAGE,
-    SAFETENSORS,
-    SCRIPT_ARCHIVE,
-    describe_file,
-)
+from hookscope.files import file_types
 from hookscope.files.output_path import MARK, holds_features
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
@@ -100,20 +92,20 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
             f"Cannot read {path}: there is no such file or folder.",
             near_files(path, _RESULTS, RESULT_FILES),
         )
-    kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
-    if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
-        option = "--input " if kind == IMAGE else ""
+    kind = file_types.describe_file(os.fspath(path))[0] if Path(path).is_file() else None
+    if kind in (file_types.IMAGE, file_types.SCRIPT_ARCHIVE, file_types.EXPORT_ARCHIVE):
+        option = "--input " if kind == file_types.IMAGE else ""
         return ResultsFileError(
             f"{path} is {kind}, not a result file.",
             f"Write one first: hookscope capture {option}{quote_word(os.fspath(path))}",
         )
-    if kind in (ARRAY, ARRAYS):
+    if kind in (file_types.ARRAY, file_types.ARRAYS):
         return ResultsFileError(
             f"Cannot read {path}: it contains {kind}, without statistics or metadata.",
             "Open it with numpy.load, or write a .safetensors file, which this command reads.",
         )
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
-    if kind is not None and kind != SAFETENSORS:
+    if kind is not None and kind != file_types.SAFETENSORS:
         reason = f"it is {kind}"  # instead of a message about its header
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",

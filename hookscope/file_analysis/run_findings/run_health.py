@@ -10,35 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hookscope.file_analysis.run_findings.layer_activations import (
-    uses_float16,
-)
-from hookscope.file_analysis.run_findings.loss_curve import (
-    why_loss_is_not_judged,
-)
+from hookscope.file_analysis.run_findings.layer_activations import uses_float16
+from hookscope.file_analysis.run_findings.loss_curve import why_loss_is_not_judged
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
 from hookscope.files.output_path import rank_folders
 from hookscope.results.health import Finding, Health
-from hookscope.specs.checks import (
-    ADAM,
-    DEAD,
-    ERROR,
-    FROZEN,
-    GROWTH,
-    INCOMPLETE,
-    LEARNING_RATE,
-    LEVELS,
-    LOSS,
-    NOTE,
-    OVERFLOW,
-    RUN_CHECKS,
-    SKIPPED,
-    UNFINISHED,
-    UNUSED,
-    UPDATES,
-    VANISHING,
-    WARNING,
-)
+from hookscope.specs import checks
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.watch_options import INF, NAN
 from hookscope.stores.runs.series import PARAMETER
@@ -56,11 +33,11 @@ def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
         measured = MeasuredRun(run, thresholds)
         unmade |= _unmade_checks(measured, names)
         for name in names:
-            for finding in RUN_CHECKS[name].find(measured):
+            for finding in checks.RUN_CHECKS[name].find(measured):
                 found.append((ranks[n] if ranks else None, finding))
     findings = _merge_ranks(found)
-    order = list(RUN_CHECKS)
-    findings.sort(key=lambda one: (LEVELS.index(one.level), order.index(one.check)))
+    order = list(checks.RUN_CHECKS)
+    findings.sort(key=lambda one: (checks.LEVELS.index(one.level), order.index(one.check)))
     return Health(
         tuple(findings),
         tuple(name for name in names if name not in unmade),
@@ -78,7 +55,7 @@ def check_runs(folders: Sequence[Path], options: RunCheckOptions) -> Health:
         for folder, health in of_each
         for finding in health.findings
     ]
-    findings.sort(key=lambda one: LEVELS.index(one.level))
+    findings.sort(key=lambda one: checks.LEVELS.index(one.level))
     made = [name for name in options.names if any(name in health.checks for _, health in of_each)]
     unmade = {name: reason for _, health in of_each for name, reason in health.unmade.items()}
     first = of_each[0][1]
@@ -140,8 +117,8 @@ def skipped_findings(measured: MeasuredRun) -> Iterator[Finding]:
     if share > thresholds.skipped:
         first = int(curve.steps[later][np.argmax(curve.values[later] == 1)])
         yield measured.finding(
-            SKIPPED,
-            WARNING,
+            checks.SKIPPED,
+            checks.WARNING,
             f"the gradient scaler skipped {int(curve.values[later].sum()):,} of"
             f" {int(later.sum()):,} steps after the first {thresholds.skipped_start}",
             share,
@@ -154,10 +131,9 @@ def skipped_findings(measured: MeasuredRun) -> Iterator[Finding]:
 def incomplete_findings(measured: MeasuredRun) -> Iterator[Finding]:
     """Yield that a part of the record is missing."""
     if reason := measured.run.info["incomplete"]:
-        yield measured.finding(
-            *(INCOMPLETE, WARNING, f"the record has gaps: {reason.rstrip('.')}", 1, None, None),
-            hint="Steps that are missing were not checked.",
-        )
+        text = f"the record has gaps: {reason.rstrip('.')}"
+        hint = "Steps that are missing were not checked."
+        yield measured.finding(checks.INCOMPLETE, checks.WARNING, text, 1, None, None, hint=hint)
 
 
 def unfinished_findings(measured: MeasuredRun) -> Iterator[Finding]:
@@ -170,7 +146,9 @@ def unfinished_findings(measured: MeasuredRun) -> Iterator[Finding]:
         # A NaN or an infinity is a finding of its own.
         what = "" if stop.kind in (NAN, INF) else f": {stop.message}"
         text = f"--stop-on {stop.kind} ended the script{what}"
-        yield measured.finding(UNFINISHED, WARNING, text, steps, None, stop.step, series=[stop])
+        yield measured.finding(
+            checks.UNFINISHED, checks.WARNING, text, steps, None, stop.step, series=[stop]
+        )
         return
     text = {
         "failed": f"the script failed with exit status {info['exit_status']}",
@@ -178,26 +156,35 @@ def unfinished_findings(measured: MeasuredRun) -> Iterator[Finding]:
         "stopped": "--stop-on ended the script",
         "running": "the run has no end: the script still runs, or it was killed",
     }[status]
-    level = {"failed": ERROR, "running": NOTE}.get(status, WARNING)
+    level = {"failed": checks.ERROR, "running": checks.NOTE}.get(status, checks.WARNING)
     last = steps - 1 if steps else None
     count = f"{steps:,} step{'s' * (steps != 1)}"
-    yield measured.finding(UNFINISHED, level, f"{text} after {count}", steps, None, last)
+    yield measured.finding(checks.UNFINISHED, level, f"{text} after {count}", steps, None, last)
 
 
 def _unmade_checks(measured: MeasuredRun, names: Iterable[str]) -> dict[str, str]:
     """The checks that a run has no measurements for, and why."""
     reasons: dict[str, str] = {}
     if not len(measured.steps):
-        of_layers = (UPDATES, DEAD, VANISHING, GROWTH, OVERFLOW, UNUSED, FROZEN, ADAM)
-        reasons |= dict.fromkeys((*of_layers, LEARNING_RATE), "no layer was measured")
+        of_layers = (
+            checks.UPDATES,
+            checks.DEAD,
+            checks.VANISHING,
+            checks.GROWTH,
+            checks.OVERFLOW,
+            checks.UNUSED,
+            checks.FROZEN,
+            checks.ADAM,
+        )
+        reasons |= dict.fromkeys((*of_layers, checks.LEARNING_RATE), "no layer was measured")
     elif not uses_float16(measured):
-        reasons[OVERFLOW] = "no gradient scaler"
+        reasons[checks.OVERFLOW] = "no gradient scaler"
     if len(measured.steps) and not measured.layers(PARAMETER, "adam_rms").series:
-        reasons[ADAM] = "no optimizer like Adam"
+        reasons[checks.ADAM] = "no optimizer like Adam"
     if measured.loss is None:
-        reasons |= dict.fromkeys((LEARNING_RATE,), "no loss was found")
+        reasons[checks.LEARNING_RATE] = "no loss was found"
     if reason := why_loss_is_not_judged(measured):
-        reasons[LOSS] = reason
+        reasons[checks.LOSS] = reason
     if measured.of_step("loss_scale", "skipped") is None:
-        reasons[SKIPPED] = "no gradient scaler"
+        reasons[checks.SKIPPED] = "no gradient scaler"
     return {name: reasons[name] for name in names if name in reasons}

@@ -1,8 +1,4 @@
-"""Features written to one file, some megabytes at a time, so memory does not grow with the rows.
-
-A safetensors file has the format of a capture. Columns of the rows are further arrays, tensors or
-columns of a table; in a safetensors file, texts are lists in the metadata.
-"""
+"""Features written to one file, some megabytes at a time, so memory does not grow with the rows."""
 
 from __future__ import annotations
 

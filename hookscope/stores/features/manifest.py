@@ -13,32 +13,16 @@ from typing import Any, TypedDict, cast
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.files import strict_json
 from hookscope.files.output_path import ADDRESS, holds_features
-from hookscope.files.strict_json import type_error
 from hookscope.results.records import Coverage
 from hookscope.specs.extract_options import INDEX_SUFFIX, MAX
-from hookscope.stores.features.folder import (
-    FIT,
-    FITTED,
-    INDEX,
-    INPUTS,
-    MANIFEST,
-    PARTS,
-    PLAN,
-    SCHEMA,
-    FileEntry,
-    damaged_file_error,
-    is_row_file_name,
-    read_json,
-    remove_stray_files,
-    write_json,
-)
+from hookscope.stores.features import folder
 from hookscope.stores.features.location import Location, write_error
 
-_READABLE_SCHEMAS = (1, SCHEMA)
-_PART = rf"{re.escape(PARTS)}\d+\.json"
+_READABLE_SCHEMAS = (1, folder.SCHEMA)
+_PART = rf"{re.escape(folder.PARTS)}\d+\.json"
 
 
-class RowFile(FileEntry):
+class RowFile(folder.FileEntry):
     """A file of rows; ``first`` is the number of its first row."""
 
     first: int
@@ -178,7 +162,7 @@ class _Finished(TypedDict):
 class Manifest(_Finished, total=False):
     """A complete manifest; ``fitted`` is the file of the components of ``pca``."""
 
-    fitted: FileEntry
+    fitted: folder.FileEntry
     stopped_after: str | None
     schema: Any  # ``check_schema`` reads it
 
@@ -188,27 +172,29 @@ def check_schema(location: Location, manifest: Mapping[str, Any]) -> None:
     if (schema := manifest.get("schema")) not in _READABLE_SCHEMAS:
         raise ResultsFileError(
             f"The features in {location} have schema {schema}, but this version of hookscope reads"
-            f" {SCHEMA}.",
+            f" {folder.SCHEMA}.",
             "Upgrade hookscope, or extract them again.",
         )
 
 
 def check_manifest(location: Location, manifest: Any) -> None:
     """Raise ResultsFileError unless a manifest has valid types, and files of the folder only."""
-    if type_error(manifest, Manifest) or _has_negative(manifest):
-        raise damaged_file_error(location, MANIFEST, "it is damaged")
+    if strict_json.type_error(manifest, Manifest) or _has_negative(manifest):
+        raise folder.damaged_file_error(location, folder.MANIFEST, "it is damaged")
     names = [shard["file"] for shard in manifest["shards"]]
-    foreign = [name for name in names if not is_row_file_name(name)]
-    foreign += {manifest.get("fitted", {}).get("file", FITTED)} - {FITTED}
+    foreign = [name for name in names if not folder.is_row_file_name(name)]
+    foreign += {manifest.get("fitted", {}).get("file", folder.FITTED)} - {folder.FITTED}
     if foreign:
-        raise damaged_file_error(
-            location, MANIFEST, f"it lists {foreign[0]!r}, which is not a file of a features folder"
+        raise folder.damaged_file_error(
+            location,
+            folder.MANIFEST,
+            f"it lists {foreign[0]!r}, which is not a file of a features folder",
         )
 
 
 def is_finished_shard(part: Any) -> bool:
     """Whether a value is a ``FinishedShard`` whose file has a name that a run gives."""
-    return not type_error(part, FinishedShard) and is_row_file_name(part["file"])
+    return not strict_json.type_error(part, FinishedShard) and folder.is_row_file_name(part["file"])
 
 
 def _has_negative(manifest: Any) -> bool:
@@ -226,18 +212,19 @@ GatheredResults = tuple[list[RowFile], dict[str, str], int]
 Gather = Callable[[Location, Sequence[RowFile]], GatheredResults]
 
 
-def fitted_entry(location: Location) -> FileEntry | None:
+def fitted_entry(location: Location) -> folder.FileEntry | None:
     """The entry of the file of components; None if it is missing or damaged."""
     try:
-        entry = read_json(location, FIT)
+        entry = folder.read_json(location, folder.FIT)
     except ResultsFileError:
         return None
-    return None if strict_json.type_error(entry, FileEntry) or entry["file"] != FITTED else entry
+    is_entry = not strict_json.type_error(entry, folder.FileEntry)
+    return entry if is_entry and entry["file"] == folder.FITTED else None
 
 
 def part_name(first: int) -> str:
     """Name of the file with the entry of the finished shard whose first row is ``first``."""
-    return f"{PARTS}{first:08d}.json"
+    return f"{folder.PARTS}{first:08d}.json"
 
 
 def part_names(location: Location) -> list[str]:
@@ -251,14 +238,14 @@ def read_parts(location: Location) -> Iterator[FinishedShard]:
     """Yield the entry of each finished shard, in order; a damaged one counts as unfinished."""
     for name in part_names(location):
         with suppress(ResultsFileError):
-            if is_finished_shard(part := read_json(location, name)):
+            if is_finished_shard(part := folder.read_json(location, name)):
                 yield part
 
 
 def input_lines(location: Location, shards: Iterable[RowFile]) -> Iterator[list[bytes]]:
     """Yield the lines of the table of inputs for each shard, as far as they exist."""
-    exists = location.size(INPUTS) is not None
-    with location.open(INPUTS) if exists else nullcontext(()) as lines:
+    exists = location.size(folder.INPUTS) is not None
+    with location.open(folder.INPUTS) if exists else nullcontext(()) as lines:
         for shard in shards:
             yield list(islice(lines, shard["rows"]))
 
@@ -280,18 +267,18 @@ def finish_run(location: Location, plan: Plan, coverage: Coverage, gather: Gathe
     entries = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
     entry = fitted_entry(location)
     fitted = {"fitted": entry} if entry else {}
-    results = {**coverage.to_json(), **fitted, "schema": SCHEMA, "shards": entries}
+    results = {**coverage.to_json(), **fitted, "schema": folder.SCHEMA, "shards": entries}
     manifest = cast(Manifest, {**plan, **results})
     metadata = {"total_size": size, "manifest": manifest}  # a copy, in case the other is damaged
-    write_json(location, INDEX, {"metadata": metadata, "weight_map": files})
-    write_json(location, MANIFEST, manifest)
-    remove_stray_files(location, {shard["file"] for shard in shards})
+    folder.write_json(location, folder.INDEX, {"metadata": metadata, "weight_map": files})
+    folder.write_json(location, folder.MANIFEST, manifest)
+    folder.remove_stray_files(location, {shard["file"] for shard in shards})
     return manifest
 
 
 def _write_inputs(location: Location) -> list[RowFile]:
     """Write the table of inputs, a shard's lines at a time; return the rest of each entry."""
-    scratch = location.scratch(INPUTS)
+    scratch = location.scratch(folder.INPUTS)
     shards: list[RowFile] = []
     try:
         with scratch.open("w", encoding="utf-8", newline="\n") as file:
@@ -299,18 +286,11 @@ def _write_inputs(location: Location) -> list[RowFile]:
                 file.writelines(
                     f"{strict_json.dumps(line, surrogates=True)}\n" for line in part["inputs"]
                 )
-                shards.append(
-                    {
-                        "file": part["file"],
-                        "first": part["first"],
-                        "rows": part["rows"],
-                        "bytes": part["bytes"],
-                        "crc32": part["crc32"],
-                    }
-                )
-        location.publish(scratch, INPUTS)
+                entry = {name: v for name, v in part.items() if name in RowFile.__annotations__}
+                shards.append(cast(RowFile, entry))
+        location.publish(scratch, folder.INPUTS)
     except OSError as error:
-        raise write_error(f"{INPUTS} to {location}", error) from error
+        raise write_error(f"{folder.INPUTS} to {location}", error) from error
     return shards
 
 
@@ -330,10 +310,10 @@ def read_manifest(location: Location) -> Manifest:
             else f"The folder {location} does not exist.",
             "Give a folder written by 'hookscope extract'.",
         )
-    manifest = read_json(location, MANIFEST, old=True)
-    if manifest is None and any(name.startswith(PARTS) for name in location.names()):
+    manifest = folder.read_json(location, folder.MANIFEST, old=True)
+    if manifest is None and any(name.startswith(folder.PARTS) for name in location.names()):
         try:
-            plan = read_json(location, PLAN) or {}
+            plan = folder.read_json(location, folder.PLAN) or {}
         except ResultsFileError:  # reported when the run is resumed
             plan = {}
         done = sum(part["rows"] for part in read_parts(location))
@@ -343,7 +323,7 @@ def read_manifest(location: Location) -> Manifest:
             "Run the interrupted command again with --resume.",
         )
     if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
-        reason = f"{MANIFEST} describes none" if manifest else f"it has no {MANIFEST}"
+        reason = f"{folder.MANIFEST} describes none" if manifest else f"it has no {folder.MANIFEST}"
         raise RequestError(
             f"The folder {location} contains no features: {reason}.",
             "Give a folder written by 'hookscope extract', or by 'hookscope run' (runs/train-1).",

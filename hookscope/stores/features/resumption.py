@@ -9,21 +9,7 @@ from typing import Any, TypedDict, cast
 
 from hookscope.errors import RequestError, ResultsFileError
 from hookscope.files import strict_json
-from hookscope.stores.features.folder import (
-    FIT,
-    FITTED,
-    INDEX,
-    MANIFEST,
-    PLAN,
-    SCHEMA,
-    clear_folder,
-    damaged_file_error,
-    is_intact,
-    read_json,
-    remove_partial_files,
-    remove_stray_files,
-    write_json,
-)
+from hookscope.stores.features import folder
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import (
     Manifest,
@@ -59,11 +45,11 @@ def start_run(location: Location, plan: Plan) -> set[str]:
     run of the shards is unknown: all rows are done again, with a warning.
     """
     plain = json.loads(strict_json.dumps(plan, surrogates=True))
-    remove_partial_files(location)
+    folder.remove_partial_files(location)
     earlier = _earlier(location)
     if earlier is None:
-        clear_folder(location)  # nothing is finished, so nothing can be resumed
-        write_json(location, PLAN, plain)
+        folder.clear_folder(location)  # nothing is finished, so nothing can be resumed
+        folder.write_json(location, folder.PLAN, plain)
         return set()
     if plain["options"].get("skip_bad"):  # rows that were done without it are the same with it
         earlier = {**earlier, "options": {**earlier["options"], "skip_bad": True}}
@@ -71,13 +57,13 @@ def start_run(location: Location, plan: Plan) -> set[str]:
     _check_same(location, "", _comparable(earlier, options), _comparable(plain, options))
     if "shards" in earlier:
         _restore_parts(location, cast(Manifest, earlier))
-    write_json(location, PLAN, plain)
-    location.remove(MANIFEST)
-    if not ((fitted := fitted_entry(location)) and is_intact(location, fitted)):
-        location.remove(FITTED)  # fitting again gives the same components
+    folder.write_json(location, folder.PLAN, plain)
+    location.remove(folder.MANIFEST)
+    if not ((fitted := fitted_entry(location)) and folder.is_intact(location, fitted)):
+        location.remove(folder.FITTED)  # fitting again gives the same components
     intact = set()
     for part in read_parts(location):
-        if is_intact(location, part):
+        if folder.is_intact(location, part):
             intact.add(part["file"])
         else:
             location.remove(part_name(part["first"]))
@@ -94,7 +80,7 @@ def _earlier(location: Location) -> dict[str, Any] | None:
             problems.append(error.message)
             continue
         if earlier is not None:
-            check_schema(location, {"schema": SCHEMA, **earlier})
+            check_schema(location, {"schema": folder.SCHEMA, **earlier})
             for problem in problems:
                 log.warning("%s It will be rewritten.", problem)
             return earlier
@@ -104,7 +90,7 @@ def _earlier(location: Location) -> dict[str, Any] | None:
 
 
 def _finished_manifest(location: Location) -> dict[str, Any] | None:
-    return _checked(location, read_json(location, MANIFEST, old=True))
+    return _checked(location, folder.read_json(location, folder.MANIFEST, old=True))
 
 
 def _plan_of_parts(location: Location) -> dict[str, Any] | None:
@@ -112,17 +98,17 @@ def _plan_of_parts(location: Location) -> dict[str, Any] | None:
     if not names:
         return None
     if next(iter(read_parts(location)), None) is None:
-        raise damaged_file_error(
+        raise folder.damaged_file_error(
             location, names[0], "it is damaged, and so are the entries of all other shards"
         )
-    plan = read_json(location, PLAN)
+    plan = folder.read_json(location, folder.PLAN)
     if not (isinstance(plan, dict) and isinstance(plan.get("options"), dict)):
-        raise damaged_file_error(location, PLAN, "it is missing or damaged")
+        raise folder.damaged_file_error(location, folder.PLAN, "it is missing or damaged")
     return plan
 
 
 def _copy_of_manifest(location: Location) -> dict[str, Any] | None:
-    index = read_json(location, INDEX, old=True)
+    index = folder.read_json(location, folder.INDEX, old=True)
     if strict_json.type_error(index, _Index):
         return None
     return _checked(location, index["metadata"]["manifest"])
@@ -136,11 +122,13 @@ def _checked(location: Location, manifest: Any) -> dict[str, Any] | None:
     ends = [0]
     for shard in manifest["shards"]:
         if shard["first"] != ends[-1]:
-            raise damaged_file_error(location, MANIFEST, f"no shard begins at row {ends[-1]}")
+            raise folder.damaged_file_error(
+                location, folder.MANIFEST, f"no shard begins at row {ends[-1]}"
+            )
         ends.append(shard["first"] + shard["rows"])
     if ends[-1] != manifest["rows"]:
-        raise damaged_file_error(
-            location, MANIFEST, f"its shards contain {ends[-1]} of {manifest['rows']} rows"
+        raise folder.damaged_file_error(
+            location, folder.MANIFEST, f"its shards contain {ends[-1]} of {manifest['rows']} rows"
         )
     return dict(manifest)
 
@@ -175,9 +163,9 @@ def _check_same(location: Location, name: str, was: Any, now: Any) -> None:
 def _restore_parts(location: Location, manifest: Manifest) -> None:
     """Turn a finished folder into an unfinished one, with an entry in ``.parts`` per shard."""
     kept = {shard["file"] for shard in manifest["shards"]}
-    remove_stray_files(location, kept)  # from a run that was interrupted while it cleaned up
+    folder.remove_stray_files(location, kept)  # from a run that was interrupted while it cleaned up
     if "fitted" in manifest:
-        write_json(location, FIT, manifest["fitted"])
+        folder.write_json(location, folder.FIT, manifest["fitted"])
     for shard, lines in zip(
         manifest["shards"], input_lines(location, manifest["shards"]), strict=True
     ):
@@ -187,7 +175,7 @@ def _restore_parts(location: Location, manifest: Manifest) -> None:
         # A shard without all its lines gets no entry, so that it is done again.
         complete = numbers == list(range(shard["first"], shard["first"] + shard["rows"]))
         if complete and checksum in (None, lines_crc32(lines)):
-            write_json(location, part_name(shard["first"]), {**shard, "inputs": entries})
+            folder.write_json(location, part_name(shard["first"]), {**shard, "inputs": entries})
 
 
 def _parse_line(line: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +68,14 @@ class RowBlock:
             np.ones((len(steps), len(series)), np.bool_),
         )
 
-    def after(self, rows: int) -> RowBlock:
-        """Return the block without its first ``rows`` rows."""
-        return replace(
-            self,
-            steps=self.steps[rows:],
-            times=self.times[rows:],
-            values=self.values[rows:],
-            present=self.present[rows:],
+    def part(self, rows: slice, columns: slice | list[int] = slice(None)) -> RowBlock:
+        """Return some rows, with some of the series."""
+        return RowBlock(
+            self.steps[rows],
+            self.times[rows],
+            self.series[columns],
+            self.values[rows][:, columns],
+            self.present[rows][:, columns],
         )
 
 
@@ -193,7 +193,7 @@ def read_blocks(folder: str | os.PathLike[str], table: str) -> Iterator[RowBlock
                 if file.last < row:
                     continue
                 block = file.read()
-                yield block.after(row - file.first) if file.first < row else block
+                yield block.part(slice(max(row - file.first, 0), None))
                 row = file.last + 1
             return
         except FileNotFoundError:  # merged into another file, which is listed now

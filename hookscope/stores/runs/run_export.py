@@ -138,14 +138,7 @@ def _parts(run: TrainingRun, chosen: set[Series], progress: Progress | None) -> 
             names = [run.names[block.series[n]] for n in columns]
             step = max(MAX_VALUES // max(len(names), 1), 1)
             for first in range(0, len(block) if names else 0, step):
-                rows = slice(first, first + step)
-                part = RowBlock(
-                    block.steps[rows],
-                    block.times[rows],
-                    block.series[columns],
-                    block.values[rows][:, columns],
-                    block.present[rows][:, columns],
-                )
+                part = block.part(slice(first, first + step), columns)
                 yield _Part(table, part, names)
             done += len(block)
             if progress:

@@ -1,7 +1,4 @@
-"""Names of run folders: ``runs/SCRIPT-1``, ``runs/SCRIPT-2``, and one for each rank in them.
-
-They are checked before the script runs, so the module must import little.
-"""
+"""Names of run folders, ``runs/SCRIPT-1`` and so on; imports little, as a script waits for it."""
 
 from __future__ import annotations
 

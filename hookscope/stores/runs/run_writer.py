@@ -16,13 +16,7 @@ from pathlib import Path
 
 from hookscope.errors import ResultsFileError, StoreError, cause
 from hookscope.stores.runs.row_blocks import BlockFile, RowBlock, concatenate
-from hookscope.stores.runs.run_info import (
-    EVENTS_FILE,
-    SERIES_FILE,
-    RunEvent,
-    RunInfo,
-    write_info,
-)
+from hookscope.stores.runs.run_info import EVENTS_FILE, SERIES_FILE, RunEvent, RunInfo, write_info
 from hookscope.stores.runs.series import TABLES, Series
 
 log = logging.getLogger("hookscope")

@@ -1,8 +1,4 @@
-"""Which part of a checkpoint is meant, and the tensors in it by name.
-
-A checkpoint is a mapping that has tensors at any depth: a state dict beside the state of an
-optimizer, or the weights of a model beside their moving average.
-"""
+"""Which part of a checkpoint, a mapping with tensors at any depth, is meant, and its tensors."""
 
 from __future__ import annotations
 

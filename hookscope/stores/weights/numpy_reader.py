@@ -1,8 +1,4 @@
-"""Arrays saved by numpy as a list of tensors: ``.npz``, also compressed, and ``.npy``.
-
-An array of objects is a pickle, which is not read. Headers are parsed here, so that a list of
-arrays needs no numpy.
-"""
+"""Arrays saved by numpy, ``.npz`` or ``.npy``, as a list of tensors, without numpy or pickles."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Dtypes in files of weights: torch's names and their sizes, without numpy.
-
-The names of safetensors and those of GGUF are translated to torch's. ``results/dtypes.py`` widens
-what numpy does not have.
-"""
+"""Dtypes in files of weights: torch's names and their sizes, without numpy."""
 
 from __future__ import annotations
 
@@ -54,14 +50,7 @@ def is_known(dtype: str) -> bool:
 
 
 def read_numpy_dtype(text: str) -> tuple[str, bool] | None:
-    """Return torch's name of a dtype that numpy wrote, and whether it is big-endian.
-
-    None if its values are no plain numbers, or numbers that torch does not have.
-
-    Example:
-        >>> read_numpy_dtype("<f4"), read_numpy_dtype("|b1"), read_numpy_dtype("|O")
-        (('float32', False), ('bool', False), None)
-    """
+    """Return torch's name of a dtype of numpy and whether it is big-endian; None if it has none."""
     match = _NUMPY_DTYPE.fullmatch(text)
     if match is None:
         return None
