@@ -194,12 +194,8 @@ class ImageRows(Dataset[DatasetRow]):
 
 def make_decoder(mode: str, side: int) -> Decode:
     """Return the function that decodes the bytes of an image file."""
-    return decode_image if mode == DECODINGS[0] else partial(_decode_fast, side)
-
-
-def _decode_fast(side: int, data: bytes, name: str, channels: int) -> Image.Image:
     # With a factor of two the resize that follows still averages over enough pixels.
-    return decode_image(data, name, channels, at_least=2 * side)
+    return decode_image if mode == DECODINGS[0] else partial(decode_image, at_least=2 * side)
 
 
 @dataclass(frozen=True, eq=False)

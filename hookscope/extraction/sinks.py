@@ -160,7 +160,11 @@ class RowSink:
             row = torch.zeros(1, *column.shape, dtype=column.dtype)
             for name, tensor in self._convert(key, row).items():
                 stored = StoredColumn(name, tuple(tensor.shape[1:]), tensor.dtype)
-                _check_storable(stored)
+                if stored.dtype not in SAFETENSORS_DTYPES:
+                    raise LayerError(
+                        f"{stored.key} has dtype {str(stored.dtype)[6:]}, which cannot be stored.",
+                        "Leave the layer out.",
+                    )
                 self._stored.append(stored)
                 self.key_entries.append(column_entry(column, stored, storage.reduction, placed))
         self.row_bytes = sum(stored.bytes for stored in self._stored)
@@ -241,14 +245,6 @@ def column_entry(
 
 def _first_values(count: int, vectors: Tensor) -> Tensor:
     return vectors[:, :count]
-
-
-def _check_storable(stored: StoredColumn) -> None:
-    if stored.dtype not in SAFETENSORS_DTYPES:
-        raise LayerError(
-            f"{stored.key} has dtype {str(stored.dtype)[6:]}, which cannot be stored.",
-            "Leave the layer out.",
-        )
 
 
 class ChannelStatisticsSink:

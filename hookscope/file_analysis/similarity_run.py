@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,8 @@ from hookscope.stores.features.features import Features
 log = logging.getLogger("hookscope")
 
 Pair = tuple[int, int]
+PairValues = dict[Pair, float]
+Means = Sequence[Matrix]  # of the features of each layer
 _UNDEFINED = (
     "its similarities are not defined: the distances between its rows are all equal, or the"
     " debiased estimate for the layer with itself is not positive."
@@ -166,13 +168,13 @@ class _Run:
         by_rows = self.options.measure.rows_squared or self._prefers_rows()
         self._check_memory()
         advance = row_counter(progress, self._passes(by_rows) * len(self.stream))
-        stream = RowStream(layers, self.stream.numbers, advance)
+        counting = replace(self, stream=replace(self.stream, advance=advance))
         distance = self.options.resolved_distance
-        scans = scan_layers(stream, distance)
+        scans = scan_layers(counting.stream, distance)
         problems = [_problem(scan, distance) for scan in scans]
         good = [i for i, text in enumerate(problems) if not text]
         means = [scan.mean for scan in scans]
-        values = self._values(stream, means, good, by_rows)
+        values = counting._values(means, good, by_rows)
         for i in good:
             if all(math.isnan(value) for pair, value in values.items() if i in pair):
                 problems[i] = _UNDEFINED
@@ -233,36 +235,27 @@ class _Run:
             return passes + len(measures.plan_tiles(diagonal, widths, self.options.memory))
         return passes + (self.options.by != CKA)
 
-    def _values(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], by_rows: bool
-    ) -> dict[Pair, float]:
+    def _values(self, means: Means, good: list[int], by_rows: bool) -> PairValues:
         pairs = self._pairs(good)
         by = self.options.by
         if by == RSA:
-            return self._rsa(stream, means, good, pairs)
+            return self._rsa(means, good, pairs)
         if by == KNN:
-            return self._neighbors(stream, means, good, pairs)
+            return self._neighbors(means, good, pairs)
         if by in (CKA, CKA_DEBIASED, CKA_RBF):
-            return self._cka(stream, means, good, pairs, by_rows)
+            return self._cka(means, good, pairs, by_rows)
         if by_rows:
-            return self._subspaces_of_rows(stream, means, good, pairs)
+            return self._subspaces_of_rows(means, good, pairs)
         if by == PROCRUSTES:
-            return self._procrustes(stream, means, good, pairs)
-        return self._svcca(stream, means, good, pairs)
+            return self._procrustes(means, good, pairs)
+        return self._svcca(means, good, pairs)
 
-    def _cka(
-        self,
-        stream: RowStream,
-        means: Sequence[Matrix],
-        good: list[int],
-        pairs: list[Pair],
-        by_rows: bool,
-    ) -> dict[Pair, float]:
+    def _cka(self, means: Means, good: list[int], pairs: list[Pair], by_rows: bool) -> PairValues:
         own = [(i, i) for i in good]
         needed = list(dict.fromkeys([*pairs, *own]))
         debiased = self.options.by == CKA_DEBIASED
         if by_rows:
-            grams = self._grams(stream, means, good)
+            grams = self._grams(means, good)
             if self.options.by == CKA_RBF:
                 grams = {
                     i: measures.centred_kernel(measures.rbf_kernel(gram))
@@ -273,62 +266,51 @@ class _Run:
             lengths: dict[int, float] = dict.fromkeys(good, 0.0)
             row_products: dict[Pair, float] = dict.fromkeys(needed, 0.0)
             if debiased:
-                lengths, row_products = measures.squared_lengths(stream, means, good)
-            products = measures.squared_products(stream, means, needed, self.options.memory)
+                lengths, row_products = measures.squared_lengths(self.stream, means, good)
+            products = measures.squared_products(self.stream, means, needed, self.options.memory)
             sums = {
                 (i, j): measures.Alignment(
                     products[i, j], row_products[i, j], (lengths[i], lengths[j])
                 )
                 for i, j in needed
             }
-        count = len(stream)
+        count = len(self.stream)
         hsic = {pair: sums[pair].hsic(count, debiased=debiased) for pair in needed}
         return {(i, j): measures.cka(hsic[i, j], hsic[i, i], hsic[j, j]) for i, j in pairs}
 
-    def _grams(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int]
-    ) -> dict[int, Matrix]:
+    def _grams(self, means: Means, good: list[int]) -> dict[int, Matrix]:
         """The products of rows with centred features, of each layer."""
         memory = self.options.memory
         return {
-            i: gram_matrix(stream, i, row_preparation(EUCLIDEAN, means[i]), memory) for i in good
+            i: gram_matrix(self.stream, i, row_preparation(EUCLIDEAN, means[i]), memory)
+            for i in good
         }
 
-    def _rsa(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
-    ) -> dict[Pair, float]:
+    def _rsa(self, means: Means, good: list[int], pairs: list[Pair]) -> PairValues:
         distance = self.options.resolved_distance or ""
         distances = {}
         for i in good:
             prepare = row_preparation(distance, means[i])
-            gram = gram_matrix(stream, i, prepare, self.options.memory)
+            gram = gram_matrix(self.stream, i, prepare, self.options.memory)
             values = measures.pair_distances(gram, distance)
             if self.options.correlation == SPEARMAN and not np.isnan(values).any():
                 values = measures.average_ranks(values)
             distances[i] = measures.standardized(values)
         return {(i, j): float(np.dot(distances[i], distances[j])) for i, j in pairs}
 
-    def _neighbors(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
-    ) -> dict[Pair, float]:
+    def _neighbors(self, means: Means, good: list[int], pairs: list[Pair]) -> PairValues:
         distance, count = self.options.resolved_distance or "", self.options.neighbors
+        prepare = {i: row_preparation(distance, means[i]) for i in good}
         near = {
             i: measures.nearest_rows(
-                stream,
-                i,
-                row_preparation(distance, means[i]),
-                count,
-                self.options.memory,
-                distance,
+                self.stream, i, prepare[i], count, self.options.memory, distance
             )
             for i in good
         }
         return {(i, j): measures.shared_share(near[i], near[j]) for i, j in pairs}
 
-    def _subspaces_of_rows(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
-    ) -> dict[Pair, float]:
-        grams = self._grams(stream, means, good)
+    def _subspaces_of_rows(self, means: Means, good: list[int], pairs: list[Pair]) -> PairValues:
+        grams = self._grams(means, good)
         spectra = {i: measures.spectrum_of(gram) for i, gram in grams.items()}
         if self.options.by == SVCCA:
             leading = {i: spectrum.leading() for i, spectrum in spectra.items()}
@@ -341,25 +323,23 @@ class _Run:
             for i, j in pairs
         }
 
-    def _procrustes(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
-    ) -> dict[Pair, float]:
-        lengths, _ = measures.squared_lengths(stream, means, good)
-        products = measures.whole_products(stream, means, pairs, self.options.memory)
+    def _procrustes(self, means: Means, good: list[int], pairs: list[Pair]) -> PairValues:
+        lengths, _ = measures.squared_lengths(self.stream, means, good)
+        products = measures.whole_products(self.stream, means, pairs, self.options.memory)
         return {
             (i, j): measures.procrustes(measures.nuclear_norm(product), (lengths[i], lengths[j]))
             for (i, j), product in products
         }
 
-    def _svcca(
-        self, stream: RowStream, means: Sequence[Matrix], good: list[int], pairs: list[Pair]
-    ) -> dict[Pair, float]:
+    def _svcca(self, means: Means, good: list[int], pairs: list[Pair]) -> PairValues:
         own = [(i, i) for i in good]
         leading = {
             i: measures.spectrum_of(product).leading()
-            for (i, _), product in measures.whole_products(stream, means, own, self.options.memory)
+            for (i, _), product in measures.whole_products(
+                self.stream, means, own, self.options.memory
+            )
         }
-        products = measures.whole_products(stream, means, pairs, self.options.memory)
+        products = measures.whole_products(self.stream, means, pairs, self.options.memory)
         return {
             (i, j): measures.svcca_of_features(leading[i], leading[j], product)
             for (i, j), product in products
