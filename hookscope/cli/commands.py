@@ -7,7 +7,6 @@ from.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -274,20 +273,6 @@ def _flags(command: click.Command) -> dict[str, str]:
 def _either(words: list[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def command(
-    name: str, *decorators: Callable[[Any], Any], **more: Any
-) -> Callable[[Callable[..., Any]], Command]:
-    """Make a function a :class:`Command` with the options of ``decorators``, in that order."""
-
-    def make(function: Callable[..., Any]) -> Command:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        help_text = inspect.cleandoc(function.__doc__ or "")
-        return click.command(name, cls=Command, help=help_text, **more)(function)
-
-    return make
 
 
 def option(*names: str, **more: Any) -> Callable[[F], F]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from hookscope.cli.commands import GLOBAL, combine, flag, option
+from hookscope.cli.commands import GLOBAL, Command, combine, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.settings import read_settings
 from hookscope.errors import RequestError
@@ -84,6 +85,19 @@ global_options = combine(
         help="Ignore settings files.",
     ),
 )
+
+
+def command(
+    name: str, *decorators: Callable[[Any], Any], **more: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function of a context a :class:`Command` with these options, then the global ones."""
+
+    def make(function: Callable[..., Any]) -> Command:
+        help_text = inspect.cleandoc(function.__doc__ or "")
+        declared = combine(*decorators, global_options, click.pass_context)(function)
+        return click.command(name, cls=Command, help=help_text, **more)(declared)
+
+    return make
 
 
 def _set_on_console(ctx: click.Context, param: click.Parameter, value: Any) -> None:

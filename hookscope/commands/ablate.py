@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.next_command import edit_command
 from hookscope.cli.output_file import Output, only
 from hookscope.cli.runner import remember_executed, run_analysis
@@ -155,8 +155,6 @@ OUTPUT = Output(
     options.run,
     OUTPUT.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer channels by target input model-arg output no-output",
     notes=MEANINGS,

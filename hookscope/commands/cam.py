@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, combine, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.next_command import grads_command
 from hookscope.cli.output_file import PICTURE, check_not_among, files_read, without_output
 from hookscope.cli.run_context import running
@@ -166,8 +166,6 @@ OUTPUT = replace(
     appearance,
     OUTPUT.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="by layer target input model-arg output no-output",
     topics="cam-methods model-specs inputs weights",

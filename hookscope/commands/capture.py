@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import RECORDING
 from hookscope.cli.runner import run_recording
 from hookscope.errors import RequestError
@@ -180,8 +180,6 @@ EXAMPLES = (
     options_of(CaptureOptions, "stop", "verify", "strict", "max_bytes"),
     RECORDING.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer what input model-arg shape weights edit output",
     topics="model-specs layers inputs weights edits hooks keys",

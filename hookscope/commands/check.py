@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.output_file import Output, without_output
 from hookscope.cli.runner import applicable, job_step
 from hookscope.commands.subject import as_weights, find_subject
@@ -158,8 +158,6 @@ OUTPUT = Output(
     options.texts,
     options.run,
     OUTPUT.options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="only forward-only loss target input model-arg output",
     topics="checks model-specs inputs weights losses",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.completion_values import VARIABLE
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.param_types import Choice
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
@@ -76,8 +76,6 @@ EXAMPLES = (
         type=Choice(SHELLS),
         help=f"Shell: {', '.join(SHELLS)}.",
     ),
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
 )
 def completion_command(ctx: click.Context, shell: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import Example, command, settings_of
+from hookscope.cli.commands import Example, settings_of
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.settings import EffectiveSetting, effective_settings, user_folder
 from hookscope.cli.settings_files import FILE_NAME
 from hookscope.escapes import visible
@@ -22,8 +22,6 @@ EXAMPLES = (
 
 @command(
     "config",
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="config no-config json",
     topics="settings",

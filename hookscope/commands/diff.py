@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
 
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.runner import applicable, job_step
 from hookscope.commands.subject import as_weights, check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
@@ -298,8 +298,6 @@ EXAMPLES = (
         *("weights", "rename", "partial", "seed", "dtype", "device", "train"),
     ),
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.output_file import Output, one_of, without_output
 from hookscope.cli.param_types import FileName
 from hookscope.cli.runner import NOTHING_WRITTEN
@@ -211,8 +211,6 @@ OUTPUT_OF_RUN = replace(OUTPUT, ending_of=run_table_ending, default=".{command}.
     ),
     options_of(ExportOptions),
     OUTPUT.options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer output force",
     topics="keys",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.commands import Example, combine, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import NOTHING_WRITTEN
@@ -154,8 +154,6 @@ output = combine(
     dataset,
     output,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer input model-arg batch reduce skip-bad resume output",
     topics="model-specs layers inputs weights reductions",

@@ -10,10 +10,10 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
 from hookscope.commands.subject import as_weights, find_subject
@@ -147,8 +147,6 @@ EXAMPLES = (
     options.weights,
     options.seed,
     PICTURE.options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="channels by count weights output model-arg",
     topics="model-specs weights",

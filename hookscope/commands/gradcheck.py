@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.runner import run_analysis
 from hookscope.errors import FAILED
 from hookscope.files.signal_safety import signal_safe
@@ -125,8 +125,6 @@ EXAMPLES = (
     options.seed,
     options_of(GradcheckOptions, "eps", "atol", "rtol"),
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="shape input model-arg atol rtol eps",
     topics="model-specs inputs weights",

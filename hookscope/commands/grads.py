@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import RECORDING
 from hookscope.cli.runner import run_recording
 from hookscope.specs.command_options import GradsOptions
@@ -150,8 +150,6 @@ EXAMPLES = (
     options_of(GradsOptions, "verify", "strict", "max_bytes"),
     RECORDING.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="loss target layer input model-arg grad-edit output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",

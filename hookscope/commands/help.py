@@ -6,9 +6,9 @@ import click
 
 from hookscope.cli import completion_values
 from hookscope.cli.command_group import suggest_command
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.help_topics import TOPICS, topic_text
 from hookscope.cli.other_words import command_for
 
@@ -28,8 +28,6 @@ EXAMPLES = (
         shell_complete=completion_values.help_names,
         help="A command, or a topic that 'hookscope help' lists.",
     ),
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
 )
 def help_command(ctx: click.Context, name: str | None) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values
-from hookscope.cli.commands import Example, command, option
+from hookscope.cli.commands import Example, option
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options, row_options
+from hookscope.cli.global_options import command, row_options
 from hookscope.cli.param_types import Choice
 from hookscope.specs import catalog
 
@@ -37,17 +37,16 @@ EXAMPLES = (
         "--task", section="Options", type=Choice(catalog.TASKS), help="Models for this task only."
     ),
     row_options,
-    global_options,
-    click.pass_obj,
     examples=EXAMPLES,
     main="task json",
     topics="model-specs weights",
 )
-def models_command(console: Console, **values: Any) -> None:
+def models_command(ctx: click.Context, **values: Any) -> None:
     """List the models of torchvision and timm.
 
     Shows their task, number of parameters, input shape and pretrained weights.
     """
+    console: Console = ctx.obj
     matches = catalog.models(**values)
     if console.json:
         from hookscope.views.models import models_document

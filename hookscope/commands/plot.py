@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import click
 
 from hookscope.cli import options, picture_options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
@@ -201,8 +201,6 @@ EXAMPLES = (
     picture_options.appearance,
     options.trust_weights,
     PICTURE.options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="kind channels by count scale output",
     topics="keys",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import analysis_of_features
 from hookscope.cli.runner import run_on_features
 from hookscope.files.progress import Progress
@@ -88,8 +88,6 @@ OUTPUT = analysis_of_features(".json, .csv, or a picture (.png, .jpg, .svg, .pdf
     options_of(ProbeOptions, "labels", "by", "splits", "test", "l2", "seed", "memory", "layers"),
     OUTPUT.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="labels layer by output",
     topics="keys",

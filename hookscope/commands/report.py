@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.output_file import Output, only
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import reading
@@ -260,8 +260,6 @@ OUTPUT = Output("Page to write. Default: the name of FILE with .html.", only(PAG
     ),
     OUTPUT.options,
     options.trust_weights,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="output force",
 )

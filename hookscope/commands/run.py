@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import Example, combine, command, flag
+from hookscope.cli.commands import Example, combine, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options
+from hookscope.cli.global_options import command
 from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
 from hookscope.specs.watch_options import WatchOptions
@@ -55,13 +55,13 @@ _OWN_OPTIONS = ("--stop-on", "--what", "--live")
     "run",
     program,
     options_of(WatchOptions),
-    global_options,
     examples=EXAMPLES,
     main="module every layer what stop-on output",
     context_settings={"allow_interspersed_args": False},
     topics="layers",
 )
 def run_command(
+    ctx: click.Context,
     script: str | None,
     args: tuple[str, ...],
     module: bool,
@@ -82,7 +82,7 @@ def run_command(
             f"Write: hookscope run {'-m mypackage.train' if module else 'train.py'}",
         )
     options = WatchOptions(layers=layers or None, stop_on=stop_on or (), **values)
-    console: Console = click.get_current_context().obj
+    console: Console = ctx.obj
     if late := [word for word in args if word.partition("=")[0] in _OWN_OPTIONS]:
         console.note(
             f"{late[0]} is passed to the script: options of hookscope come before the script's name"

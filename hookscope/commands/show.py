@@ -11,9 +11,9 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options, picture_options
-from hookscope.cli.commands import Command, Example, combine, command, flag, option
+from hookscope.cli.commands import Command, Example, combine, flag, option
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.run_context import reading
 from hookscope.errors import RequestError
 from hookscope.files.output_path import is_run_folder, names_folder, runs_in
@@ -82,8 +82,6 @@ maps = combine(
     ),
     options.trust_weights,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="map channels by count layer verbose",
     topics="keys",

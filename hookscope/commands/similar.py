@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import analysis_of_features
 from hookscope.cli.runner import run_on_features
 from hookscope.files.output_path import PAGE
@@ -94,8 +94,6 @@ OUTPUT = analysis_of_features(".json, .csv, .html, or a picture (.png, .jpg, .sv
     ),
     OUTPUT.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="by layer distance output",
     topics="keys",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import ANALYSIS
 from hookscope.cli.runner import run_analysis
 from hookscope.files.output_path import check_ending
@@ -167,8 +167,6 @@ MEANINGS = {
     options.run,
     ANALYSIS.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer edit positions target against input model-arg output no-output",
     notes=MEANINGS,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, table_options
+from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import Output, only, without_output
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import remember_executed
@@ -132,8 +132,6 @@ OUTPUT = Output(
     options.run,
     OUTPUT.options,
     table_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer leaves forward-only input model-arg shape chrome",
     topics="model-specs layers inputs weights losses",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 import click
 
 from hookscope.cli import completion_values, options
-from hookscope.cli.commands import Example, command, flag
+from hookscope.cli.commands import Example, flag
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
-from hookscope.cli.global_options import global_options, row_options
+from hookscope.cli.global_options import command, row_options
 from hookscope.cli.run_context import recorded_notes, running, show_logs
 from hookscope.cli.runner import applicable, job_step
 from hookscope.commands.subject import as_weights, find_subject
@@ -190,8 +190,6 @@ EXAMPLES = (
         help="Reuse the tree of an earlier run if nothing has changed. Default: on.",
     ),
     row_options,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="layer model-arg type depth leaves shapes shape",
     topics="model-specs layers weight-files",

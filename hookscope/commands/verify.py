@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import csv_option, global_options
+from hookscope.cli.global_options import command, csv_option
 from hookscope.commands.export import features
 from hookscope.errors import FAILED, ResultsFileError, StoreError
 from hookscope.files.progress import Progress
@@ -63,8 +63,6 @@ EXAMPLES = (
     "verify",
     features,
     csv_option,
-    global_options,
-    click.pass_context,
     examples=EXAMPLES,
     main="json verbose",
 )
