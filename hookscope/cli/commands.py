@@ -1,9 +1,4 @@
-"""The classes of commands and options: environment variables, sections of the help, examples.
-
-They extend Click's. An option belongs to a section of the help, has the environment variable
-``HOOKSCOPE_<COMMAND>_<OPTION>``, and its errors name the file or variable that a wrong value came
-from.
-"""
+"""The classes of commands and options: environment variables, sections of the help, examples."""
 
 from __future__ import annotations
 
@@ -162,8 +157,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; for completion, without a last option that has no value yet.
 
-        Click would drop all arguments before it too, and layers cannot be completed without the
-        model.
+        Click would drop all before it too, and layers cannot be completed without the model.
         """
         waiting = {o for p in self.options() if not (p.is_flag or p.count) for o in p.opts}
         if ctx.resilient_parsing:

@@ -1,7 +1,6 @@
-"""Values for completion in the shell: model names, and the layers of models used before.
+"""Values for completion in the shell. Nothing here imports torch, and failures are ignored.
 
-Layer names come from a small file for each model in the user's cache folder, which commands write
-after they loaded the model. Nothing here imports torch, and failures are ignored.
+Layer names come from a small file for each model, which commands write to the cache folder.
 """
 
 from __future__ import annotations
@@ -21,6 +20,13 @@ if TYPE_CHECKING:
     from hookscope.stores.runs.series import Series
 
 
+def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem[str]]:
+    """Return the items of those names that begin like the incomplete word."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 def models(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
@@ -36,8 +42,7 @@ def models(
         names = _arguments_of(source, called, incomplete)
     else:
         names = _models_of(source) if colon else [model.name for model in bundled_models()]
-    matches = [name for name in names if name.startswith(incomplete)]
-    return [CompletionItem(name) for name in matches] or [CompletionItem(incomplete, type="file")]
+    return _items(names, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def weights(
@@ -51,49 +56,38 @@ def weights(
     model = _source_on_line(ctx)
     named = [name for info in bundled_models() if info.name == model for name in info.weights]
     choices = ["random", *(["default"] if named else []), *named]
-    matches = [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
     # The type file comes first: bash ignores what precedes it.
-    return [CompletionItem(incomplete, type="file"), *matches]
+    return [CompletionItem(incomplete, type="file"), *_items(choices, incomplete)]
 
 
 def help_names(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Offer the names of the commands and help topics."""
-    from click.shell_completion import CompletionItem
-
     from hookscope.cli.help_topics import TOPICS
 
     group = ctx.find_root().command
-    names = [*group.list_commands(ctx), *TOPICS]  # type: ignore[attr-defined]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return _items([*group.list_commands(ctx), *TOPICS], incomplete)  # type: ignore[attr-defined]
 
 
 def layers(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Offer layer names of the model that earlier commands stored, or of a training run."""
-    from click.shell_completion import CompletionItem
-
     sign = "!" if incomplete.startswith("!") else ""
     source = _source_on_line(ctx)
     layers = [name for name, _ in _recall(source)] or [one.module for one in _series_in(source)]
-    names = [f"{sign}{name}" for name in dict.fromkeys(layers) if name]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return _items((f"{sign}{name}" for name in dict.fromkeys(layers) if name), incomplete)
 
 
 def types(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Offer the types of those layers."""
-    from click.shell_completion import CompletionItem
-
     matches = dict.fromkeys(type_ for _, type_ in _recall(_source_on_line(ctx)))
-    return [CompletionItem(name) for name in matches if name.startswith(incomplete)]
+    return _items(matches, incomplete)
 
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Offer the keys in the file, from its header, or those of a training run or of weights."""
-    from click.shell_completion import CompletionItem
-
     from hookscope.files.safetensors_header import METADATA, header_of
 
     names = {one.key for one in _series_in(_source_on_line(ctx))}
@@ -107,7 +101,7 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
             names |= (
                 set(open_weights(ctx.params["file"])) if is_weights(ctx.params["file"]) else set()
             )
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+    return _items(sorted(names), incomplete)
 
 
 def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> None:

@@ -1,9 +1,4 @@
-"""The console: everything that a command prints goes through here.
-
-Results go to standard output, everything else to standard error. The output depends on the global
-options, on the environment (``NO_COLOR``, ``FORCE_COLOR``, ``TERM``, ``COLUMNS``) and on whether a
-stream is a terminal. Commands do not check these themselves.
-"""
+"""The console: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -47,11 +42,7 @@ _PLAIN = str.maketrans(
 
 
 class Console:
-    """Prints results, notes and errors in the form that the streams and options ask for.
-
-    The public attributes are the global options, those of tables, the message for Ctrl-C, and the
-    exit status of a valid request that fails.
-    """
+    """Prints results, notes and errors in the form that the streams and options ask for."""
 
     def __init__(self) -> None:
         self.json = False
@@ -82,10 +73,15 @@ class Console:
         else:
             self.result(display.text(result, self.text_options))
 
+    def show_each(self, results: Iterable[Shown]) -> None:
+        """Print several results, with an empty line between two."""
+        for number, result in enumerate(results):
+            if number:
+                self.separate()
+            self.show(result)
+
     def result(self, lines: Iterable[Text]) -> None:
-        """Print lines that a view has laid out for :attr:`text_options`, or with ``--csv`` its
-        table.
-        """
+        """Print lines that are laid out for :attr:`text_options`, or with ``--csv`` their table."""
         self._wipe()
         if self.csv:
             self._print_csv(lines)
@@ -236,9 +232,7 @@ class Console:
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Show the step ``text``, and clear the status when the block ends.
-
-        Output of the user's model goes to standard error, so that standard output has only the
+        """Show the step ``text`` during the block, in which output of the user's model is no
         result.
         """
         self.step(text)
@@ -249,10 +243,8 @@ class Console:
             self._wipe()
 
     def step(self, text: str) -> None:
-        """Show the current step.
-
-        With ``--verbose`` that is a line with the seconds since the start. Otherwise a terminal
-        shows it until the next step, or until anything else is printed, unless it shows a bar.
+        """Show the current step: with ``--verbose`` as a line, else until anything else is
+        printed.
         """
         if self.quiet or self._shows_bar:
             return
@@ -268,9 +260,7 @@ class Console:
     def bar(self, text: str) -> Iterator[Callable[..., None]]:
         """Yield a function that updates a progress bar: done, total, and an optional text.
 
-        The bar appears after a second and is cleared when the block ends. There is none with
-        ``--quiet``, ``--json`` and ``--verbose``. Of the text it shows as many of the parts between
-        commas as fit.
+        The bar appears after a second. Of the text it shows the parts between commas that fit.
         """
         is_hidden = self.quiet or self.json or self.verbose
         shows = not is_hidden and _is_terminal(sys.stderr) and not _is_dumb()
@@ -366,15 +356,11 @@ def _shortened(text: str, more: str, room: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break a message at spaces into lines of at most ``width`` characters.
-
-    A command that is to be copied stays in one piece: it would not run with a line end in it.
+    """Break a message at spaces into lines; a command that is to be copied stays in one piece.
 
     >>> print(_wrapped("Error: no such layer. See 'hookscope tree net.py:Net --depth 1'.", 30))
     Error: no such layer. See
       'hookscope tree net.py:Net --depth 1'.
-    >>> print(_wrapped("next: hookscope grads resnet18 --loss kl", 20))
-    next: hookscope grads resnet18 --loss kl
     """
     if len(text) <= width:
         return text
@@ -389,9 +375,8 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def columns(stream: TextIO | None = None) -> int:
-    """Return the width from ``COLUMNS`` or the terminal, or 80.
-
-    The terminal is that of ``stream``; None means the real standard output.
+    """Return the width from ``COLUMNS`` or the terminal of a stream (None: standard output), or
+    80.
     """
     return _side("COLUMNS", 0, 80, stream)
 

@@ -68,12 +68,8 @@ _CALLBACKS: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "one_layer"
 
 
 def options_of(group: type, *names: str, **changes: Mapping[str, Any]) -> Decorator:
-    """Return the options of some fields of a group, in this order; of all without names.
-
-    Args:
-        group: a dataclass with descriptions; see ``hookscope.specs.settings``.
-        names: fields.
-        changes: what differs in this command from the description of a field.
+    """Return the options of some fields of a group, with changes of their descriptions; else of
+    all.
     """
     described = dict(settings_of(group))
     return combine(

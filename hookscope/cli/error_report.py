@@ -32,10 +32,7 @@ class ErrorReport(NamedTuple):
 
 
 def report_error(error: BaseException, console: Console, command: str = "") -> int:
-    """Print the report of ``error`` and return the exit status.
-
-    After a failed forward pass, the calls before it are printed as a result of ``command``.
-    """
+    """Print the report of ``error``, a failed pass as a result, and return the exit status."""
     if isinstance(error, ForwardError) and error.failure is not None:
         _show_failure(error, console, command)
     fault = explain_error(error)

@@ -19,10 +19,8 @@ Rows = list[tuple[str, str]]
 
 
 class Formatter(click.HelpFormatter):
-    """Click's formatter, with a layout for narrow terminals.
-
-    A term is as wide as its longest choice, so in two columns the meaning would get one word a
-    line.
+    """Click's formatter. In a narrow terminal the meaning of a term, which may be wide, is below
+    it.
     """
 
     def write_dl(

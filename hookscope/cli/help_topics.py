@@ -1,8 +1,4 @@
-"""The help topics: what the values of some options can be, which ``hookscope help TOPIC`` prints.
-
-The tables of losses, edits, methods and checks are those that the code uses. They are imported when
-a topic is printed, so that ``--help`` stays fast.
-"""
+"""The help topics, what the values of some options can be: ``hookscope help TOPIC``."""
 
 from __future__ import annotations
 

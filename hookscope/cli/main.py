@@ -1,8 +1,4 @@
-"""The command ``hookscope``: its group of commands, and its exit status.
-
-Neither this file nor its imports may import torch, numpy or rich, which ``--help`` and usage errors
-do not need.
-"""
+"""The command ``hookscope``. Neither this file nor its imports import torch, numpy or rich."""
 
 from __future__ import annotations
 

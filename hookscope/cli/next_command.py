@@ -26,13 +26,7 @@ _NOT_SHARED = {"model", "what", "output", "no-output", "force"}
 
 
 def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str:
-    """Return the command line, quoted for the shell; empty if there is none.
-
-    For gradients and steps it plots the file. For a capture of generated tokens it shows the file,
-    for one of selected layers a feature map, and for one of a whole model it records the gradients
-    with the same options, or shows the file of a model without gradients. Without a file (``path``
-    is None) only the gradients are possible.
-    """
+    """Return what to run after a recording, quoted for the shell; empty if there is nothing."""
     if not _has_gradients(ctx) and path is None:
         return ""
     if ctx.params.get("generate"):  # grads has no such option
@@ -85,9 +79,8 @@ def edit_command(ctx: click.Context, edit: str) -> str:
 
 
 def grads_command(ctx: click.Context, layer: str | None) -> str:
-    """Return the command line of the gradients of the score that ``cam`` explained.
-
-    It is empty for a model without gradients.
+    """Return the command of the gradients of the score that ``cam`` explained; empty if it has
+    none.
     """
     if not _has_gradients(ctx):
         return ""

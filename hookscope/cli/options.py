@@ -1,8 +1,4 @@
-"""The options that commands share, made of the groups in ``hookscope.specs``.
-
-The name of each parameter is the keyword of the function, so that a command passes its values on
-unchanged.
-"""
+"""The options that commands share; each parameter has the name of the keyword of the function."""
 
 from __future__ import annotations
 

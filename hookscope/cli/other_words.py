@@ -1,7 +1,4 @@
-"""Words and arguments that a command does not take, each with what is suggested for it.
-
-A suggestion is printed with the error, and never run.
-"""
+"""Words that a command does not take, with what is suggested for each, and never run."""
 
 from __future__ import annotations
 
@@ -81,11 +78,7 @@ _MODELS = (".py", ".pt", ".pth", ".pt2")  # may follow an input of the same kind
 
 
 def command_for(word: str) -> str:
-    """Return the command line that is suggested for a word; empty if there is none.
-
-    >>> command_for("grad-cam"), command_for("conv1")
-    ('cam', '')
-    """
+    """Return the command line that is suggested for a word; empty if there is none."""
     return COMMANDS.get(_plain(word), "")
 
 

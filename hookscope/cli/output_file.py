@@ -52,24 +52,15 @@ class OutputFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """What a command can write, and where.
-
-    Attributes:
-        help: says which formats there are, and the default name.
-        ending_of: checks the suffix of a path, which determines the format, and returns it; an
-            empty one means a folder.
-        default: what follows the stem in the name of the file that is written without ``--output``;
-            empty if none is. It has no layer's name: a shell would expand an unquoted ``layer3.*``.
-        optional: whether there is ``--no-output``.
-        dpi: whether there is ``--dpi``.
-        flags: of the option that names the file.
-    """
+    """What a command can write, and where."""
 
     help: str
-    ending_of: Callable[[Path], str]
+    ending_of: Callable[[Path], str]  # checks and returns the suffix; an empty one means a folder
+    # What follows the stem of a name without --output; empty if there is none then. It has no
+    # layer's name: a shell would expand an unquoted layer3.*.
     default: str = ""
-    optional: bool = False
-    dpi: bool = False
+    optional: bool = False  # whether there is --no-output
+    dpi: bool = False  # whether there is --dpi
     flags: tuple[str, ...] = ("--output", "-o")
 
     @property
@@ -94,8 +85,7 @@ class Output:
     ) -> OutputFile | None:
         """Return the file of this call, after checking it; None if no file is to be written.
 
-        Without ``--output`` its name begins with ``stem``. No file of ``inputs`` may be
-        overwritten, and it may not be among the files of ``folders``.
+        It may be none of ``inputs``, and not among the files of ``folders``.
         """
         given = ctx.params["output"]
         if (self.optional and not writes_file(ctx)) or not (given or self.default):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from hookscope.cli.commands import combine
 from hookscope.cli.declared import options_of
 from hookscope.cli.param_types import FileName
 from hookscope.specs.plot_options import PlotOptions
-
-if TYPE_CHECKING:
-    pass
 
 tensors = combine(
     click.argument(

@@ -1,7 +1,6 @@
-"""What a settings file that was found may not set.
+"""What a settings file that was found, perhaps in a download, may not set.
 
-A file in the working folder or above may come with a download. It may not name Python code, or set
-force, trust, or an output outside its folder. Naming the file with ``--config`` trusts it.
+Naming the file with ``--config`` trusts it.
 """
 
 from __future__ import annotations

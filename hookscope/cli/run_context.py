@@ -1,8 +1,4 @@
-"""The context in which a command runs a model: torch imported, logs and warnings on the console.
-
-The library prints nothing. It logs to ``hookscope``: INFO is a note, WARNING a warning, and DEBUG a
-step with its time.
-"""
+"""The context in which a command runs a model: torch imported, logs and warnings on the console."""
 
 from __future__ import annotations
 
@@ -99,11 +95,7 @@ def reading(console: Console, step: str, trust: bool) -> AbstractContextManager[
 
 
 def _import_torch() -> None:
-    """Import torch without garbage collection.
-
-    The import creates a million permanent objects. By default Python collects after every 700 new
-    ones, which would take a tenth of the time of a command.
-    """
+    """Import torch without garbage collection, which takes a tenth of the time of a command."""
     gc.disable()
     try:
         import torch  # noqa: F401

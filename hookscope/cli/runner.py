@@ -39,14 +39,8 @@ def run_analysis(
 ) -> Any:
     """Run a function of a model; write its file, print its result, and return it.
 
-    Args:
-        ctx: of the command.
-        function: a public function.
-        values: of its options, and of those of ``output``.
-        output: the file, if the command writes one.
-        bar: what the progress bar says; empty if the function has no ``progress``.
-        runs: what it does one after another, such as "runs", if it writes a JSON file meanwhile and
-            the same command resumes.
+    ``bar`` is for a function with ``progress``. ``runs`` says what it does one after another, if it
+    writes a JSON file meanwhile and the same command resumes.
     """
     values = without_output(values)
     job = function.checked(**values)
@@ -121,21 +115,17 @@ def _progress(
         yield {"progress": progress}
 
 
-def applicable(ctx: click.Context, function: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of options that apply to the kind of subject.
-
-    A typed option that does not apply is an error. One that is set for all commands, such as a
-    seed, does not concern this one.
-    """
+def checked_job(ctx: click.Context, function: Any, values: Mapping[str, Any]) -> Checked:
+    """Check the values that apply to the kind of subject; another that was typed is an error."""
     subject = function.find_subject(values)
     handler = HANDLERS.get((function.__name__, subject.kind))
-    keywords = (handler.function if handler else function).keywords
-    if handler:
-        for name in values:
-            typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-            if typed and name not in keywords:
-                check_accepted(function, name, subject)
-    return {name: value for name, value in values.items() if name in keywords}
+    keywords = handler.function.keywords if handler else values
+    for name in values:
+        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and name not in keywords:
+            check_accepted(function, name, subject)
+    job: Checked = function.checked_of(subject.kind, values)
+    return job
 
 
 @contextmanager

@@ -26,10 +26,7 @@ NOT_IN_FILES = ("config", "no-config")
 
 
 class EffectiveSetting(NamedTuple):
-    """The value of an option, its source, and where in the source.
-
-    ``source`` is ``refused`` for a value that a file may not set; the command then fails.
-    """
+    """The value of an option, its source (``refused`` if no file may set it), and where in it."""
 
     command: str
     option: str
@@ -39,10 +36,7 @@ class EffectiveSetting(NamedTuple):
 
 
 def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback of ``--config`` and ``--no-config``: read the files when both are known.
-
-    The flags may precede or follow the command; the stronger source wins.
-    """
+    """Read the files when ``--config`` and ``--no-config`` are known; the stronger one wins."""
     if ctx.resilient_parsing:
         return value
     source = ctx.get_parameter_source(param.name)
@@ -159,11 +153,7 @@ def _default_map(
 
 
 def _convert_setting(option: Option, setting: FileSetting) -> Any:
-    """Return the value of a setting as the option takes it.
-
-    A text is parsed as on the command line. Any other value must be of the option's type: Click
-    would convert 1.5 and true to 1.
-    """
+    """Return a value of a file as its option takes it. Click would convert 1.5 and true to 1."""
     value = setting.value
     if option.is_bool_flag:
         allowed, kind, example = isinstance(value, bool | str), "true or false", "true"

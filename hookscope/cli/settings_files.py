@@ -1,19 +1,11 @@
 """Settings files: where they are found, what they may contain, and which of two files wins.
 
-A project has ``hookscope.toml``, or a table ``[tool.hookscope]`` in ``pyproject.toml``, in the
-working folder or above it; a user has ``hookscope.toml`` in the user's own settings folder. Both
-have the same form: names of options at the top for every command that knows them, and a table for
-one command::
+Names of options stand at the top for every command that knows them, or in a table for one::
 
     device = "cuda"
 
     [capture]
     layer = ["layer3.*"]
-
-Only files are read here. Environment variables and flags override them elsewhere.
-
-A project's file comes with the project, and may be written by somebody else.
-``refused_settings.py`` says what such a file may not set.
 """
 
 from __future__ import annotations
@@ -64,11 +56,8 @@ Vocabulary = Callable[[], KnownKeys]
 
 
 class Settings(NamedTuple):
-    """The merged content of the settings files.
-
-    ``files`` are those that were read, the weakest first. ``values`` has one mapping from key
-    (``max-bytes``) to :class:`FileSetting` for each command that a file says something about.
-    ``ignored`` are files that belong to another user.
+    """The settings in ``files``, the weakest first, by command and key; ``ignored`` are another
+    user's.
     """
 
     files: tuple[SettingsFile, ...] = ()
@@ -107,11 +96,8 @@ def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
 
 
 def find_project(start: Path, ignored: list[Path]) -> SettingsFile | None:
-    """Return the nearest settings file in ``start`` or a folder above it.
-
-    In one folder ``hookscope.toml`` precedes ``pyproject.toml``, and a ``pyproject.toml`` without
-    ``[tool.hookscope]`` is ignored. The last folder that is searched is the root
-    of a repository or the home folder. Files of another user are added to ``ignored``.
+    """Return the nearest settings file in ``start`` or above, up to a repository's root or the
+    home.
     """
     for folder in _folders(start):
         for path in (folder / FILE_NAME, folder / "pyproject.toml"):

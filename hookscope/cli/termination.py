@@ -1,11 +1,8 @@
-"""Signals that ask a command to end: they end it as Ctrl-C does, so that it cleans up.
-
-``_signal`` is what ``signal`` imports; it makes no enums, which takes most of the time.
-"""
+"""Signals that ask a command to end: they end it as Ctrl-C does, so that it cleans up."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
+import _signal  # type: ignore[import-not-found] # signal makes enums, which takes long
 import os
 import sys
 import threading
@@ -32,8 +29,7 @@ class Terminated(KeyboardInterrupt):
 def catch_termination() -> Iterator[None]:
     """Raise Terminated in the block on SIGTERM and SIGHUP. A second signal kills the process.
 
-    A signal that is ignored, as under ``nohup``, stays ignored. Under torchrun nothing changes:
-    a process that waits for another one would not notice the signal.
+    Under torchrun nothing changes: a process that waits for another would not notice the signal.
     """
     numbers = [getattr(_signal, name) for name in _NAMES if hasattr(_signal, name)]
     if (
@@ -59,10 +55,7 @@ def catch_termination() -> Iterator[None]:
 
 
 def enable_escape_sequences() -> bool:
-    """Enable escape sequences; return whether they can be written to a terminal.
-
-    On Windows the result is False without a console too, as when both streams are files.
-    """
+    """Return whether escape sequences can be written to a terminal, after enabling them."""
     if sys.platform == "win32":
         import ctypes
         from ctypes import wintypes

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hookscope.hooks.capture import Capture
-    from hookscope.specs.request import ModelRequest
     from hookscope.views.images.cam_sheet import OverlayStyle
 
 

@@ -14,7 +14,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
 from hookscope.cli.output_file import Output, without_output
-from hookscope.cli.runner import applicable, job_step
+from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import FAILED
 from hookscope.files.output_path import report_ending, runs_in
@@ -180,7 +180,7 @@ def check_command(ctx: click.Context, **values: Any) -> None:
     --only, --skip and --trust apply to it.
     """
     console: Console = ctx.obj
-    job = check.checked(**applicable(ctx, check, without_output(values)))
+    job = checked_job(ctx, check, without_output(values))
     file = OUTPUT.resolve(ctx)
     options.note_model_source(ctx)
     verb = "Running" if job.kind == MODELS else "Reading"

@@ -12,7 +12,7 @@ from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
-from hookscope.cli.runner import applicable, job_step
+from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
 from hookscope.files.progress import Progress
@@ -39,14 +39,12 @@ from hookscope.specs.subject_kinds import (
 from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions, WeightTrust
 
 if TYPE_CHECKING:
+    import torch
+
     from hookscope.file_analysis.features_diff import FeaturesDiff
     from hookscope.file_analysis.run_diff import RunDiff, RunDiffs
     from hookscope.file_analysis.weight_diff import WeightDiff
     from hookscope.results.diff_result import Diff
-
-if TYPE_CHECKING:
-    import torch
-
     from hookscope.stores.weights.weight_set import WeightSet
 
     Side = str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
@@ -336,8 +334,7 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     console: Console = ctx.obj
     console.failed = TROUBLE
     a, b = values["a"], values["b"]
-    given = applicable(ctx, diff, values)
-    job = diff.checked(given.pop("a"), given.pop("b"), *given.pop("more", ()), **given)
+    job = checked_job(ctx, diff, values)
     unit = "MB" if job.kind in (WEIGHTS, MODEL_AND_WEIGHTS) else "Rows"
     with job_step(console, job, f"Comparing {a} with {b} ...", f"{unit} compared") as progress:
         result = job(**progress)

@@ -15,7 +15,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
 from hookscope.cli.output_file import PICTURE, without_output
-from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
+from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step, show_picture
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import cite_command, quote_word
@@ -164,7 +164,7 @@ def filters_command(ctx: click.Context, **values: Any) -> None:
     values = without_output(values)
     if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
         _split_argument(values)
-    job = filters.checked(**applicable(ctx, filters, values))
+    job = checked_job(ctx, filters, values)
     are_weights = job.kind == WEIGHTS
     stem = default_stem(values["model"]) if are_weights else job.request.model.stem
     file = PICTURE.resolve(ctx, stem)

@@ -17,7 +17,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
 from hookscope.cli.output_file import PICTURE, without_output
 from hookscope.cli.run_context import show_logs
-from hookscope.cli.runner import NOTHING_WRITTEN, applicable, job_step, show_picture
+from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step, show_picture
 from hookscope.commands.subject import as_weights, check_trust, find_subject
 from hookscope.files.output_path import runs_in
 from hookscope.files.progress import NamedProgress
@@ -221,7 +221,7 @@ def plot_command(ctx: click.Context, **values: Any) -> None:
     console: Console = ctx.obj
     from hookscope.stores.weights.open_weights import default_stem
 
-    job = plot.checked(**applicable(ctx, plot, without_output(values)))
+    job = checked_job(ctx, plot, without_output(values))
     file = PICTURE.resolve(ctx, default_stem(values["file"]))
     assert file is not None
     console.interrupt_message = NOTHING_WRITTEN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,11 +159,16 @@ def _show_features(console: Console, folder: str, key: str) -> None:
 
     features = Features(folder)
     console.show(features)
+    # What is shown in the table, or too long.
+    _show_origin(console, features.manifest, "keys", "shards", "executed", "not_executed")
+
+
+def _show_origin(console: Console, metadata: Mapping[str, Any], *left_out: str) -> None:
+    """With ``--verbose``, print the metadata below the table of a file."""
     if console.verbose and not console.json:
         from hookscope.views.stored_tensors import provenance_lines
 
-        shown = ("keys", "shards", "executed", "not_executed")  # shown in the table, or too long
-        origin = {name: v for name, v in features.manifest.items() if name not in shown}
+        origin = {name: value for name, value in metadata.items() if name not in left_out}
         console.separate()
         console.result(provenance_lines(origin, console.text_options))
 
@@ -196,10 +201,7 @@ def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequen
 
         console.document(run_document(RunSummary(run, (), None), curves))
         return
-    for i, view in enumerate(curves):
-        if i:
-            console.separate()
-        console.show(view)
+    console.show_each(curves)
 
 
 def _show_weights(
@@ -221,11 +223,7 @@ def _show_weights(
     assert isinstance(weights, WeightSet)
     if not keys:
         console.show(weights)
-        if console.verbose and not console.json:
-            from hookscope.views.stored_tensors import provenance_lines
-
-            console.separate()
-            console.result(provenance_lines(dict(weights.metadata), console.text_options))
+        _show_origin(console, weights.metadata)
         name = next(iter(weights.tensors), "KEY")
         console.note(f"next: {join_words(['hookscope', 'show', file, name])}")
         return
@@ -243,10 +241,7 @@ def _show_weights(
 
         console.result(statistics_lines(summaries, console.text_options))
     else:
-        for i, view in enumerate(summaries):
-            if i:
-                console.separate()
-            console.show(view)
+        console.show_each(summaries)
 
 
 def _show_summary(console: Console, capture: CaptureFile) -> None:
@@ -256,27 +251,19 @@ def _show_summary(console: Console, capture: CaptureFile) -> None:
         console.document(show_document(capture, str(capture.path)))
         return
     console.show(capture)
-    if console.verbose:
-        from hookscope.views.stored_tensors import provenance_lines
-
-        origin = {name: v for name, v in capture.metadata.items() if name != "columns"}  # too long
-        console.separate()
-        console.result(provenance_lines(origin, console.text_options))
+    _show_origin(console, capture.metadata, "columns")  # too long
 
 
 def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:
     from hookscope.views.images.tensor_view import read_tensor_view
 
-    if console.json:
-        from hookscope.views.stored_tensors import show_document
-
-        views = [read_tensor_view(capture, key, index) for key, index in wanted]
-        console.document(show_document(capture, str(capture.path), views))
+    views = (read_tensor_view(capture, key, index) for key, index in wanted)
+    if not console.json:
+        console.show_each(views)
         return
-    for i, (key, index) in enumerate(wanted):
-        if i:
-            console.separate()
-        console.show(read_tensor_view(capture, key, index))
+    from hookscope.views.stored_tensors import show_document
+
+    console.document(show_document(capture, str(capture.path), list(views)))
 
 
 def _maps(

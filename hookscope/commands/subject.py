@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 def subject_of(source: Any) -> Subject:
     """Return what a source is, by what is on disk. Nothing is opened, and no code of a file runs.
 
-    Raises:
-        RequestError: a dict is given, such as a state dict.
-
     Example:
         >>> subject_of("sample_models/digits.safetensors")
         Subject(kind='weights', label='sample_models/digits.safetensors has only weights')
@@ -56,17 +53,7 @@ def find_subject(given: Mapping[str, Any]) -> Subject:
 
 
 def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
-    """Return the weights that are given, opened; None for anything else.
-
-    Args:
-        source: a file, a folder, an index, a part of a checkpoint, the result of ``load``, or
-            something that is not weights.
-        trust: build a pickled model, which runs code, and take its state dict.
-
-    Raises:
-        RequestError, WeightsFileError: as ``open_weights``.
-        RequestError: a dict is given, such as a state dict.
-        ModelError: with ``trust``, the code of the file raised.
+    """Return the weights that are given, opened, with ``trust`` by running code; else None.
 
     Example:
         >>> as_weights("sample_models/digits.safetensors").parameters, as_weights("resnet18")
@@ -87,17 +74,7 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
 
 
 def label_of_weights(source: Any) -> str:
-    """Return the name of weights for messages; empty for anything else. Nothing is opened.
-
-    A request is checked with it before ``as_weights`` may run code of a file.
-
-    Raises:
-        RequestError: a dict is given, such as a state dict.
-
-    Example:
-        >>> label_of_weights("sample_models/digits.safetensors"), label_of_weights("resnet18")
-        ('sample_models/digits.safetensors', '')
-    """
+    """Return the name of weights for messages; empty for anything else. Nothing is opened."""
     from hookscope.stores.weights.open_weights import is_weights
     from hookscope.stores.weights.weight_set import WeightSet
 
@@ -109,10 +86,7 @@ def label_of_weights(source: Any) -> str:
 
 
 def check_trust(source: Any) -> None:
-    """Raise RequestError if the source of a request with ``trust`` is a result of hookscope.
-
-    A result has no code to run. Anything else passes: what opens it says what is wrong with it.
-    """
+    """Raise RequestError if the source of a request with ``trust`` is a result: it has no code."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "a capture in memory"
     if subject_of(source).kind in (MODELS, WEIGHTS):
         return

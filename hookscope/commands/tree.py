@@ -15,7 +15,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, row_options
 from hookscope.cli.run_context import recorded_notes, running, show_logs
-from hookscope.cli.runner import applicable, job_step
+from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
 from hookscope.files.progress import Progress
@@ -33,15 +33,11 @@ from hookscope.specs.subject_kinds import WEIGHTS
 from hookscope.specs.weight_options import TreeOptions, WeightTrust, check_hash_options
 
 if TYPE_CHECKING:
-    from hookscope.results.module_tree import ModuleTree
-    from hookscope.stores.weights.weight_set import WeightSet
-    from hookscope.stores.weights.weight_tree import WeightHashes, WeightTree
-
-if TYPE_CHECKING:
     import torch
 
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.stores.weights.weight_tree import WeightHashes
+    from hookscope.stores.weights.weight_set import WeightSet
+    from hookscope.stores.weights.weight_tree import WeightHashes, WeightTree
 
     Module = torch.nn.Module | torch.export.ExportedProgram
 
@@ -217,8 +213,7 @@ def tree_command(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **va
     if len(chosen) > 1 and chosen != ["--json", "--hash"]:
         raise RequestError(f"{' and '.join(chosen)} cannot be combined.", "Choose one of them.")
     graphs = {"mermaid": mermaid, "dot": dot}
-    values = applicable(ctx, tree, values | graphs)
-    job = tree.checked(**values)  # type: ignore[attr-defined]
+    job = checked_job(ctx, tree, values | graphs)
     if job.kind == WEIGHTS:
         _show_names(console, job, values["model"])
         return

@@ -54,7 +54,7 @@ def _count_finding(check: str, one: TensorMeasures, count: int, numel: int, what
     return Finding(check, checks.ERROR, one.name, text, count, 0, hint)
 
 
-def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+def float16_overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     """Yield the tensors with an entry that would be infinite in float16, the largest first."""
     sizes = {
         one.name: float(one.stats.absmax)
@@ -71,7 +71,7 @@ def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     )
 
 
-def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+def float16_underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     """Yield the tensors of which float16 would lose a share of the entries, the largest first."""
     shares = {}
     for one in measures:

@@ -25,20 +25,15 @@ AT_LAYER, FROM_VALUES, FROM_ATTENTION, AT_INPUT, FROM_INPUT = (
 class CamMethod(NamedTuple):
     """A method that explains the score of a class by a map.
 
-    Attributes:
-        name: the value of ``--by``.
-        formula: the map at position p. A is the layer's output, G the gradient of the target's
-            score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
-            runs over its channels.
-        paper: where it was published.
-        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES``, ``FROM_ATTENTION``,
-            ``AT_INPUT`` or ``FROM_INPUT``.
+    ``formula`` is the map at position p. A is the layer's output, G the gradient of the target's
+    score S at it, k runs over the channels; x is the image, g the gradient of S at it, c runs over
+    its channels.
     """
 
     name: str
     formula: str
     paper: str
-    source: str
+    source: str  # AT_LAYER, FROM_VALUES, ...
 
 
 METHODS: dict[str, CamMethod] = {
@@ -140,10 +135,7 @@ def check_cam_options(
     upsample: str,
     patch: int | None = None,
 ) -> None:
-    """Raise RequestError if a choice is unknown, or the method does not use an option.
-
-    >>> check_cam_options("integrated", None, 64, "black", "bilinear")
-    """
+    """Raise RequestError if a choice is unknown, or the method does not use an option."""
     if method not in METHODS:
         near = did_you_mean(method, METHODS, METHOD_ALIASES)
         known = f"The methods are {', '.join(METHODS)}."

@@ -1,7 +1,6 @@
-"""The bundled list of torchvision's models, which is read without torch and torchvision.
+"""The bundled list of torchvision's models, ``catalog.json``, which is read without torch.
 
-``python -m tools.catalog`` writes ``catalog.json`` in this folder. If another release of
-torchvision is installed, the list is taken from torchvision itself.
+If another release of torchvision is installed, the list is taken from torchvision itself.
 """
 
 from __future__ import annotations
@@ -107,32 +106,24 @@ def check_weights(spec: model_spec.ModelSpec, weights: str) -> None:
     """Check, without torch, the weights that are chosen for the model ``spec``."""
     if weights == "random":
         return
-    if spec.source != model_spec.TORCHVISION:
-        if weights.lower() == "default" and spec.source in (
-            model_spec.TIMM,
-            model_spec.TRANSFORMERS,
-        ):
-            return
-        if model_spec.is_weights_file(weights):
-            model_spec.check_weights_file(weights)
-        elif spec.source in (model_spec.TIMM, model_spec.TRANSFORMERS):
-            raise RequestError(
-                f"There are no weights called {weights!r}.", "Give random, default or a file."
-            )
-        elif spec.source != model_spec.PLUGIN:
-            raise no_weights_by_name(weights)
-        return
-    known = (
-        next((m.weights for m in bundled_models() if m.name == spec.name), ())
-        if list_is_current()
-        else ()
-    )
-    if weights.lower() == "default" or weights in known:
+    source = spec.source
+    known: tuple[str, ...] = ()
+    if source == model_spec.TORCHVISION and list_is_current():
+        known = next((m.weights for m in bundled_models() if m.name == spec.name), ())
+    others = (model_spec.TIMM, model_spec.TRANSFORMERS)
+    has_default = source in (model_spec.TORCHVISION, *others)
+    if (weights.lower() == "default" and has_default) or weights in known:
         return
     if model_spec.is_weights_file(weights):
         model_spec.check_weights_file(weights)
     elif known:
         raise no_such_weights(spec.name, weights, known)
+    elif source in others:
+        raise RequestError(
+            f"There are no weights called {weights!r}.", "Give random, default or a file."
+        )
+    elif source not in (model_spec.TORCHVISION, model_spec.PLUGIN):
+        raise no_weights_by_name(weights)
 
 
 def check_attn(spec: model_spec.ModelSpec, kind: str | None) -> None:

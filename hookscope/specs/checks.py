@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -36,105 +37,94 @@ ADAPTER, VARIANCE = "adapter", "variance"
 
 
 class Check(NamedTuple):
-    """A check of a model, of a training run or of weights.
-
-    Attributes:
-        name: what ``--only`` and ``--skip`` call it.
-        finds: what it finds, for the help.
-        measure: the sentence of a measured value: one, or ``singular|plural``.
-        thresholds: the options that move its limits.
-        backward: whether it needs a backward pass.
-        function: what finds it in a run or in weights: its file in ``hookscope.file_analysis`` and
-            its name, ``weight_findings.zero_findings``. A model is checked in one
-            pass by ``hookscope.model_analysis.health``.
-    """
+    """A check of a model, of a training run or of weights."""
 
     name: str
     finds: str
-    measure: str
-    thresholds: tuple[str, ...] = ()
+    measure: str  # the sentence of a measured value: one, or ``singular|plural``
+    thresholds: tuple[str, ...] = ()  # the options that move its limits
     backward: bool = False
-    function: str = ""
+    module: str = ""  # of ``hookscope.file_analysis``, unless it is a check of a model
 
-    def find(self, measured: Any) -> Iterator[Any]:
-        """Yield the findings in what was measured of a run or of weights."""
-        module, _, name = self.function.rpartition(".")
-        found: Iterator[Any] = getattr(import_module(f"hookscope.file_analysis.{module}"), name)(
-            measured
-        )
-        yield from found
+    @classmethod
+    def table(cls, *checks: Check) -> dict[str, Check]:
+        """Return checks by their names."""
+        return {check.name: check for check in checks}
+
+    @property
+    def find(self) -> Callable[[Any], Iterator[Any]]:
+        """The function that yields the findings in what was measured of a run or of weights."""
+        module = import_module(f"hookscope.file_analysis.{self.module}")
+        found: Callable[[Any], Iterator[Any]]
+        found = getattr(module, f"{self.name.replace('-', '_')}_findings")
+        return found
 
 
-CHECKS: dict[str, Check] = {
-    check.name: check
-    for check in (
-        Check(
-            NAN,
-            "NaN in activations, gradients, parameters or the input",
-            "{} NaN entry|{} NaN entries",
-        ),
-        Check(INF, "infinities there", "{} infinite entry|{} infinite entries"),
-        Check(
-            DEAD,
-            "ReLU-like layers with units that are zero everywhere",
-            "{} of units are always zero",
-            ("dead",),
-        ),
-        Check(
-            SATURATED,
-            "sigmoid, tanh, softmax and similar at their bounds",
-            "{} of entries are at a bound",
-            ("saturated", "margin"),
-        ),
-        Check(
-            VANISHING,
-            "gradients that become too small in the backward pass",
-            "{}",
-            ("vanishing", "floor"),
-            True,
-        ),
-        Check(
-            EXPLODING,
-            "gradients that become too large in the backward pass",
-            "{}",
-            ("exploding", "ceiling"),
-            True,
-        ),
-        Check(
-            UNUSED,
-            "parameters outside the loss",
-            "{} parameter without a gradient|{} parameters without a gradient",
-            (),
-            True,
-        ),
-        Check(
-            FROZEN,
-            "parameters with requires_grad=False",
-            "{} frozen parameter|{} frozen parameters",
-        ),
-        Check(UNCALLED, "modules that never run", "{} calls"),
-        Check(
-            BATCHNORM,
-            "running statistics that were never updated",
-            "{} layer with mean 0 and variance 1|{} layers with mean 0 and variance 1",
-        ),
-        Check(
-            DUPLICATED,
-            "parameters that are copies of others",
-            "{} parameter of equal values|{} parameters of equal values",
-        ),
-        Check(
-            TIED,
-            "parameters that are one tensor under several names",
-            "{} further name|{} further names",
-        ),
-        Check(DTYPES, "floating-point types that are mixed", "{} floating-point types"),
-        Check(DEVICES, "parameters on several devices", "{} devices"),
-        Check(
-            UNREAD, "parameters and buffers with values that cannot be read", "{} tensor|{} tensors"
-        ),
-    )
-}
+CHECKS = Check.table(
+    Check(
+        NAN,
+        "NaN in activations, gradients, parameters or the input",
+        "{} NaN entry|{} NaN entries",
+    ),
+    Check(INF, "infinities there", "{} infinite entry|{} infinite entries"),
+    Check(
+        DEAD,
+        "ReLU-like layers with units that are zero everywhere",
+        "{} of units are always zero",
+        ("dead",),
+    ),
+    Check(
+        SATURATED,
+        "sigmoid, tanh, softmax and similar at their bounds",
+        "{} of entries are at a bound",
+        ("saturated", "margin"),
+    ),
+    Check(
+        VANISHING,
+        "gradients that become too small in the backward pass",
+        "{}",
+        ("vanishing", "floor"),
+        True,
+    ),
+    Check(
+        EXPLODING,
+        "gradients that become too large in the backward pass",
+        "{}",
+        ("exploding", "ceiling"),
+        True,
+    ),
+    Check(
+        UNUSED,
+        "parameters outside the loss",
+        "{} parameter without a gradient|{} parameters without a gradient",
+        (),
+        True,
+    ),
+    Check(
+        FROZEN,
+        "parameters with requires_grad=False",
+        "{} frozen parameter|{} frozen parameters",
+    ),
+    Check(UNCALLED, "modules that never run", "{} calls"),
+    Check(
+        BATCHNORM,
+        "running statistics that were never updated",
+        "{} layer with mean 0 and variance 1|{} layers with mean 0 and variance 1",
+    ),
+    Check(
+        DUPLICATED,
+        "parameters that are copies of others",
+        "{} parameter of equal values|{} parameters of equal values",
+    ),
+    Check(
+        TIED,
+        "parameters that are one tensor under several names",
+        "{} further name|{} further names",
+    ),
+    Check(DTYPES, "floating-point types that are mixed", "{} floating-point types"),
+    Check(DEVICES, "parameters on several devices", "{} devices"),
+    Check(UNREAD, "parameters and buffers with values that cannot be read", "{} tensor|{} tensors"),
+)
 
 
 @dataclass(frozen=True)
@@ -192,11 +182,7 @@ def select_checks(
     checks: Mapping[str, Check] = CHECKS,
     others: Mapping[str, Mapping[str, Check]] | None = None,
 ) -> tuple[str, ...]:
-    """Return the names of the checks to make, in the order of the table.
-
-    >>> select_checks("inf,nan", None), len(select_checks(None, ["tied"])) == len(CHECKS) - 1
-    (('nan', 'inf'), True)
-    """
+    """Return the names of the checks to make, in the order of the table."""
     wanted, unwanted = (
         [word.strip() for word in words.split(",")] if isinstance(words, str) else list(words or ())
         for words in (only, skip)
@@ -216,103 +202,44 @@ def select_checks(
     return tuple(chosen)
 
 
-RUN_CHECKS: dict[str, Check] = {
-    check.name: check
-    for check in (
-        Check(
-            NONFINITE,
-            "the first NaN or infinity: its step, phase and layer",
-            "{}",
-            function="run_findings.first_nonfinite.nonfinite_findings",
-        ),
-        Check(
-            SPIKE,
-            "spikes of the loss and of the gradient norm",
-            "{}",
-            function="run_findings.loss_curve.spike_findings",
-        ),
-        Check(
-            LOSS,
-            "a loss that does not fall",
-            "fall of {}",
-            function="run_findings.loss_curve.loss_findings",
-        ),
-        Check(
-            LEARNING_RATE,
-            "a learning rate at which the loss grows",
-            "update/weight {}",
-            function="run_findings.loss_curve.learning_rate_findings",
-        ),
-        Check(
-            UPDATES,
-            "updates that are too large or too small for their weights",
-            "{}",
-            function="run_findings.weight_updates.update_findings",
-        ),
-        Check(
-            DEAD,
-            "layers whose units are zero for the whole batch",
-            CHECKS[DEAD].measure,
-            ("dead",),
-            function="run_findings.layer_activations.dead_findings",
-        ),
-        Check(
-            VANISHING,
-            "layers whose gradients are too small",
-            CHECKS[VANISHING].measure,
-            ("vanishing", "floor"),
-            function="run_findings.weight_updates.vanishing_findings",
-        ),
-        Check(
-            GROWTH,
-            "activations that grow with depth at the start",
-            "growth of {}",
-            function="run_findings.layer_activations.growth_findings",
-        ),
-        Check(
-            OVERFLOW,
-            "activations near the largest number of float16",
-            "{}",
-            function="run_findings.layer_activations.overflow_findings",
-        ),
-        Check(
-            UNUSED,
-            "parameters whose gradient stays zero",
-            "no gradient in {} sampled step|no gradient in {} sampled steps",
-            function="run_findings.weight_updates.unused_findings",
-        ),
-        Check(
-            FROZEN,
-            "layers that are frozen while others are trained",
-            CHECKS[FROZEN].measure,
-            function="run_findings.weight_updates.frozen_findings",
-        ),
-        Check(
-            SKIPPED,
-            "many steps that the gradient scaler skipped",
-            "{} of steps skipped",
-            function="run_findings.run_health.skipped_findings",
-        ),
-        Check(
-            ADAM,
-            "gradients that outgrow Adam's second moment",
-            "RMS of {}",
-            function="run_findings.weight_updates.adam_findings",
-        ),
-        Check(
-            INCOMPLETE,
-            "a record that has gaps",
-            "",
-            function="run_findings.run_health.incomplete_findings",
-        ),
-        Check(
-            UNFINISHED,
-            "a script that did not end normally",
-            "",
-            function="run_findings.run_health.unfinished_findings",
-        ),
-    )
-}
+_of_loss = partial(Check, module="run_findings.loss_curve")
+_of_updates = partial(Check, module="run_findings.weight_updates")
+_of_layers = partial(Check, module="run_findings.layer_activations")
+_of_record = partial(Check, module="run_findings.run_health")
+
+RUN_CHECKS = Check.table(
+    Check(
+        NONFINITE,
+        "the first NaN or infinity: its step, phase and layer",
+        "{}",
+        module="run_findings.first_nonfinite",
+    ),
+    _of_loss(SPIKE, "spikes of the loss and of the gradient norm", "{}"),
+    _of_loss(LOSS, "a loss that does not fall", "fall of {}"),
+    _of_loss(LEARNING_RATE, "a learning rate at which the loss grows", "update/weight {}"),
+    _of_updates(UPDATES, "updates that are too large or too small for their weights", "{}"),
+    _of_layers(
+        DEAD, "layers whose units are zero for the whole batch", CHECKS[DEAD].measure, ("dead",)
+    ),
+    _of_updates(
+        VANISHING,
+        "layers whose gradients are too small",
+        CHECKS[VANISHING].measure,
+        ("vanishing", "floor"),
+    ),
+    _of_layers(GROWTH, "activations that grow with depth at the start", "growth of {}"),
+    _of_layers(OVERFLOW, "activations near the largest number of float16", "{}"),
+    _of_updates(
+        UNUSED,
+        "parameters whose gradient stays zero",
+        "no gradient in {} sampled step|no gradient in {} sampled steps",
+    ),
+    _of_updates(FROZEN, "layers that are frozen while others are trained", CHECKS[FROZEN].measure),
+    _of_record(SKIPPED, "many steps that the gradient scaler skipped", "{} of steps skipped"),
+    _of_updates(ADAM, "gradients that outgrow Adam's second moment", "RMS of {}"),
+    _of_record(INCOMPLETE, "a record that has gaps", ""),
+    _of_record(UNFINISHED, "a script that did not end normally", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -391,77 +318,33 @@ class RunThresholds(_Limits):
 DEFAULT_RUN_THRESHOLDS = RunThresholds()
 
 
-WEIGHT_CHECKS: dict[str, Check] = {
-    check.name: check
-    for check in (
-        Check(
-            NAN,
-            "NaN in the tensors",
-            CHECKS[NAN].measure,
-            function="weight_findings.nan_findings",
-        ),
-        Check(
-            INF,
-            "infinities there",
-            CHECKS[INF].measure,
-            function="weight_findings.inf_findings",
-        ),
-        Check(
-            VARIANCE,
-            "running variances that are zero or negative",
-            "{} channel|{} channels",
-            function="weight_findings.variance_findings",
-        ),
-        Check(
-            ZERO,
-            "channels of a weight that are zero throughout",
-            "{} zero channel|{} zero channels",
-            function="weight_findings.zero_findings",
-        ),
-        Check(
-            CONSTANT,
-            "channels of a weight whose entries are all equal",
-            "{} constant channel|{} constant channels",
-            function="weight_findings.constant_findings",
-        ),
-        Check(
-            FLOAT16_OVERFLOW,
-            "entries that float16 cannot hold",
-            "magnitude of {}",
-            function="weight_findings.overflow_findings",
-        ),
-        Check(
-            ADAPTER,
-            "adapters that are still at their start values",
-            "{} adapter without an effect|{} adapters without an effect",
-            function="weight_findings.adapter_findings",
-        ),
-        Check(
-            BATCHNORM,
-            CHECKS[BATCHNORM].finds,
-            CHECKS[BATCHNORM].measure,
-            function="weight_findings.batchnorm_findings",
-        ),
-        Check(
-            OUTLIER,
-            "channels whose norm is far from the median",
-            "modified z-score of {}",
-            function="weight_findings.outlier_findings",
-        ),
-        Check(
-            FLOAT16_UNDERFLOW,
-            "small entries that float16 would lose",
-            "{} of the non-zero entries",
-            function="weight_findings.underflow_findings",
-        ),
-        Check(
-            UNREAD,
-            "tensors without values that can be read",
-            "{} tensor|{} tensors",
-            function="weight_findings.unread_findings",
-        ),
-    )
-}
+_of_weights = partial(Check, module="weight_findings")
+
+WEIGHT_CHECKS = Check.table(
+    _of_weights(NAN, "NaN in the tensors", CHECKS[NAN].measure),
+    _of_weights(INF, "infinities there", CHECKS[INF].measure),
+    _of_weights(VARIANCE, "running variances that are zero or negative", "{} channel|{} channels"),
+    _of_weights(
+        ZERO, "channels of a weight that are zero throughout", "{} zero channel|{} zero channels"
+    ),
+    _of_weights(
+        CONSTANT,
+        "channels of a weight whose entries are all equal",
+        "{} constant channel|{} constant channels",
+    ),
+    _of_weights(FLOAT16_OVERFLOW, "entries that float16 cannot hold", "magnitude of {}"),
+    _of_weights(
+        ADAPTER,
+        "adapters that are still at their start values",
+        "{} adapter without an effect|{} adapters without an effect",
+    ),
+    _of_weights(BATCHNORM, CHECKS[BATCHNORM].finds, CHECKS[BATCHNORM].measure),
+    _of_weights(OUTLIER, "channels whose norm is far from the median", "modified z-score of {}"),
+    _of_weights(
+        FLOAT16_UNDERFLOW, "small entries that float16 would lose", "{} of the non-zero entries"
+    ),
+    _of_weights(UNREAD, "tensors without values that can be read", "{} tensor|{} tensors"),
+)
 
 
 @dataclass(frozen=True)

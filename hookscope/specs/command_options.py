@@ -1,8 +1,4 @@
-"""The options of single commands, besides the parts of a request that commands share.
-
-They are checked when they are made, without torch. The fields have the names and the defaults of
-the keywords.
-"""
+"""The options of single commands, besides the parts of a request that commands share."""
 
 from __future__ import annotations
 
@@ -308,11 +304,7 @@ def _threshold(name: str, help: str, python: str) -> Any:
 
 @dataclass(frozen=True)
 class CheckOptions(ChosenChecks):
-    """Which checks ``check`` makes of a model, and the thresholds of its findings.
-
-    The numbers are those of ``hookscope.specs.checks.Thresholds``; a ``floor`` of None is
-    its default.
-    """
+    """Which checks ``check`` makes of a model, and the thresholds of its findings."""
 
     known = checks.CHECKS
 
@@ -622,11 +614,7 @@ class CamOptions:
 
 
 def check_early_stop(request: Request, options: CaptureOptions) -> None:
-    """Raise RequestError if the run is to end early and something else needs the rest of it.
-
-    >>> from hookscope.specs.request import ModelRequest
-    >>> check_early_stop(Request("capture", ModelRequest("resnet18")), CaptureOptions())
-    """
+    """Raise RequestError if the run is to end early and something else needs the rest of it."""
     if not options.stop:
         return
     if request.model.source == ONNX:

@@ -1,8 +1,4 @@
-"""The request of ``diff``, checked without torch.
-
-It compares two captures or two models. An option of a model may be given once for both, or twice
-for A and B.
-"""
+"""The request of ``diff``, checked without torch."""
 
 from __future__ import annotations
 
@@ -58,11 +54,7 @@ _PAIR = "as for ``capture``, for both models, or a pair for A and B."
 def parse_pairs_for_both(
     pairs: Sequence[str], read: Callable[[Sequence[str]], dict[str, Any]]
 ) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
-    """Parse ``KEY=VALUE`` pairs; a key that is given twice is for A and then for B.
-
-    >>> parse_pairs_for_both(["width=8", "depth=2", "width=16"], read_arguments)
-    ({'width': '8', 'depth': '2'}, {'width': '16', 'depth': '2'})
-    """
+    """Parse ``KEY=VALUE`` pairs; a key that is given twice is for A and then for B."""
     first: dict[str, str] = {}
     again = []
     for pair in pairs:
@@ -254,8 +246,7 @@ class DiffRequest:
 class RunDiffOptions(ExactDiffOptions):
     """How two training runs, or two features folders, are compared.
 
-    Without patterns of layers, what belongs to no layer is compared too. ``strict`` requires the
-    same series and the same steps, or the same keys.
+    ``strict`` requires the same series and the same steps, or the same keys.
     """
 
 

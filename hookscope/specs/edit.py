@@ -1,8 +1,6 @@
 """Edits: the grammar of ``--edit`` and ``--grad-edit``, and the tables of their operations.
 
-``GLOB=OP:ARG`` is parsed into plain data without torch, so that a mistake is reported before torch
-is imported. In the formulas ``x`` is the activation, ``g`` its gradient, and what follows the colon
-is named.
+In the formulas ``x`` is the activation, ``g`` its gradient, and what follows the colon is named.
 """
 
 from __future__ import annotations
@@ -62,11 +60,7 @@ def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple
 
 
 def files_read_by(specs: Iterable[str]) -> list[str]:
-    """Return the files that edits of activations read.
-
-    >>> files_read_by(["fc=zero", "fc=scale:2"])
-    []
-    """
+    """Return the files that edits of activations read."""
     sources = [edit.argument for edit in parse_edits(specs)]
     return [source.path for source in sources if isinstance(source, TensorSource)]
 

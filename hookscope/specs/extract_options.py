@@ -68,13 +68,7 @@ def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool)
 
 
 def parse_reduction(spec: str) -> Reduction:
-    """Parse a reduction: ``NAME[:K][:OVER]``.
-
-    >>> parse_reduction("topk:5")
-    Reduction(text='topk:5', name='topk', count=5, over=None)
-    >>> parse_reduction("mean:tokens").over
-    'tokens'
-    """
+    """Parse a reduction: ``NAME[:K][:OVER]``."""
     name, *rest = spec.split(":")
     if name not in _NAMES:
         known = f"Choose among {', '.join(FORMS)}."

@@ -1,7 +1,4 @@
-"""The specs of ``--input``: which argument a value is for, its kind, and its file.
-
-Torch-free, so that a mistake is reported before torch is imported.
-"""
+"""The specs of ``--input``: which argument a value is for, its kind, and its file. Torch-free."""
 
 from __future__ import annotations
 
@@ -88,13 +85,7 @@ class InputSpec:
 
 
 def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
-    """Parse the specs, in order. A folder or a glob gives one result for each file.
-
-    Specs that are parsed already stay as they are.
-
-    >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
-    [('ids', 'generated', (1, 4))]
-    """
+    """Parse the specs that are texts, in order. A folder or a glob gives one for each file."""
     parsed = [
         one
         for spec in specs

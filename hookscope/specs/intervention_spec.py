@@ -34,12 +34,7 @@ class HookSpec:
 
 
 def parse_hook(text: str) -> HookSpec:
-    """Parse the spec of a user hook; its file must exist.
-
-    >>> hook = parse_hook("layer3.*=mine.hooks:halve")
-    >>> hook.glob, hook.function.home, hook.function.name
-    ('layer3.*', 'mine.hooks', 'halve')
-    """
+    """Parse the spec of a user hook; its file must exist."""
     before, equals, after = text.partition("=")
     glob, function = (before, after) if equals else (None, before)
     if glob is not None:
@@ -56,11 +51,7 @@ def parse_hook(text: str) -> HookSpec:
 
 
 def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[str]:
-    """Return the kind of each of ``count`` hooks. One counts for all, none is ``forward``.
-
-    >>> resolve_hook_kinds(["tensor"], 2, verb="grads")
-    ['tensor', 'tensor']
-    """
+    """Return the kind of each of ``count`` hooks. One counts for all, none is ``forward``."""
     for kind in kinds:
         if kind not in choices.HOOK_KINDS:
             near = did_you_mean(kind, choices.HOOK_KINDS)

@@ -1,7 +1,4 @@
-"""Arguments in the spec of a model, as in ``nets.py:Net(5, act="relu")``.
-
-They are literal values. They are parsed, and never evaluated.
-"""
+"""Literal arguments in the spec of a model, as in ``nets.py:Net(5, act="relu")``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The specs of models and functions, and the grammar of shapes and ``KEY=VALUE`` pairs.
-
-Torch-free. Any file that contains a model is one, whatever its name; Python files are imported.
-"""
+"""The specs of models and functions. Torch-free."""
 
 from __future__ import annotations
 
@@ -67,11 +64,7 @@ class ModelSpec:
 
 
 def parse_model(text: str, trust: bool = False) -> ModelSpec:
-    r"""Parse the spec of a model; with ``trust`` a pickled model is one, which runs its code.
-
-    >>> parse_model("resnet18").source
-    'torchvision'
-    """
+    """Parse the spec of a model; with ``trust`` a pickled model is one, which runs its code."""
     called, call = split_call(text)
     if call:
         spec = replace(parse_model(called), text=text, arguments=parse_arguments(called, call))
@@ -124,9 +117,6 @@ def _source_of_file(path: str, trust: bool) -> str:
 
 def may_name_code(text: str) -> bool:
     r"""Whether the spec of a model may name Python code or a plugin. No file is read.
-
-    Models of torchvision, timm and transformers are built by installed packages. A scripted or
-    exported file contains data.
 
     >>> [may_name_code(spec) for spec in ("resnet18", "timm:vit_tiny", "hf:bert", r"C:\net.pt")]
     [False, False, False, False]
@@ -313,10 +303,7 @@ def end_sentence(text: str) -> str:
 
 
 def plugin_entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of ``PLUGIN_GROUP`` by prefix; none of them is imported.
-
-    This takes 50 ms, so it is done only for a prefix that is otherwise unknown.
-    """
+    """Return the entry points of ``PLUGIN_GROUP`` by prefix, unimported. It takes 50 ms."""
     from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in entry_points(group=PLUGIN_GROUP)}

@@ -1,8 +1,4 @@
-"""What cannot be asked of an ONNX file, checked without torch.
-
-onnxruntime computes the whole graph at once, on the CPU. There are no gradients, and no value can
-be replaced while it runs.
-"""
+"""What cannot be asked of an ONNX file, whose whole graph onnxruntime computes at once."""
 
 from __future__ import annotations
 
@@ -32,10 +28,7 @@ _COMMANDS = {
 
 
 def check_onnx_optimize(source: str, level: str | None) -> None:
-    """Raise RequestError if a level of ``--onnx-optimize`` is unknown, or no ONNX file is given.
-
-    >>> check_onnx_optimize("onnx", "basic")
-    """
+    """Raise RequestError if a level of ``--onnx-optimize`` is unknown, or no ONNX file is given."""
     if level is None:
         return
     check_choice("--onnx-optimize", level, ONNX_OPTIMIZATIONS)
@@ -57,10 +50,7 @@ def check_onnx_model(spec: str, **options: Any) -> None:
 def check_onnx_run(
     command: str, run: RunOptions, interventions: Interventions, *, has_loss: bool = False
 ) -> None:
-    """Raise RequestError if a command or an option cannot be used with an ONNX file.
-
-    >>> check_onnx_run("capture", RunOptions(seed=3), Interventions())
-    """
+    """Raise RequestError if a command or an option cannot be used with an ONNX file."""
     if command in _COMMANDS:
         raise RequestError(
             f"{command} does not work with an ONNX file: {_COMMANDS[command]}.",
@@ -103,9 +93,8 @@ def check_onnx_run(
 
 
 def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
-    """Raise RequestError if operations between modules are asked for and the model is an ONNX file.
-
-    >>> check_onnx_ops(True, False)
+    """Raise RequestError if operations between modules are asked for and the model is an ONNX
+    file.
     """
     if is_onnx and ops:
         raise RequestError(
@@ -116,10 +105,7 @@ def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
 
 
 def check_onnx_cam(source: str, method: str) -> None:
-    """Raise RequestError if a method of ``cam`` cannot be used with the model.
-
-    >>> check_onnx_cam("onnx", "eigencam")
-    """
+    """Raise RequestError if a method of ``cam`` cannot be used with the model."""
     if source != ONNX or METHODS[method].source in _WITHOUT_GRADIENTS:
         return
     usable = [name for name, entry in METHODS.items() if entry.source in _WITHOUT_GRADIENTS]

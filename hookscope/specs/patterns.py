@@ -24,11 +24,7 @@ MODEL = "(model)"  # its name in tables, which users copy
 
 
 def as_texts(texts: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Return several texts as a tuple; a single text or path is accepted too.
-
-    >>> as_texts("fc"), as_texts(["a", "b"])
-    (('fc',), ('a', 'b'))
-    """
+    """Return several texts as a tuple; a single text or path is accepted too."""
     several = [texts] if isinstance(texts, str | os.PathLike) else texts
     return tuple(os.fspath(text) for text in several)
 
@@ -51,11 +47,7 @@ def stored_layers(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether ``name`` is matched by one positive ``pattern``.
-
-    >>> matches("layer3.*", "layer3.0.conv1"), matches("layer{1,2}", "layer2")
-    (True, True)
-    """
+    """Whether ``name`` is matched by one positive ``pattern``."""
     return compile_pattern(pattern)(name)
 
 
@@ -82,11 +74,7 @@ def root_named(name: str) -> str:
 
 
 def split_exclusions(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Split ``patterns`` into those that include and those that exclude, without their ``!``.
-
-    >>> split_exclusions(["layer3.*", "!*.bn1"])
-    (['layer3.*'], ['*.bn1'])
-    """
+    """Split ``patterns`` into those that include and those that exclude, without their ``!``."""
     included: list[str] = []
     excluded: list[str] = []
     for pattern in patterns:
@@ -182,9 +170,5 @@ def _unbalanced(pattern: str) -> LayerError:
 
 
 def layer_text(name: str) -> str:
-    """Return the name of a module for users: the model itself is ``(model)``.
-
-    >>> layer_text("."), layer_text("layer1.0")
-    ('(model)', 'layer1.0')
-    """
+    """Return the name of a module for users: the model itself is ``(model)``."""
     return MODEL if name == ROOT else name

@@ -70,14 +70,7 @@ class Positions:
 
 
 def split_positions(target: str) -> tuple[str, Positions | None]:
-    """Split a layer from its positions, which follow the first ``@`` that is not in brackets.
-
-    >>> name, positions = split_positions("model.layers.12@2-5,-1")
-    >>> name, positions.entries
-    ('model.layers.12', (IndexRange(first=2, last=5), IndexRange(first=-1, last=-1)))
-    >>> split_positions("fc")
-    ('fc', None)
-    """
+    """Split a layer from its positions, which follow the first ``@`` that is not in brackets."""
     start = find_positions(target)
     if start < 0:
         return target, None

@@ -149,12 +149,6 @@ HANDLERS: dict[tuple[str, str], Handler] = {}
 class Checked:
     """A call of a public function whose options are checked and that has not run.
 
-    Attributes:
-        function: the written function.
-        values: its arguments, groups of options among them.
-        request: what they ask of a model, if the function takes a ``Request``.
-        kind: of the subject, if the function has several.
-
     Example:
         >>> import hookscope
         >>> hookscope.capture.checked("resnet18", layers="fc").request.layers.layers
@@ -183,14 +177,9 @@ class Checked:
 def public(function: F) -> Any:
     """Return the public function of one that takes groups of options.
 
-    Its keywords are the fields of the groups, with their defaults; the model may be given by
-    position. The groups are made in the order of the parameters, which checks them. A parameter
-    ``request`` is the ``Request`` that they make; a group may check it by ``check_request``. The
-    docstring gets a line under ``Args`` for each keyword that has none there.
-    ``function.checked(...)`` makes the groups and does not run; ``function.settings`` has the
-    description of each keyword.
-
-    ``handles`` adds the functions of other kinds of subjects.
+    Its keywords are the fields of the groups, which are made, and so checked, in the order of the
+    parameters. A parameter ``request`` is the ``Request`` that they make; a group may check it by
+    ``check_request``. ``function.checked(...)`` makes the groups and does not run.
 
     Example:
         >>> from hookscope.specs.run_options import RunOptions
@@ -237,15 +226,19 @@ def _flat(function: F) -> Any:
         if not made.find_subject:
             return check_values(given)
         subject = made.find_subject(given)
-        handler = HANDLERS.get((verb, subject.kind))
-        if handler is None:
-            return check_values(given)
-        for name in made.options:
+        for name in made.options if (verb, subject.kind) in HANDLERS else ():
             if name in given and not _is_default(given[name], signature.parameters[name].default):
                 check_accepted(made, name, subject)
+        return checked_of(subject.kind, given)
+
+    def checked_of(kind: str, given: Mapping[str, Any]) -> Checked:
+        """Check those values that apply to a kind of subject."""
+        handler = HANDLERS.get((verb, kind))
+        if handler is None:
+            return check_values(given)
         taken = {name: given[name] for name in handler.function.keywords if name in given}
         job: Checked = handler.function.check_values(taken)
-        return replace(job, kind=subject.kind)
+        return replace(job, kind=kind)
 
     def check_values(given: Mapping[str, Any]) -> Checked:
         for group in made.groups:  # each value by itself, before what they ask for together
@@ -276,7 +269,8 @@ def _flat(function: F) -> Any:
     functools.update_wrapper(made, function)
     del made.__wrapped__
     made.__signature__ = signature
-    made.checked, made.check_values, made.find_subject = checked, check_values, None
+    made.checked, made.checked_of, made.find_subject = checked, checked_of, None
+    made.check_values = check_values
     made.takes_models, made.keywords = True, list(signature.parameters)
     made.groups = [group for group in groups.values() if group is not None]
     made.options = {name: flag for group in made.groups for name, flag in group.flags()}
@@ -284,15 +278,8 @@ def _flat(function: F) -> Any:
 
 
 def handles(function: Any, kind: str, /, **hints: str) -> Callable[[F], F]:
-    """Mark what a public function does for one kind of subject; it takes some of its keywords.
-
-    ``function.find_subject`` finds the kind.
-
-    Args:
-        function: the public function, which is itself for models, unless its ``takes_models`` is
-            False.
-        kind: such as ``RUNS``.
-        hints: what to do instead, by the keyword that does not apply to the kind.
+    """Mark what a public function does for a kind of subject, with hints for what does not apply
+    to it.
     """
 
     def register(handler: F) -> F:

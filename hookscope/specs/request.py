@@ -1,9 +1,4 @@
-"""A request: typed values that are checked when they are made, without torch.
-
-The parts are groups of options: their fields are the keywords of the functions and the options of
-the commands (see ``settings.py``). ``execution.prepare`` prepares a run of a request, and
-``chosen_options`` finds what differs from the defaults.
-"""
+"""A request: typed values that are checked when they are made, without torch."""
 
 from __future__ import annotations
 
@@ -64,11 +59,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model, and how it is loaded if it is given by name.
-
-    >>> ModelRequest("resnet18").named
-    True
-    """
+    """A model, and how it is loaded if it is given by name."""
 
     section = "Model"
 
@@ -185,11 +176,7 @@ class ModelRequest:
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """The selected layers: all, or those that meet every condition.
-
-    >>> LayerSelection("fc").layers
-    ('fc',)
-    """
+    """The selected layers: all, or those that meet every condition."""
 
     section = "Layers"
 
@@ -435,12 +422,7 @@ class LossRequest:
 
 @dataclass(frozen=True)
 class Request:
-    """One run of one model.
-
-    >>> request = Request("capture", ModelRequest("resnet18"), LayerSelection(["layer3.*"]))
-    >>> request.run.seed, request.layers.layers
-    (0, ('layer3.*',))
-    """
+    """One run of one model."""
 
     command: str
     model: ModelRequest

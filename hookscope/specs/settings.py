@@ -26,69 +26,36 @@ _SINGULAR = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The description of one field of a group.
+    """The description of one field of a group."""
 
-    Attributes:
-        help: what the option does, for the help of the command; ends with a full stop.
-        python: the same for the docstring of the function, if Python needs other words.
-        annotation: the type for Python, if that of the field is too wide.
-        section: of the help; empty for that of the group, its attribute ``section``.
-        flags: such as ``("--layer", "-l")``; empty for the name of the field.
-        metavar: what stands for the value in the help.
-        choices: the possible values, if they are few.
-        aliases: words that users type for a choice.
-        minimum: the smallest number.
-        maximum: the largest number, if there is a smallest one.
-        file: the value names a file or folder; what it is called in the help.
-        kind: what ``parse`` reads, for the help.
-        parse: turns the text of the shell into the value; its ValueError says what is wrong.
-        many: the option can be repeated.
-        commas: commas separate several of the choices.
-        collect: turns all texts of a repeated option into the value.
-        callback: the name of a function of ``hookscope.cli.declared`` that checks the value, with
-            Click's context.
-        complete: what completes the value; a name of ``hookscope.cli.completion_values``.
-        shared: an environment variable that sets the value for every command.
-        shown_default: what the help says is the default.
-        shell_default: the default of the command, if it is not that of the function.
-        also: whether a value that is none of the choices is allowed, such as ``FILE.py:NAME``.
-        in_files: whether a settings file may set it.
-        negative: whether a switch also has a flag ``--no-NAME``.
-        of_shell: whether there is an option; else there is a keyword alone.
-    """
-
-    help: str = ""
-    python: str = ""
-    annotation: str = ""
-    section: str = ""
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
+    help: str = ""  # of the command line; ends with a full stop
+    python: str = ""  # the same for the docstring of the function, if Python needs other words
+    annotation: str = ""  # the type for Python, if that of the field is too wide
+    section: str = ""  # of the help; empty for the attribute ``section`` of the group
+    flags: tuple[str, ...] = ()  # such as ``("--layer", "-l")``; empty for the name of the field
+    metavar: str | None = None  # what stands for the value in the help
     choices: Sequence[str] = ()
-    aliases: Mapping[str, str] | None = None
+    aliases: Mapping[str, str] | None = None  # words that users type for a choice
     minimum: int | None = None
-    maximum: int | None = None
-    file: str = ""
-    kind: str = ""
-    parse: Callable[[Any], Any] | None = None
-    many: bool = False
-    commas: bool = False
-    collect: Callable[[tuple[str, ...]], Any] | None = None
-    callback: str = ""
-    complete: str = ""
-    shared: str = ""
-    shown_default: str = ""
-    shell_default: Any = field(default_factory=lambda: MISSING)
-    also: Callable[[Any], bool] | None = None
-    in_files: bool = True
-    negative: bool = True
-    of_shell: bool = True
+    maximum: int | None = None  # only with a minimum
+    file: str = ""  # what the help calls the file or folder that the value names
+    kind: str = ""  # what ``parse`` reads, for the help
+    parse: Callable[[Any], Any] | None = None  # its ValueError says what is wrong
+    many: bool = False  # the option can be repeated
+    commas: bool = False  # commas separate several of the choices
+    collect: Callable[[tuple[str, ...]], Any] | None = None  # reads all texts of a repeated option
+    callback: str = ""  # a function of ``hookscope.cli.declared``
+    complete: str = ""  # a function of ``hookscope.cli.completion_values``
+    shared: str = ""  # an environment variable for every command
+    shown_default: str = ""  # in the help
+    shell_default: Any = field(default_factory=lambda: MISSING)  # if not that of the function
+    also: Callable[[Any], bool] | None = None  # whether another value is allowed
+    in_files: bool = True  # a settings file may set it
+    negative: bool = True  # a switch has a flag ``--no-NAME``
+    of_shell: bool = True  # there is an option, not only a keyword
 
     def fault(self, annotation: str, value: Any) -> str:
-        """Say what is wrong with a value that Python gives; empty if nothing is.
-
-        The words are those of the command line for the same value. Objects of other types stand
-        for themselves: what uses them checks them.
-        """
+        """Say, in the words of the command line, what is wrong with a value that Python gives."""
         if value is None or (self.also is not None and self.also(value)):
             return ""
         several = isinstance(value, list | tuple)
@@ -180,14 +147,7 @@ def setting(default: Any, help: str = "", **more: Any) -> Any:
 
 
 def same_setting(group: type, name: str, default: Any = MISSING, **changes: Any) -> Any:
-    """Return a field with the description and the default that it has in another group.
-
-    Args:
-        group: the other group.
-        name: of the field.
-        default: of the field in this group, if it differs.
-        changes: what differs in the description.
-    """
+    """Return a field with the description and the default that it has in another group."""
     [other] = (other for other in fields(group) if other.name == name)
     about = other.metadata[_KEY]
     changes = {"section": about.section or group.section} | changes  # type: ignore[attr-defined]

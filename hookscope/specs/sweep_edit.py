@@ -31,11 +31,7 @@ def parse_sweep_edit(text: str) -> Edit:
 
 
 def sweep_files(text: str) -> list[str]:
-    """Return the files that the edit of a sweep reads.
-
-    >>> sweep_files("zero")
-    []
-    """
+    """Return the files that the edit of a sweep reads."""
     source = parse_sweep_edit(text).argument
     return [source.path] if isinstance(source, TensorSource) else []
 
@@ -52,10 +48,7 @@ def expert_factor(edit: Edit) -> float | None:
 def check_sweep_places(
     edit: Edit, positions: str | None, heads: int | str | None, experts: bool
 ) -> None:
-    """Check the positions, heads and experts of a sweep, and that they fit the edit.
-
-    >>> check_sweep_places(parse_sweep_edit("zero"), "all", None, False)
-    """
+    """Check the positions, heads and experts of a sweep, and that they fit the edit."""
     if positions is not None and positions != ALL_POSITIONS:
         parse_positions(positions)
     if heads is not None and not str(heads).isdecimal() and heads != AUTO_HEADS:

@@ -46,11 +46,7 @@ def layer_of_key(key: str) -> Iterator[str]:
 
 
 def modules_above(name: str) -> Iterator[str]:
-    """Yield the modules that contain a tensor of a file of weights, the innermost first.
-
-    >>> list(modules_above("layer1.0.conv1.weight"))
-    ['layer1.0.conv1', 'layer1.0', 'layer1']
-    """
+    """Yield the modules that contain a tensor of a file of weights, the innermost first."""
     for at in range(len(name) - 1, 0, -1):
         if name[at] in "./":
             yield name[:at]
@@ -91,11 +87,7 @@ def choose_keys(
 
 
 def split_slice(selector: str) -> tuple[str, Index]:
-    """Split a selector into the part before its slice, and the slice.
-
-    >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")
-    (('a/output', (0, slice(2, 4, None))), ('a[bc]', (Ellipsis,)))
-    """
+    """Split a selector into the part before its slice, and the slice."""
     match = _SLICE.fullmatch(selector)
     if match is None:
         return selector, WHOLE
@@ -103,11 +95,7 @@ def split_slice(selector: str) -> tuple[str, Index]:
 
 
 def slice_text(index: Index) -> str:
-    """Return a slice as text to append to a key; empty for the whole tensor.
-
-    >>> slice_text((0, slice(None, 4), ...)), slice_text(WHOLE)
-    ('[0,:4,...]', '')
-    """
+    """Return a slice as text to append to a key; empty for the whole tensor."""
     return "" if index == WHOLE else f"[{','.join(map(_text, index))}]"
 
 
@@ -141,11 +129,7 @@ def _text(entry: int | slice | EllipsisType) -> str:
 
 
 def is_gradient(kind: str) -> bool:
-    """Whether a record of this kind is a gradient.
-
-    >>> is_gradient("output.grad"), is_gradient("input.grad.unedited"), is_gradient("output")
-    (True, True, False)
-    """
+    """Whether a record of this kind is a gradient."""
     return kind.removesuffix(UNEDITED).endswith(".grad")
 
 

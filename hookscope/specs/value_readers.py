@@ -35,11 +35,7 @@ def read_byte_count(value: Any) -> int:
 
 
 def read_shape(value: Any) -> tuple[int, ...]:
-    """Parse the shape of a tensor; commas are accepted too, and the list of a settings file.
-
-    >>> read_shape("1x3x224x224"), read_shape([1, 3, 8, 8])
-    ((1, 3, 224, 224), (1, 3, 8, 8))
-    """
+    """Parse the shape of a tensor; commas are accepted too, and the list of a settings file."""
     text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
     parts = [part.strip() for part in re.split(r"[x,×]", text.lower())]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -129,11 +125,7 @@ def read_memory(pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def read_arguments(pairs: Iterable[str]) -> dict[str, CommandLineText]:
-    """Parse ``KEY=VALUE`` pairs. A value stays a text until its parameter is known.
-
-    >>> read_arguments(["width=8", "act=relu"])
-    {'width': '8', 'act': 'relu'}
-    """
+    """Parse ``KEY=VALUE`` pairs. A value stays a text until its parameter is known."""
     values: dict[str, CommandLineText] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

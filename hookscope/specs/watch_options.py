@@ -24,12 +24,7 @@ INTERVAL = 50  # steps between samples by default, after a denser start
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """How a training script is watched.
-
-    >>> options = WatchOptions(what="gradients,optimizer", stop_on="nan", layers="fc")
-    >>> options.what, options.stop_on, options.layers
-    (('gradients', 'optimizer'), ('nan',), ('fc',))
-    """
+    """How a training script is watched."""
 
     section: ClassVar[str] = "Watching"
 

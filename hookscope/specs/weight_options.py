@@ -63,11 +63,7 @@ def check_hash_options(chosen: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class WeightDiffOptions(ExactDiffOptions):
-    """How two sets of weights are compared.
-
-    The patterns are of names of tensors, or of modules that contain them. With ``strict``, another
-    dtype is a difference, even with the same values.
-    """
+    """How two sets of weights are compared; with ``strict``, another dtype is a difference."""
 
     rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
 

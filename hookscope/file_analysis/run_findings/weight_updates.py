@@ -26,7 +26,7 @@ def update_ratios(measured: MeasuredRun) -> Measured:
     return Measured(series, values.astype(np.float32), ratios.present[:, columns])
 
 
-def update_findings(measured: MeasuredRun) -> Iterator[Finding]:
+def updates_findings(measured: MeasuredRun) -> Iterator[Finding]:
     """Yield weights whose median update over the run is too large or too small for them."""
     ratios, thresholds = update_ratios(measured), measured.thresholds
     unused = {(found.series.model, found.series.key) for found in _without_gradient(measured)}
