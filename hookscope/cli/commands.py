@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -233,9 +233,7 @@ def explain_unknown_option(
     """Return an error that suggests similar options, or the commands that have the option."""
     word = error.option_name
     here = near(word.lstrip("-"), [name for name in _flags(ctx.command) if len(name) > 1])
-    group = ctx.find_root().command
-    assert isinstance(group, click.Group)
-    owners = [name for name, other in group.commands.items() if word in _flags(other).values()]
+    owners = [name for name, other in commands_of(ctx).items() if word in _flags(other).values()]
     message = f"No such option {word!r}."
     if meant := option_for(word, _flags(ctx.command).values()):
         message += f" Did you mean {meant}?"
@@ -291,6 +289,13 @@ def combine(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return function
 
     return decorate
+
+
+def commands_of(ctx: click.Context) -> Mapping[str, Command]:
+    """Return all commands by name; each is imported when it is read."""
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)
+    return cast("Mapping[str, Command]", group.commands)
 
 
 SETTINGS = f"{__name__}.settings"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.commands import Command, Option
+from hookscope.cli.commands import Command, Option, commands_of
 from hookscope.files.file_types import ONNX, describe_file
 from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
@@ -57,19 +57,14 @@ def _has_maps(record: Record, image: tuple[int, int] | None) -> bool:
 
 
 def _gradients(ctx: click.Context, capture: Capture) -> str:
-    group = ctx.find_root().command
-    assert isinstance(group, click.Group)
     model = ctx.params["model"]
     words = ["hookscope", "grads", model]
     if not _has_classes(model, capture.output):
         words += ["--loss", "sum"]
-    other = group.commands["grads"]
-    assert isinstance(ctx.command, Command) and isinstance(other, Command)
-    shared = {option.key for option in other.options() if option.expose_value} - _NOT_SHARED
-    if not (
-        ctx.params["edits"] or ctx.params["hooks"]
-    ):  # without interventions there is nothing to compare
-        shared.discard("compare")
+    options = commands_of(ctx)["grads"].options()
+    shared = {option.key for option in options if option.expose_value} - _NOT_SHARED
+    if not (ctx.params["edits"] or ctx.params["hooks"]):
+        shared.discard("compare")  # with a run without interventions, which this is
     return join_words([*words, *_chosen(ctx, shared)])
 
 
@@ -90,11 +85,8 @@ def grads_command(ctx: click.Context, layer: str | None) -> str:
 
 def _same_run(ctx: click.Context, command: str, arguments: list[str], more: set[str]) -> str:
     """Return the command line of another command on the same model and input."""
-    group = ctx.find_root().command
-    assert isinstance(group, click.Group)
-    other = group.commands[command]
-    assert isinstance(other, Command)
-    shared = {option.key for option in other.options() if option.section in ("Input", "Run")}
+    options = commands_of(ctx)[command].options()
+    shared = {option.key for option in options if option.section in ("Input", "Run")}
     chosen = _chosen(ctx, shared | {"model-arg", "trust"} | more)
     return join_words(["hookscope", command, ctx.params["model"], *arguments, *chosen])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 from click.types import FloatParamType, IntParamType
 
-from hookscope.cli.commands import REFUSED, SETTINGS, Command, Option, settings_of
+from hookscope.cli.commands import REFUSED, SETTINGS, Command, Option, commands_of, settings_of
 from hookscope.cli.param_types import ParsedValue
 from hookscope.errors import SettingsError
 
@@ -51,11 +51,8 @@ def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any
 
 def effective_settings(ctx: click.Context) -> Iterator[EffectiveSetting]:
     """Yield every option of every command, with its value without flags."""
-    root = ctx.find_root()
-    assert isinstance(root.command, click.Group)
-    for name, command in root.command.commands.items():
-        assert isinstance(command, Command)
-        scope = click.Context(command, info_name=name, parent=root)
+    for name, command in commands_of(ctx).items():
+        scope = click.Context(command, info_name=name, parent=ctx.find_root())
         scope.default_map, refused = _default_map(ctx, command)
         for option in command.options():
             if option.key in NOT_IN_FILES:
@@ -95,31 +92,29 @@ def _apply_files(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, An
     file, none = chosen.get("config"), chosen.get("no_config")
     if file and none and file[0] == none[0]:
         raise click.UsageError("--config and --no-config cannot both be given.", ctx)
-    root = ctx.find_root().command
-    assert isinstance(root, click.Group)
+    vocabulary = partial(_vocabulary, commands_of(ctx))
     if none and (not file or none[0] < file[0]):
         settings = config.Settings()
     elif file:
-        settings = config.load_file(partial(_vocabulary, root), Path(file[1]))
+        settings = config.load_file(vocabulary, Path(file[1]))
     else:
-        settings = config.load(partial(_vocabulary, root), user_folder(), _working_folder())
+        settings = config.load(vocabulary, user_folder(), _working_folder())
     ctx.meta[SETTINGS] = settings
     assert isinstance(ctx.command, Command)
     ctx.default_map, ctx.meta[REFUSED] = _default_map(ctx, ctx.command)
-    _warn_of_variables(ctx, root)
+    _warn_of_variables(ctx)
 
 
-def _vocabulary(group: click.Group) -> Any:
+def _vocabulary(commands: Mapping[str, Command]) -> Any:
     from hookscope.cli.settings_files import KnownKeys
 
     common: set[str] = set()
-    commands = {}
-    for name, command in group.commands.items():
-        assert isinstance(command, Command)
+    keys = {}
+    for name, command in commands.items():
         options = [option for option in command.options() if option.key not in NOT_IN_FILES]
-        commands[name] = [option.key for option in options]
+        keys[name] = [option.key for option in options]
         common.update(option.key for option in options if option.shared_env)
-    return KnownKeys(sorted(common), commands)
+    return KnownKeys(sorted(common), keys)
 
 
 def _working_folder() -> Path | None:
@@ -195,17 +190,17 @@ def _as_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
+def _warn_of_variables(ctx: click.Context) -> None:
     """Warn of variables with our prefix that no option reads, which may be misspelled."""
     from hookscope.files.suggestions import near
 
-    for name in group.commands:
+    commands = commands_of(ctx)
+    for name in commands:
         prefix = f"HOOKSCOPE_{name.upper()}_"
         if not any(variable.startswith(prefix) for variable in os.environ):
             continue  # without an import of the command
-        command = group.commands[name]
-        assert isinstance(command, Command)
-        known = {variable for option in command.options() for variable in option.envvar or ()}
+        options = commands[name].options()
+        known = {variable for option in options for variable in option.envvar or ()}
         own = {variable.removeprefix(prefix): variable for variable in known}
         for variable in sorted(os.environ):
             if variable.startswith(prefix) and variable not in known:

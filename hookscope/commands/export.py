@@ -231,12 +231,5 @@ def export_command(ctx: click.Context, features: str, **values: Any) -> None:
     console.interrupt_message = NOTHING_WRITTEN
     with console.bar("Exporting") as advance:
         done = export(features, file.path, progress=advance, **without_output(values))
-    if console.json:
-        from hookscope.views.display import make_document
-
-        console.document(make_document("export", done.to_json()))
-    else:
-        from hookscope.views import display
-
-        console.result(display.text(done, console.text_options))
+    console.show(done)
     console.note(file._replace(path=done.path).written(done.bytes))

@@ -6,7 +6,7 @@ import click
 
 from hookscope.cli import completion_values
 from hookscope.cli.command_group import suggest_command
-from hookscope.cli.commands import Example
+from hookscope.cli.commands import Example, commands_of
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import command
 from hookscope.cli.help_topics import TOPICS, topic_text
@@ -44,15 +44,14 @@ def help_command(ctx: click.Context, name: str | None) -> None:
 
 
 def _text_of(root: click.Context, name: str | None) -> str:
-    group = root.command
-    assert isinstance(group, click.Group)
+    commands = commands_of(root)
     if name is None:
         return root.get_help()
     if name in TOPICS:
         return topic_text(name, root)
-    explained = group.get_command(root, name)
+    explained = commands.get(name)
     if explained is None:
-        near = suggest_command(name, [*group.list_commands(root), *TOPICS])
+        near = suggest_command(name, [*commands, *TOPICS])
         line = command_for(name)
         more = f" It is explained by: hookscope help {line.split()[0]}" if line else ""
         raise click.UsageError(f"There is no command or topic {name!r}. {near}{more}".strip(), root)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES, check_choice
+from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.command_options import hold_iterable
 from hookscope.specs.request import Request
 from hookscope.specs.settings import setting
@@ -28,8 +28,6 @@ _NAMES = tuple(form.partition(":")[0] for form in FORMS)
 
 FLOAT16, BFLOAT16, INT8 = "float16", "bfloat16", "int8"
 STORE_DTYPES = (FLOAT16, BFLOAT16, INT8)
-
-_LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1, "max_tokens": 1}
 
 
 @dataclass(frozen=True)
@@ -223,12 +221,10 @@ class ExtractOptions:
     )
 
     def __post_init__(self) -> None:
-        check_choice("decode", self.decode, DECODINGS)
-        check_choice("autocast", self.autocast or AUTOCASTS[0], AUTOCASTS)
-        for name, least in _LEAST.items():
+        for name in ("memory", "shard_size"):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise RequestError(f"{name} must be at least {least}, not {value}.")
+            if value is not None and value < 1:
+                raise RequestError(f"{name} must be at least 1, not {value}.")
         hold_iterable(self, "what")
         self.kinds, self.storing  # noqa: B018 - computed for their checks
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import check_choice
 from hookscope.specs.patterns import as_texts, stored_layers
 from hookscope.specs.settings import setting
 from hookscope.specs.value_readers import read_byte_count, read_indices
@@ -96,20 +95,15 @@ class SimilarityOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(as_texts(self.layers)))
-        check_choice("by", self.by, MEASURES)
-        check_choice("correlation", self.correlation, CORRELATIONS)
-        if self.distance is not None:
-            check_choice("distance", self.distance, DISTANCES)
-            if not self.measure.distance:
-                raise RequestError(
-                    f"--distance is for rsa and knn, and {self.by} has no distance of its own.",
-                    "Leave it out, or choose another measure with --by.",
-                )
+        if self.distance is not None and not self.measure.distance:
+            raise RequestError(
+                f"--distance is for rsa and knn, and {self.by} has no distance of its own.",
+                "Leave it out, or choose another measure with --by.",
+            )
         if self.correlation != PEARSON and self.by != RSA:
             raise RequestError(f"--correlation is for rsa, not for {self.by}.", "Leave it out.")
-        for name in ("neighbors", "every", "memory"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.memory < 1:
+            raise RequestError(f"memory must be at least 1, not {self.memory}.")
 
     @property
     def measure(self) -> Measure:
@@ -181,9 +175,6 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(as_texts(self.layers)))
-        check_choice("by", self.by or LOGISTIC, PROBES)
-        if self.splits < 1:
-            raise RequestError(f"splits must be at least 1, not {self.splits}.")
         if not 0 < self.test < 1:
             raise RequestError(
                 f"test is {self.test:g}, and a share of the rows is between 0 and 1.", "Use 0.25."
@@ -247,9 +238,6 @@ class TopOptions:
     )
 
     def __post_init__(self) -> None:
-        check_choice("by", self.by, POSITION_REDUCTIONS)
-        if not 1 <= self.count <= MOST_COUNT:
-            raise RequestError(f"count must be from 1 to {MOST_COUNT}, not {self.count}.")
         if self.units is not None and self.direction is not None:
             raise RequestError("Units and directions are both given.", "Leave out one of them.")
         if self.units is not None and not len(self.units):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, PLOT_KINDS, check_choice
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, PLOT_KINDS
 from hookscope.specs.settings import setting
 from hookscope.specs.value_readers import read_indices
 
@@ -70,10 +70,6 @@ class PlotOptions:
         python="one colour scale for the whole ``grid``, or one for ``each`` channel.",
     )
     dark: bool = setting(False, "Use a dark background.", section="Appearance")
-
-    def __post_init__(self) -> None:
-        check_choice("by", self.by, CHANNEL_ORDERS)
-        check_choice("scale", self.scale, COLOR_SCALES)
 
     @property
     def each(self) -> bool:

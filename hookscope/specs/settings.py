@@ -56,7 +56,7 @@ class Setting:
 
     def fault(self, annotation: str, value: Any) -> str:
         """Say, in the words of the command line, what is wrong with a value that Python gives."""
-        if value is None or (self.also is not None and self.also(value)):
+        if (value is None and annotation != "str") or (self.also is not None and self.also(value)):
             return ""
         several = isinstance(value, list | tuple)
         if self.commas and isinstance(value, str):

@@ -192,4 +192,6 @@ VERIFICATION: View[Verification] = View(verification_lines, json_document("verif
 EXTRACTION: View[Any] = View(
     lambda extraction, options: extraction_lines(extraction.manifest, options)
 )
-EXPORTED: View[Any] = View(lambda exported, options: exported_lines(exported.rows, options))
+EXPORTED: View[Any] = View(
+    lambda exported, options: exported_lines(exported.rows, options), json_document("export")
+)

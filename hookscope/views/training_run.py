@@ -14,7 +14,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.run_info import LossRule, RunInfo, place_of
 from hookscope.stores.runs.series import MEASURES
 from hookscope.stores.runs.training_run import TrainingRun
-from hookscope.views.display import View, make_document
+from hookscope.views.display import View, json_document, make_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
@@ -269,4 +269,4 @@ VIEW: View[TrainingRun] = View(
 )
 SUMMARY: View[RunSummary] = View(run_lines, lambda summary, file: run_document(summary))
 CURVES: View[KeyCurves] = View(curve_lines)
-EXPORTED: View[ExportedRun] = View(exported_run_lines)
+EXPORTED: View[ExportedRun] = View(exported_run_lines, json_document("export"))

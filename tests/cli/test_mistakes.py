@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import hookscope
 from hookscope.errors import RequestError
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -132,16 +133,15 @@ def test_another_name_of_a_choice_is_answered_with_ours(refused, arguments, choi
 
 
 def test_the_library_suggests_the_same_names() -> None:
-    from hookscope.specs.cam_methods import check_cam_options
     from hookscope.specs.losses import check_loss_name
 
     for call, choice in (
         (lambda: check_loss_name("crossentropy"), "ce"),
-        (lambda: check_cam_options("grad-cam", None, None, None, "bilinear"), "gradcam"),
+        (lambda: hookscope.cam.checked(by="grad-cam"), "gradcam"),
     ):
         with pytest.raises(RequestError) as caught:
             call()
-        assert caught.value.hint.startswith(f"Did you mean {choice}?")
+        assert f"Did you mean {choice}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["resnet50", "net.py:Net", "net.pt2"])

@@ -13,7 +13,6 @@ from torch import nn
 import hookscope
 from hookscope.errors import HookscopeError
 from hookscope.specs.command_options import (
-    AblateOptions,
     CamOptions,
     CaptureOptions,
     CheckOptions,
@@ -128,10 +127,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: CheckOptions(only="nans"), "no check called 'nans'"),
     (lambda: CheckOptions(dead=1.5), "it is a share"),
     (lambda: CheckOptions(ceiling=0), "ceiling cannot be 0"),
-    (lambda: AblateOptions(by="half"), "'half' is not a valid value for by"),
-    (lambda: CamOptions(by="gradcams"), "gradcams"),
+    (lambda: hookscope.ablate.checked(by="half"), "'half' is not one of zero, mean, noise."),
+    (lambda: hookscope.ablate.checked(by=None), "None is not one of zero, mean, noise."),
+    (lambda: hookscope.cam.checked(by="gradcams"), "gradcams"),
     (lambda: GradcheckOptions(eps=0), "eps must be above 0"),
-    (lambda: StepOptions("sdg"), "There is no optimizer called 'sdg'.\nDid you mean sgd"),
+    (lambda: hookscope.step.checked(optimizer="sdg"), "Did you mean sgd"),
     (lambda: StepOptions(lr=float("nan")), "nan is not a valid learning rate"),
     (lambda: StepOptions(lr=1, opt_args={"lr": 2}), "The learning rate is given twice"),
     (lambda: DiffRequest("resnet18", "resnet18", atol=-1), "--atol -1 is not a valid tolerance"),
@@ -141,8 +141,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: DiffRequest("resnet18", "resnet18", dtype=("float32",) * 3), "is given 3 times"),
     (lambda: DiffRequest(FIVE, FIVE, what="outputs"), "'outputs' cannot be recorded"),
     (lambda: DiffRequest(FIVE, FIVE, layers="a{b"), "has an unbalanced brace"),
-    (lambda: ExtractOptions(batch=0), "batch must be at least 1, not 0"),
-    (lambda: ExtractOptions(decode="slow"), "'slow' is not a valid value for decode"),
+    (lambda: hookscope.extract.checked(batch=0), "0 is not in the range x>=1."),
+    (lambda: hookscope.extract.checked(decode="slow"), "'slow' is not one of exact, fast."),
+    (lambda: ExtractOptions(memory=0), "memory must be at least 1, not 0"),
     (lambda: ExtractOptions(reduce="middle"), "middle"),
 ]
 
