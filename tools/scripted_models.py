@@ -26,7 +26,7 @@ from hookscope.execution.verification import first_difference
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import CaptureSink, put
+from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.catalog import ModelInfo
@@ -221,14 +221,10 @@ class DigestSink(CaptureSink):
         self.digests: dict[str, tuple[torch.Size, str]] = {}
 
     def _store_clone(
-        self,
-        key: RecordKey,
-        tensor: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, tensor: Tensor, weight_norm: float | None = None
     ) -> Tensor:
         without_data = torch.empty_like(tensor, device="meta")
-        record = put(self.capture, key, without_data, aliases, weight_norm)
+        record = self.capture.put(without_data, **key.origin(), weight_norm=weight_norm)
         self.digests[record.key] = tensor.shape, digest(tensor)
         return without_data
 

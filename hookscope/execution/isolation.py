@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -104,6 +106,14 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the random generators that a run of ``module`` may use; restore their states."""
     with seeded_throughout(seed, gpus_of(module)):
         yield
+
+
+def random_state(gpus: Sequence[int] = ()) -> tuple[object, ...]:
+    """Return the states of torch's, Python's and numpy's generators, which can be compared."""
+    generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
+    states = [bytes(generator.get_state().numpy()) for generator in generators]
+    kind, keys, *rest = np.random.get_state()
+    return states, random.getstate(), kind, bytes(np.asarray(keys)), rest
 
 
 def gpus_of(module: nn.Module) -> list[int]:

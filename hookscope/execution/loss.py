@@ -334,9 +334,7 @@ def _assign_parameters(
                     f"{where}: there is no value for the parameter {parameter.name!r}.", _SIGNATURES
                 )
             value_name = parameter.name if parameter.name in names else unassigned.pop(0)
-            passed = len(takes) == parameters.index(
-                parameter
-            )  # no parameter before it was left out
+            passed = len(takes) == parameters.index(parameter)  # none before it was left out
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY or not passed:
                 by_name.append((parameter.name, value_name))
             else:

@@ -7,7 +7,6 @@ of the calls do not depend on data.
 from __future__ import annotations
 
 import logging
-import random
 import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,12 @@ from itertools import chain
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.errors import CheckFailed
-from hookscope.execution.isolation import seeded
+from hookscope.execution.isolation import random_state, seeded
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.hook_set import depth_readers, hook_depth
@@ -166,7 +164,7 @@ class _CallWatch(CallSubscriber):
     @contextmanager
     def over(self, recorder: Recorder) -> Iterator[None]:
         """Follow the calls that ``recorder`` numbers in the block."""
-        layers, state = recorder.layers, _random_state()
+        layers, state = recorder.layers, random_state()
         calls = recorder.calls.subscribed(self, self._watched)
         depth_readers.add(self)  # to tell what our own hooks read
         try:
@@ -174,7 +172,7 @@ class _CallWatch(CallSubscriber):
                 yield
         finally:
             depth_readers.discard(self)
-        if _random_state() != state:
+        if random_state() != state:
             self.depends_on("random numbers are drawn on the host")
         if recorder.layers != layers:
             self.depends_on("modules are created during the run")
@@ -242,13 +240,6 @@ def _is_trusted(frame: FrameType) -> bool:
     """Whether code runs the same modules on every device: PyTorch, and our exported programs."""
     name = str(frame.f_globals.get("__name__", ""))
     return name.startswith(("torch.", "hookscope.sources.exported."))
-
-
-def _random_state() -> tuple[object, ...]:
-    """The states of the random generators on the host, which can be compared."""
-    _, keys, *rest = np.random.get_state(legacy=True)
-    state = bytes(torch.default_generator.get_state().numpy())
-    return state, random.getstate(), bytes(np.asarray(keys)), rest
 
 
 def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> TrialPass | None:

@@ -128,9 +128,9 @@ class GradientWatcher:
             del self.waiting[key]
             self._sink.mark_absent(key, reason)
 
-    def watch_parameter(self, key: RecordKey, parameter: Tensor, aliases: tuple[str, ...]) -> None:
+    def watch_parameter(self, key: RecordKey, parameter: Tensor) -> None:
         """Record the gradient of each backward pass at a parameter, under the pass's number."""
-        self._hooks.listen(parameter, partial(self._on_parameter, key, parameter, aliases))
+        self._hooks.listen(parameter, partial(self._on_parameter, key, parameter))
         self.waiting[key] = None
 
     def _on_arrival_at_view(
@@ -169,19 +169,13 @@ class GradientWatcher:
             stored.append(self._sink.store_gradient(part_key, part.detach()))
         self.waiting.pop(key, None)
 
-    def _on_parameter(
-        self,
-        key: RecordKey,
-        parameter: Tensor,
-        aliases: tuple[str, ...],
-        gradient: Tensor | None,
-    ) -> None:
+    def _on_parameter(self, key: RecordKey, parameter: Tensor, gradient: Tensor | None) -> None:
         if gradient is None or not self._sink.open or self.open_calls:
             return
         self.waiting.pop(key, None)
         # The number of a backward pass, not of a call of the module.
         number = self._backward_passes[parameter] = self._backward_passes.get(parameter, 0) + 1
-        numbered = RecordKey(key.layer, number, key.what, key.kind)
+        numbered = RecordKey(key.layer, number, key.what, key.kind, key.aliases)
         if reason := nested.unreadable_reason(gradient) or nested.unreadable_reason(parameter):
             self._sink.mark_absent(numbered, reason)
             return
@@ -190,7 +184,7 @@ class GradientWatcher:
         if math.isinf(norm):  # beyond float32, in which the norm is computed where it fits
             wide = torch.promote_types(wide, torch.float64)
             norm = float(euclidean_norm(parameter.detach(), dtype=wide))
-        self._sink.store_gradient(numbered, gradient.detach(), aliases=aliases, weight_norm=norm)
+        self._sink.store_gradient(numbered, gradient.detach(), weight_norm=norm)
 
 
 def _add_to(total: Tensor, part: Tensor) -> None:
@@ -251,7 +245,8 @@ class GradientRecorder:
             return
         names = [(alias, name) for alias in layer.aliases]
         names += [(x, n) for other, n in others for x in (other.name, *other.aliases)]
-        self.watcher.watch_parameter(key, parameter, tuple(f"{x}/{n}" for x, n in names))
+        key.aliases = tuple(f"{x}/{n}" for x, n in names)
+        self.watcher.watch_parameter(key, parameter)
 
     def begin_call(self, call: ModuleCall, state: CallGradients, *, inputs: bool) -> None:
         """A call begins. With ``inputs`` watch its inputs, which may be replaced by clones."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import chain
+from traceback import walk_tb
 from types import TracebackType
 
 from torch import Tensor, nn
@@ -145,21 +146,19 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     """Return the name of the innermost module of ``model`` with a method in ``traceback``."""
     names = {id(layer.module): layer.name for layer in layers_of(model)}
     name = ROOT
-    while traceback is not None:
-        name = names.get(id(traceback.tb_frame.f_locals.get("self")), name)
-        traceback = traceback.tb_next
+    for frame, _ in walk_tb(traceback):
+        name = names.get(id(frame.f_locals.get("self")), name)
     return name
 
 
 def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
     """Return the tensors among the variables of the innermost method of ``module`` that ran."""
     tensors: list[Tensor] = []
-    while traceback is not None:
-        variables = traceback.tb_frame.f_locals
+    for frame, _ in walk_tb(traceback):
+        variables = frame.f_locals
         if variables.get("self") is module:
             tensors = [value for value in variables.values() if isinstance(value, Tensor)]
             tensors = [value for value in tensors if not value.is_nested]  # may have no shape
-        traceback = traceback.tb_next
     return tensors
 
 

@@ -78,16 +78,17 @@ class RecordKey:
     call: int
     what: str
     kind: str
+    aliases: tuple[str, ...] | None = None
 
-    def origin(self, aliases: tuple[str, ...] | None = None) -> TensorOrigin:
-        """Return the keywords of ``Capture.put``. If ``aliases`` is None, they are the layer's."""
+    def origin(self) -> TensorOrigin:
+        """Return the keywords of ``Capture.put``; without ``aliases``, those of the layer."""
         return {
             "module": self.layer.name,
             "type": self.layer.type,
             "call": self.call,
             "what": self.what,
             "kind": self.kind,
-            "aliases": self.layer.aliases if aliases is None else aliases,
+            "aliases": self.layer.aliases if self.aliases is None else self.aliases,
         }
 
 

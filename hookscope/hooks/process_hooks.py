@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
-from types import FrameType, FunctionType
+from traceback import walk_stack
+from types import FunctionType
 from typing import Any, cast
 
 from torch import nn
@@ -60,12 +61,8 @@ _STEP = Optimizer.profile_hook_step(lambda optimizer: None).__code__
 
 def _running_steps(optimizer: Optimizer) -> int:
     """How many calls of ``step`` of an optimizer this thread is in."""
-    count = 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        count += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return count
+    frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    return sum(x.f_code is _STEP and x.f_locals.get("self") is optimizer for x in frames)
 
 
 def around_function(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,34 +14,11 @@ from hookscope.hooks.module_call import RecordKey
 from hookscope.results.metadata import StoredPositions
 from hookscope.results.positions import LocatedPositions, locate
 from hookscope.results.records import Absent, Record
-from hookscope.results.stats import Stats
 from hookscope.specs.positions import Positions
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
 from hookscope.tensors.recording_file import RecordingFile
 
 NO_SEQUENCE = "it has no positions: no dimension of it is the sequence"
-
-
-def absent(key: RecordKey, reason: str) -> Absent:
-    """Return the entry of a capture for a tensor that does not exist."""
-    layer = key.layer
-    return Absent(layer.name, layer.type, key.call, key.what, key.kind, reason)
-
-
-def put(
-    capture: Capture,
-    key: RecordKey,
-    tensor: Tensor,
-    aliases: tuple[str, ...] | None = None,
-    weight_norm: float | None = None,
-    *,
-    held: bool = True,
-    summary: partial[Stats] | None = None,
-) -> Record:
-    """Put a tensor into a capture under ``key``, as ``Capture.put`` does."""
-    return capture.put(
-        tensor, **key.origin(aliases), weight_norm=weight_norm, held=held, summary=summary
-    )
 
 
 class TensorSink(Protocol):
@@ -65,11 +41,7 @@ class TensorSink(Protocol):
         """Receive a value, which the model may change in place afterwards."""
 
     def store_gradient(
-        self,
-        key: RecordKey,
-        gradient: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> Tensor | None:
         """Receive a detached gradient; return the tensor that further ones are added to, if any."""
 
@@ -97,7 +69,8 @@ class SinkBase:
 
     def mark_absent(self, key: RecordKey, reason: str) -> None:
         """Note why a tensor does not exist."""
-        self.absent.append(absent(key, reason))
+        layer = key.layer
+        self.absent.append(Absent(layer.name, layer.type, key.call, key.what, key.kind, reason))
 
     def is_readable(self, key: RecordKey, tensor: Tensor) -> bool:
         """Whether a tensor can be read; if not, the reason is noted."""
@@ -123,23 +96,15 @@ class CaptureSink(SinkBase):
             self._store_clone(key, tensor.detach())
 
     def store_gradient(
-        self,
-        key: RecordKey,
-        gradient: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> Tensor | None:
         """Store a clone of a gradient and return it."""
         if self.is_readable(key, gradient):
-            return self._store_clone(key, gradient, aliases, weight_norm)
+            return self._store_clone(key, gradient, weight_norm)
         return None
 
     def _store_clone(
-        self,
-        key: RecordKey,
-        tensor: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, tensor: Tensor, weight_norm: float | None = None
     ) -> Tensor:
         if self.max_bytes is not None:
             self._count_bytes(key, tensor, self.max_bytes)
@@ -152,7 +117,7 @@ class CaptureSink(SinkBase):
         if weight_norm is None and not in_file:
             self.capture.add(key, clone)
             return clone
-        record = put(self.capture, key, clone, aliases, weight_norm)
+        record = self.capture.put(clone, **key.origin(), weight_norm=weight_norm)
         if self.file is not None and in_file:
             record.stats  # noqa: B018  # computed while the values are in memory
             self.file.release(clone)

@@ -61,9 +61,7 @@ def wrap(
     members = vars(made)
     members.update(vars(inner))
     for name in [name for name, value in members.items() if isinstance(value, dict)]:
-        members[name] = copy.copy(
-            members[name]
-        )  # so that a change of one does not affect the other
+        members[name] = copy.copy(members[name])  # a change of one must not affect the other
     if _AROUND not in members:
         members[_FORWARD] = members.pop("forward", None)
         made.__class__ = _class_of(type(made))  # type: ignore[arg-type] # a class has a hash

@@ -19,7 +19,6 @@ from hookscope.errors import HookscopeError
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import RecordKey, what_of
-from hookscope.hooks.tensor_sink import put
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
@@ -91,7 +90,7 @@ class CallCapture:
         """Add one tensor of a call; its values may change afterwards."""
         key = RecordKey(call.layer, max(call.number, 1), what, kind)
         with unnoticed():
-            put(self._capture, key, local_part(tensor.detach()).clone())
+            self._capture.put(local_part(tensor.detach()).clone(), **key.origin())
 
     def save(self, folder: Path) -> str:
         """Write the capture; return its name, or nothing if it is empty or cannot be written."""

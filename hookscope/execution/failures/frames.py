@@ -7,10 +7,10 @@ import inspect
 import linecache
 import os
 import sysconfig
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -32,17 +32,10 @@ _GENERATED = ("<eval_with_key>", "<TorchScript")  # by torch.fx, and by sources/
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield each frame with its line, the innermost frame last."""
-    while traceback is not None:
-        yield traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
-
-
 def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | None:
     """Return the arguments of the last call of ``module`` in ``traceback``; None if it has none."""
     call: Call | None = None
-    for frame, _ in frames_of(traceback):
+    for frame, _ in walk_tb(traceback):
         variables = frame.f_locals
         # Module._call_impl and its helpers. The innermost has the arguments that hooks returned.
         if frame.f_code.co_filename != nn.Module.__call__.__code__.co_filename:
@@ -80,7 +73,7 @@ def user_line(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
     """
     installed: tuple[FrameType, int] | None = None
     user: tuple[FrameType, int] | None = None
-    for frame, line in frames_of(traceback):
+    for frame, line in walk_tb(traceback):
         file = frame.f_code.co_filename
         if file.startswith(_GENERATED) or not source_line(file, line) or is_library(file):
             continue

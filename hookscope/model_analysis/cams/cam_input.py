@@ -45,17 +45,12 @@ class CamInput:
         self.score = score
         self.layer: Layer | None = prepared.layers[0] if layer_given else None
         self.path, self.image = find_image(prepared)
-        self._progress = progress
+        self.progress = progress
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the images."""
         return self.image.shape[2], self.image.shape[3]
-
-    def report_progress(self, done: int, total: int) -> None:
-        """Tell the caller how many of the runs are made."""
-        if self._progress:
-            self._progress(done, total)
 
     def run(self, image: Tensor) -> Any:
         """Return the model's output for other images, from a run without autograd."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.module_call import what_of
+from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.model_analysis.cams.cam_input import (
     CamAlgorithm,
     CamInput,
@@ -94,16 +94,8 @@ def _capture_of(inputs: CamInput, result: CamResult, maps: Tensor, image: Tensor
         "call": 1,
     }
     if result.candidate is not None:
-        layer = result.candidate.layer
-        capture.put(
-            result.maps,
-            module=layer.name,
-            type=layer.type,
-            call=result.candidate.call,
-            what="cam",
-            kind=CAM,
-            aliases=layer.aliases,
-        )
+        key = RecordKey(result.candidate.layer, result.candidate.call, "cam", CAM)
+        capture.put(result.maps, **key.origin())
     if result.attribution is not None:
         what = f"{what_of(INPUT, inputs.path)}.attribution"
         capture.put(result.attribution, **model, what=what, kind=ATTRIBUTION)

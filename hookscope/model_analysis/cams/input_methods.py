@@ -118,12 +118,7 @@ class Saliency(CamAlgorithm):
     def attribute(self, inputs: CamInput) -> CamResult:
         """Return the maps from one run of the model."""
         output, gradient = inputs.gradient_at(inputs.image)
-        return CamResult(channel_maximum(gradient), output, attribution=gradient)
-
-
-def channel_maximum(gradient: Tensor) -> Tensor:
-    """Return max_c |g_c| of a gradient at images: (N, C, H, W) to (N, H, W)."""
-    return gradient.abs().amax(1)
+        return CamResult(gradient.abs().amax(1), output, attribution=gradient)
 
 
 class GuidedBackprop(CamAlgorithm):
@@ -133,7 +128,7 @@ class GuidedBackprop(CamAlgorithm):
         """Return the maps from one run of the model."""
         with guide_relus(inputs.prepared.module) as metadata:
             output, gradient = inputs.gradient_at(inputs.image)
-        return CamResult(channel_maximum(gradient), output, attribution=gradient, metadata=metadata)
+        return CamResult(gradient.abs().amax(1), output, attribution=gradient, metadata=metadata)
 
 
 class _ActivationMode(TorchFunctionMode):
@@ -224,7 +219,7 @@ class IntegratedGradients(CamAlgorithm):
         score.loss(inputs.prepared, output)  # fixes the classes
         start = baseline_image(inputs, self.baseline)
         attribution = integrate_gradient(
-            lambda at: inputs.gradient_at(at)[1], start, image, self.steps, inputs.report_progress
+            lambda at: inputs.gradient_at(at)[1], start, image, self.steps, inputs.progress
         )
         before = score.each(inputs.run(start)).double()
         after = score.each(output).double()
@@ -273,7 +268,7 @@ class Occlusion(CamAlgorithm):
         attribution = torch.zeros(image.shape, dtype=torch.float64)
         drops = occlusion_drops(
             lambda values: score.each(inputs.run(values)),
-            *(image, start, regions, inputs.report_progress),
+            *(image, start, regions, inputs.progress),
         )
         for region, drop in zip(regions, drops, strict=True):
             attribution[region] = drop[:, None, None, None]

@@ -187,7 +187,8 @@ class ScoreCam(LayerMethod):
             mask = channel_mask(activations[:, channel], inputs.size).to(inputs.image)
             masked = inputs.image * mask.expand_as(inputs.image)
             scores.append(inputs.score.each(inputs.run(masked)))
-            inputs.report_progress(channel + 1, count)
+            if inputs.progress is not None:
+                inputs.progress(channel + 1, count)
         weights = torch.stack(scores, 1).softmax(1)
         return weighted_sum(activations, weights.to(activations))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -154,31 +153,23 @@ def _absorbed_norms(
     return norms
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A tensor that both models have under one name."""
-
-    name: str
-    owner: str
-    relation: str
-
-
 def describe_difference(
     models: tuple[nn.Module, nn.Module], names: tuple[str, str]
 ) -> DifferingModule:
     """Return what a module is in both models, and which of its parameters are equal."""
     pairs = list(_pairs(*models))
     prefix = "" if names[0] == ROOT else names[0]
-    own = [pair for pair in pairs if pair.owner == prefix and names[0] == names[1]]
+    same = names[0] == names[1]
+    own = {name: relation for name, owner, relation in pairs if same and owner == prefix}
     a, b = (_description(model, name) for model, name in zip(models, names, strict=True))
     return DifferingModule(
         names,
         (a, b),
-        tuple(pair.name for pair in own if pair.relation == EQUAL),
-        tuple(pair.name for pair in own if pair.relation == UNEQUAL),
-        tuple(pair.name for pair in own if pair.relation == TRANSPOSED),
+        tuple(name for name in own if own[name] == EQUAL),
+        tuple(name for name in own if own[name] == UNEQUAL),
+        tuple(name for name in own if own[name] == TRANSPOSED),
         len(pairs),
-        sum(pair.relation == UNEQUAL for pair in pairs),
+        sum(relation == UNEQUAL for _, _, relation in pairs),
     )
 
 
@@ -190,8 +181,8 @@ def _description(model: nn.Module, name: str) -> str:
     return f"{class_name(module)}({module.extra_repr()})" if not module._modules else ""
 
 
-def _pairs(a: nn.Module, b: nn.Module) -> Iterator[_Pair]:
-    """The tensors that both models have, without modules that an exporter folded.
+def _pairs(a: nn.Module, b: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """The name, owner and relation of tensors in both models, but not in modules that are folded.
 
     A folded module has tensors of other shapes than before, or is marked.
     """
@@ -205,7 +196,7 @@ def _pairs(a: nn.Module, b: nn.Module) -> Iterator[_Pair]:
         relations = {key: _relation(tensors[key], others[key]) for key in shared}
         if all(relations.values()):
             for key, relation in relations.items():
-                yield _Pair(f"{name}.{key}" if name else key, name, relation)
+                yield f"{name}.{key}" if name else key, name, relation
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:

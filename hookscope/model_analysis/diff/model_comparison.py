@@ -33,7 +33,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import check_not_lazy, layers_of
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import SinkBase, put
+from hookscope.hooks.tensor_sink import SinkBase
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.lockstep import Lockstep
@@ -80,14 +80,11 @@ class StreamingSink(SinkBase):
         """Pass a clone of a tensor on."""
         if self.is_readable(key, tensor):
             clone = tensor.detach().clone()
-            self._receive(put(self.capture, key, clone, held=False, summary=partial(Stats)), clone)
+            origin, summary = key.origin(), partial(Stats)
+            self._receive(self.capture.put(clone, **origin, held=False, summary=summary), clone)
 
     def store_gradient(
-        self,
-        key: RecordKey,
-        gradient: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> None:
         """Pass a clone of a gradient on."""
         self.store(key, gradient)

@@ -204,11 +204,9 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     observation = run_and_observe(
         prepared, objective, chosen_loss=has_chosen_loss, margin=options.margin
     )
-    uncalled = (
-        unexecuted_modules(observation)
-        if observation.failure is None and not prepared.train
-        else []
-    )
+    uncalled: list[str] = []
+    if observation.failure is None and not prepared.train:
+        uncalled = unexecuted_modules(observation)
     gradient_trace: tuple[Record, ...] = ()
     if objective and not_finite(observation.gradients):
         gradient_trace = trace_gradients(prepared, objective)
@@ -262,8 +260,7 @@ def _unavailable_checks(names: Iterable[str], observation: RunObservation) -> di
     if not_finite(observation.gradients):
         sizes = [name for name in names if name in (VANISHING, EXPLODING)]
         if INF not in names and any(record.stats.inf for record in observation.gradients):
-            sizes = [
-                name for name in sizes if name != EXPLODING
-            ]  # infinite gradients are exploding ones
+            # Infinite gradients are exploding ones.
+            sizes = [name for name in sizes if name != EXPLODING]
         unavailable |= dict.fromkeys(sizes, "gradients are not finite")
     return unavailable

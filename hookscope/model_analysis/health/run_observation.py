@@ -24,7 +24,7 @@ from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import SinkBase, put
+from hookscope.hooks.tensor_sink import SinkBase
 from hookscope.results.records import Absent, Coverage, Record
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import ONNX
@@ -118,15 +118,12 @@ class ObservationSink(SinkBase):
         self.observations.append(observation)
 
     def store_gradient(
-        self,
-        key: RecordKey,
-        gradient: Tensor,
-        aliases: tuple[str, ...] | None = None,
-        weight_norm: float | None = None,
+        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> None:
         """Keep the statistics of a gradient."""
         if self.is_readable(key, gradient):
-            put(self.capture, key, gradient, aliases, weight_norm, held=False)
+            origin = key.origin()
+            self.capture.put(gradient, **origin, weight_norm=weight_norm, held=False)
 
 
 @without_grad

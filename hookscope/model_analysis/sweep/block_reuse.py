@@ -20,20 +20,18 @@ them other than by their outputs, and the last block not either.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import gpus_of
+from hookscope.execution.isolation import gpus_of, random_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical, first_difference
 from hookscope.files.signal_safety import SignalSafeContext
@@ -96,11 +94,11 @@ class ModuleState:
         self._buffers = [buffer.detach().clone() for buffer in module.buffers()]
         self._given = [(tensor, tensor._version) for _, tensor in walk(given)]
         self._gpus = gpus_of(module)
-        self._generators = _generator_states(self._gpus)
+        self._generators = random_state(self._gpus)
 
     def change(self, given: Any) -> str:
         """Return what changed since; empty if nothing did."""
-        if not same_states(self._generators, _generator_states(self._gpus)):
+        if random_state(self._gpus) != self._generators:
             return "draws random numbers"
         if any(tensor._version != version for tensor, version in self._given):
             return "changes its input in place"
@@ -110,21 +108,6 @@ class ModuleState:
         parts, versions = _parts(self.module)
         same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
         return "" if same and versions == self._versions else "changes an attribute"
-
-
-def same_states(first: list[Any], second: list[Any]) -> bool:
-    """Whether two lists of states of generators are the same."""
-    return all(
-        np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b)
-        for a, b in zip(first, second, strict=True)
-    )
-
-
-def _generator_states(gpus: list[int]) -> list[Any]:
-    """The states of the generators of torch, numpy and Python."""
-    generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
-    kind, keys, *rest = np.random.get_state()
-    return [*(g.get_state().numpy() for g in generators), kind, keys, rest, random.getstate()]
 
 
 def _parts(module: nn.Module) -> tuple[list[Any], list[int]]:
