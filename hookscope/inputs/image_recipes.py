@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 from hookscope.files.words import plural
-from hookscope.sources.loaded import Numbers, Recipe, Size
+from hookscope.sources.loaded import Numbers, Recipe, Size, sides_of
 
 NAMES = ("imagenet", "none")
 
@@ -30,7 +30,7 @@ def named_recipe(
 
 def _imagenet(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
     mean, std = _MEAN if mean is None else mean, _STD if std is None else std
-    height, width = _pair(size or _CROP)
+    height, width = sides_of(size or _CROP)
     shorter = round(max(height, width) * _SHORTER / _CROP)
 
     def run(image: Image.Image) -> Tensor:
@@ -51,12 +51,13 @@ def _imagenet(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
 def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
     def run(image: Image.Image) -> Tensor:
         if size:
-            height, width = _pair(size)
+            height, width = sides_of(size)
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
         return _normalised(to_tensor(image), mean, std)
 
-    resized = "resized to {}x{}, aspect ratio not kept".format(*_pair(size)) if size else "own size"
+    sides = "x".join(map(str, sides_of(size))) if size else ""
+    resized = f"resized to {sides}, aspect ratio not kept" if size else "own size"
     text = f"{resized}, scaled to 0-1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
     return Recipe(run, text + changes, _none)
@@ -82,10 +83,6 @@ def _per_channel(tensor: Tensor, values: Numbers, default: float) -> Tensor:
             "Give --mean and --std with one value for each channel.",
         )
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
-
-
-def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
 
 
 def _text(mean: Numbers, std: Numbers) -> str:

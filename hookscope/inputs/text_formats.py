@@ -381,7 +381,8 @@ class StoredTexts:
             if sha256 in (None, hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()):
                 return text
         if self._tables[path] or not os.path.exists(path):
-            self._miss(_CHANGED if self._tables[path] else _MOVED, name)
+            reason = _CHANGED if self._tables[path] else _MOVED
+            self._missing.setdefault(reason, {})[name] = None
         return None
 
     def _open(self, path: str) -> list[TextTable]:
@@ -394,9 +395,6 @@ class StoredTexts:
                 if os.path.exists(path):
                     self._errors[f"{error.message} Positions are shown instead."] = None
         return tables
-
-    def _miss(self, reason: str, name: str) -> None:
-        self._missing.setdefault(reason, {})[name] = None
 
     def notes(self) -> list[str]:
         """Return which texts could not be read, and why, in a sentence for each reason."""

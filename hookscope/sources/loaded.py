@@ -54,6 +54,11 @@ class Layout:
             ) from error
 
 
+def sides_of(size: Size) -> tuple[int, int]:
+    """Return the height and the width of a size; one number is both."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
 def seeded_generator(seed: int) -> torch.Generator:
     """Return a new generator with this seed; the global one is not used."""
     return torch.Generator().manual_seed(seed)
@@ -179,9 +184,8 @@ class Vocabulary:
             raise InputError(f"{text!r} has no tokens.", "Give a word.")
         parts = " + ".join(repr(self.text(token)) for token in ids)
         spaced = f" {text}"
-        alone = not text.startswith(" ") and len(self.encode(spaced)) == 1
         hint = "Give one of them, or its number."
-        if alone:
+        if not text.startswith(" ") and len(self.encode(spaced)) == 1:
             hint = f"{spaced!r}, with a space in front, is one token."
         raise InputError(f"{text!r} is {len(ids)} tokens: {parts}.", hint)
 

@@ -88,13 +88,15 @@ def allocate_parameters(model: nn.Module) -> None:
                 if placeholder is None or not placeholder.is_meta:
                     continue
                 if id(placeholder) not in allocated:  # a shared tensor stays shared
-                    tensor = torch.empty_like(placeholder, device="cpu")
-                    allocated[id(placeholder)] = (
-                        nn.Parameter(tensor, placeholder.requires_grad)
-                        if isinstance(placeholder, nn.Parameter)
-                        else tensor
-                    )
+                    allocated[id(placeholder)] = _empty_like(placeholder, "cpu")
                 members[name] = allocated[id(placeholder)]
+
+
+def _empty_like(tensor: Tensor, device: str) -> Tensor:
+    """An uninitialised tensor; a parameter for a parameter."""
+    empty = torch.empty_like(tensor, device=device)
+    is_parameter = isinstance(tensor, nn.Parameter)
+    return nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
 
 
 def has_other_meta_tensors(model: nn.Module) -> bool:
@@ -114,10 +116,7 @@ def meta_copy(model: nn.Module) -> nn.Module:
         return model
     memo: dict[int, object] = {}
     for tensor in chain(model.parameters(), model.buffers()):
-        placeholder = torch.empty_like(tensor, device="meta")
-        if isinstance(tensor, nn.Parameter):
-            placeholder = nn.Parameter(placeholder, requires_grad=tensor.requires_grad)
-        memo[id(tensor)] = placeholder
+        memo[id(tensor)] = _empty_like(tensor, "meta")
     for module in model.modules():
         if hook := getattr(module, "_hf_hook", None):
             memo[id(hook)] = hook

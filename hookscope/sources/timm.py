@@ -15,7 +15,7 @@ from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.optional_packages import optional_package
 from hookscope.sources import arguments, downloads, weights
-from hookscope.sources.loaded import LoadedModel, LoadRequest, Recipe, Size, WeightsInfo
+from hookscope.sources.loaded import LoadedModel, LoadRequest, Recipe, Size, WeightsInfo, sides_of
 from hookscope.sources.meta import build_model
 from hookscope.sources.torchvision import weights_only_load
 from hookscope.specs.catalog import ModelInfo, check_model_name
@@ -87,9 +87,7 @@ def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Modu
             f"timm has no pretrained weights for {name}.", "Use --weights FILE or --weights random."
         )
     if config.hf_hub_id:
-        from hookscope.sources.downloads import fetch_file
-
-        path = fetch_file(config.hf_hub_id, _FILES)
+        path = downloads.fetch_file(config.hf_hub_id, _FILES)
     else:
         path = downloads.fetch(str(config.url))
     file_hash = BackgroundHash(blake3_of, path)
@@ -129,7 +127,7 @@ def _data_config(module: nn.Module, keywords: Mapping[str, Any]) -> dict[str, An
     channels = keywords.get("in_chans", channels)
     for name in ("mean", "std"):
         config[name] = tuple(config[name])[:channels]
-    return {**config, "input_size": (channels, *_pair(size))}
+    return {**config, "input_size": (channels, *sides_of(size))}
 
 
 def _recipe(config: Mapping[str, Any]) -> Recipe:
@@ -142,7 +140,7 @@ def _recipe(config: Mapping[str, Any]) -> Recipe:
     how = f"{scaled} ({config['interpolation']}), centre crop {height}x{width}"
 
     def tuned(size: Size | None, mean: Any, std: Any) -> Recipe:
-        changes = {"input_size": (config["input_size"][0], *_pair(size))} if size else {}
+        changes = {"input_size": (config["input_size"][0], *sides_of(size))} if size else {}
         for name, values in (("mean", mean), ("std", std)):
             changes |= {name: tuple(values)} if values is not None else {}
         return _recipe({**config, **changes})
@@ -156,7 +154,3 @@ def _categories(module: nn.Module, classes: int) -> tuple[str, ...]:
     if info is None or info.num_classes() != classes:
         return ()
     return tuple(info.index_to_description(i).partition(",")[0] for i in range(classes))
-
-
-def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -32,6 +32,7 @@ from hookscope.sources.loaded import (
     Size,
     WeightsInfo,
     clip_layout,
+    sides_of,
 )
 from hookscope.sources.meta import build_model
 from hookscope.specs.catalog import ModelInfo, check_model_name, no_such_weights
@@ -41,6 +42,7 @@ from hookscope.tensors.threads import SharedSetting
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    RunAndText = tuple[Callable[[Image], Tensor], str]
 
 with warnings.catch_warnings():  # warnings of torchvision about its own code
     warnings.simplefilter("ignore")
@@ -104,17 +106,11 @@ def preset_recipe(
     build = _BUILDERS.get(name)
     if build is None:
         return Recipe(preset, f"{entry!r}: {name}", None)
-    run, text = build(preset, _pair(size), mean, std)
+    run, text = build(preset, sides_of(size) if size is not None else None, mean, std)
     return Recipe(run, f"{entry!r}: {text}", lambda *values: preset_recipe(entry, *values))
 
 
-def _pair(size: Size | None) -> tuple[int, int] | None:
-    return (size, size) if isinstance(size, int) else size
-
-
-def _image(
-    preset: Any, size: Any, mean: Numbers, std: Numbers
-) -> tuple[Callable[[Image], Tensor], str]:
+def _image(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _normalise(preset, mean, std)
     if size:
         margin = preset.resize_size[0] / preset.crop_size[0]
@@ -123,18 +119,14 @@ def _image(
     return preset, f"{_resized(preset)}, {_normalised(preset)}"
 
 
-def _segmentation(
-    preset: Any, size: Any, mean: Numbers, std: Numbers
-) -> tuple[Callable[[Image], Tensor], str]:
+def _segmentation(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _normalise(preset, mean, std)
     if size:
         preset.resize_size = list(size)
     return preset, f"{_resized(preset)}, {_normalised(preset)}"
 
 
-def _video(
-    preset: Any, size: Any, mean: Numbers, std: Numbers
-) -> tuple[Callable[[Image], Tensor], str]:
+def _video(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _normalise(preset, mean, std)
     if size:
         factor = max(new / old for new, old in zip(size, preset.crop_size, strict=True))
@@ -148,9 +140,7 @@ def _video(
     return frame, f"each frame: {_resized(preset)}, {_normalised(preset)}"
 
 
-def _detection(
-    preset: Any, size: Any, mean: Numbers, std: Numbers
-) -> tuple[Callable[[Image], Tensor], str]:
+def _detection(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _check_unchanged(mean, std, "A detector normalises images itself.")
 
     def scaled(image: Image) -> Tensor:
@@ -160,9 +150,7 @@ def _detection(
     return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, scaled to 0-1"
 
 
-def _flow(
-    preset: Any, size: Any, mean: Numbers, std: Numbers
-) -> tuple[Callable[[Image], Tensor], str]:
+def _flow(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _check_unchanged(mean, std, "Optical flow models take values from -1 to 1.")
     if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_MIN):
         raise InputError(
@@ -185,7 +173,7 @@ def _flow(
     return frame, f"resized to {_by(size) if size else nearest_text}, scaled to -1..1"
 
 
-_BUILDERS: dict[str, Callable[..., tuple[Callable[[Image], Tensor], str]]] = {
+_BUILDERS: dict[str, Callable[..., RunAndText]] = {
     "ImageClassification": _image,
     "SemanticSegmentation": _segmentation,
     "VideoClassification": _video,

@@ -294,8 +294,5 @@ def _pickle_calls(data: bytes) -> str:
         names = list_globals(io.BytesIO(data))
     except DamagedPickle:
         return "that cannot be read"
-    return (
-        f"that calls {', '.join((foreign_globals(names) or names)[:5])}"
-        if names
-        else "of an object"
-    )
+    called = ", ".join((foreign_globals(names) or names)[:5])
+    return f"that calls {called}" if names else "of an object"

@@ -53,8 +53,9 @@ class ExternalData:
         self._path = path
         self._sizes: dict[str, int] = {}  # of the files that were checked
 
-    def locate(self, tensor: Any, size: int) -> ExternalTensor:
+    def locate(self, tensor: Any) -> ExternalTensor:
         """Return where the values of an external tensor are."""
+        size = byte_count(tensor.dims, dtypes.dtype_bits(tensor.data_type) or 0)
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         target = os.path.join(os.path.dirname(self._path), location)

@@ -113,16 +113,12 @@ def read_file(path: str) -> OnnxFile:
             continue
         file_tensors.check_tensor(path, tensor)
         if tensor.data_location == file_tensors.EXTERNAL:
-            bits = dtypes.dtype_bits(tensor.data_type) or 0
-            stored[tensor.name] = external.locate(
-                tensor, file_tensors.byte_count(tensor.dims, bits)
-            )
+            stored[tensor.name] = external.locate(tensor)
         elif dtypes.is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
             arrays[tensor.name] = file_tensors.move_out(tensor)
     for tensor in _inner_tensors(proto.graph):
         if tensor.data_location == file_tensors.EXTERNAL:
-            size = file_tensors.byte_count(tensor.dims, dtypes.dtype_bits(tensor.data_type) or 0)
-            place = external.locate(tensor, size)
+            place = external.locate(tensor)
             stored[f"{place.path}:{place.offset}"] = place
     _warn_of_faults(onnx, proto, path)
     initial = {tensor.name for tensor in proto.graph.initializer}

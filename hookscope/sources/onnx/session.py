@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -114,7 +114,7 @@ def mentions_float16(graph: Any) -> bool:
     return (
         any(value.type.tensor_type.elem_type == _HALF for value in values)
         or any(tensor.data_type == _HALF for tensor in graph.initializer)
-        or any(map(_makes_float16, _attributes(graph)))
+        or any(_makes_float16(attribute) for node in graph.node for attribute in node.attribute)
     )
 
 
@@ -128,11 +128,6 @@ def _makes_float16(attribute: Any) -> bool:
         or any(tensor.data_type == _HALF for tensor in tensors)
         or any(map(mentions_float16, graphs))
     )
-
-
-def _attributes(graph: Any) -> Iterator[Any]:
-    for node in graph.node:
-        yield from node.attribute
 
 
 def _set(message: Any, field: Any, value: Any) -> None:
@@ -211,9 +206,8 @@ class GraphSession:
         """A session of a model, with these entries of its configuration."""
         options = runtime.SessionOptions()
         options.log_severity_level = SILENT
-        options.graph_optimization_level = getattr(
-            runtime.GraphOptimizationLevel, _LEVELS[self.optimize]
-        )
+        level = _LEVELS[self.optimize]
+        options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True

@@ -129,10 +129,7 @@ def convert_argument(value: Any, static: Type, classes: ScriptClasses) -> Any:
         items = _construct(tuple, value)
         if len(items) != len(inner):
             raise RuntimeError("a tuple of another length")
-        parts = [
-            convert_argument(item, item_type, classes)
-            for item, item_type in zip(items, inner, strict=True)
-        ]
+        parts = [convert_argument(*pair, classes) for pair in zip(items, inner, strict=True)]
         return tuple_type(static.text, static.fields)(*parts) if static.fields else tuple(parts)
     if kind == "Enum":
         return classes.enum_of(value, static)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -53,8 +54,8 @@ class ScriptedModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the shapes of its parameters, as its arguments are not in the file."""
-        own = self._parameters.items()
-        return ", ".join(f"{name}={_shape(tensor)}" for name, tensor in own if tensor is not None)
+        own = ((name, tensor) for name, tensor in self._parameters.items() if tensor is not None)
+        return ", ".join(f"{name}={'x'.join(map(str, t.shape)) or 1}" for name, t in own)
 
 
 def build_module(
@@ -73,7 +74,7 @@ class ModuleBuilder:
     def __init__(self, archive: ScriptArchive | None) -> None:
         self._archive = archive
         self._enums = archive.enums() if archive else {}
-        self.types: dict[str, Type] = {}
+        self.types: dict[str, Type] = {}  # of values of type Any, besides plain ones, by text
         self._operator_modules: OperatorModules | None = None
         self._built: dict[private.ScriptObject, ScriptedModule] = {}
         self._paths: dict[private.ScriptObject, tuple[str, ...]] = {}
@@ -211,7 +212,7 @@ class ModuleBuilder:
 
     def _converted(self, value: Any, static: Type) -> Any:
         """The value with records and instances of script classes converted to Python objects."""
-        kind, inner = static.kind, static.inner
+        kind, inner, is_record = static.kind, static.inner, isinstance(value, ArchiveRecord)
         if isinstance(value, ArchiveTensor):
             assert self._archive is not None
             return self._archive.tensor(value)
@@ -226,24 +227,18 @@ class ModuleBuilder:
         if kind == "Dict":
             return {key: self._converted(item, inner[1]) for key, item in value.items()}
         if kind == "Tuple":
-            items = value.args if isinstance(value, ArchiveRecord) else value
-            parts = [
-                self._converted(item, item_type)
-                for item, item_type in zip(items, inner, strict=True)
-            ]
+            items = value.args if is_record else value
+            parts = [self._converted(*pair) for pair in zip(items, inner, strict=True)]
             fields = static.fields
             return runtime.tuple_type(static.text, fields)(*parts) if fields else tuple(parts)
-        if kind == "Enum" and isinstance(value, ArchiveRecord):
+        if kind == "Enum" and is_record:
             return self._enums[static.text](*value.args)
         if kind == "Class" and not static.text.startswith(private.CUSTOM):
             instance = runtime.new(self.script_class(static))
+            read = value.state.__getitem__ if is_record else partial(getattr, value)
             for name, attribute_type in self._attributes[static.text].items():
-                attribute = (
-                    value.state[name] if isinstance(value, ArchiveRecord) else getattr(value, name)
-                )
-                setattr(
-                    instance, runtime.own_name(name), self._converted(attribute, attribute_type)
-                )
+                attribute = self._converted(read(name), attribute_type)
+                setattr(instance, runtime.own_name(name), attribute)
             return instance
         return value
 
@@ -330,7 +325,3 @@ class ModuleBuilder:
     def reads(self, owner: Type, name: str, static: Type) -> None:
         """Note that a graph reads this attribute, of this type, of values of type ``owner``."""
         self._attributes[owner.text][name] = static
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "1"

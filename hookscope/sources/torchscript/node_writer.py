@@ -68,50 +68,29 @@ class OperatorModules:
         return name
 
 
-class SymbolTable(Protocol):
-    """The classes and functions that nodes refer to, and the types a value of type Any may have."""
+class _Symbols(Protocol):
+    """What ``ModuleBuilder`` knows of the classes and functions that nodes refer to."""
 
     types: dict[str, Type]
 
-    def is_module(self, static: Type) -> bool:
-        """Whether values of this type are modules."""
-
-    def has_forward(self, static: Type) -> bool:
-        """Whether modules of the type may have a ``forward``."""
-
-    def has_hook(self, static: Type, name: str) -> bool:
-        """Whether modules of the type have a scripted hook of this qualified name."""
-
-    def function(self, node: Node) -> Callable[..., Any]:
-        """The function that a ``CallFunction`` node calls."""
-
-    def compiled(self, method: Method) -> Callable[..., Any]:
-        """A method or function as a Python function."""
-
-    def script_class(self, static: Type) -> type[runtime.Instance]:
-        """The Python class for a script class."""
-
-    def class_method(self, static: Type, name: str, argument_types: tuple[Type, ...]) -> None:
-        """Compile a method of a script class, for arguments of these types."""
-
-    def interface_method(self, name: str, argument_types: tuple[Type, ...]) -> None:
-        """Compile a method of an interface for every script class that has it."""
-
-    def enum_member(self, member: EnumMember) -> Any:
-        """A member of an enum that the archive defines."""
-
-    def dispatches(self, static: Type) -> None:
-        """Note that modules of this type are called by another method than ``forward``."""
-
-    def reads(self, owner: Type, name: str, static: Type) -> None:
-        """Note that a graph reads this attribute, of this type, of values of type ``owner``."""
+    def is_module(self, static: Type) -> bool: ...
+    def has_forward(self, static: Type) -> bool: ...
+    def has_hook(self, static: Type, name: str) -> bool: ...
+    def function(self, node: Node) -> Callable[..., Any]: ...
+    def compiled(self, method: Method) -> Callable[..., Any]: ...
+    def script_class(self, static: Type) -> type[runtime.Instance]: ...
+    def class_method(self, static: Type, name: str, argument_types: tuple[Type, ...]) -> None: ...
+    def interface_method(self, name: str, argument_types: tuple[Type, ...]) -> None: ...
+    def enum_member(self, member: EnumMember) -> Any: ...
+    def dispatches(self, static: Type) -> None: ...
+    def reads(self, owner: Type, name: str, static: Type) -> None: ...
 
 
 class NodeWriter:
     """Writes the nodes of one method as expressions."""
 
     def __init__(
-        self, symbols: SymbolTable, location: str, operator_modules: OperatorModules | None
+        self, symbols: _Symbols, location: str, operator_modules: OperatorModules | None
     ) -> None:
         self.symbols = symbols
         self.location = location
@@ -294,9 +273,8 @@ class NodeWriter:
     def _tuple(self, node: Node, inputs: Sequence[str]) -> str:
         static = node.outputs[0].type
         if static.fields:
-            return (
-                f"{self.name(runtime.tuple_type(static.text, static.fields))}({', '.join(inputs)})"
-            )
+            name = self.name(runtime.tuple_type(static.text, static.fields))
+            return f"{name}({', '.join(inputs)})"
         return f"({', '.join(inputs)}{',' if len(inputs) == 1 else ''})"
 
     def _dict(self, node: Node, inputs: Sequence[str]) -> str:

@@ -171,12 +171,10 @@ class _Unpickler(pickle._Unpickler):
         qualified = f"{module}.{name}"
         if module == "torch" and name.endswith("Storage"):
             return name
-        known = _KNOWN.get(qualified)
-        if known is not None:
-            return known
-        return type(
-            name, (ArchiveRecord,), {"__new__": _constructor(qualified), "__init__": _no_init}
-        )
+        if qualified in _KNOWN:
+            return _KNOWN[qualified]
+        members = {"__new__": _constructor(qualified), "__init__": _no_init}
+        return type(name, (ArchiveRecord,), members)
 
     def persistent_load(self, pid: Any) -> Storage:
         _, kind, key, location, _ = pid

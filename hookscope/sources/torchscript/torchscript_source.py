@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
-from io import StringIO
 from typing import Any
 
 import torch
@@ -177,7 +176,7 @@ def _runs(module: nn.Module, layout: Layout, candidate: ExampleCandidate) -> boo
     args, kwargs = as_call(value)
     try:
         # Prints of a trial are dropped.
-        with grad_mode(False), signal_safe(redirect_stdout(StringIO())):
+        with grad_mode(False), signal_safe(redirect_stdout(io.StringIO())):
             meta_copy(module)(*args, **kwargs)
     except Exception:  # any error of a shape that does not fit
         return False
