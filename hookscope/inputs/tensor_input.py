@@ -61,7 +61,7 @@ def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
 
 
 def read_numpy(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
-    """Return the array of a ``.npy`` or ``.npz`` file; several are a dict, or a tuple unnamed."""
+    """Return the array in a ``.npy`` or ``.npz`` file; several are a dict or, unnamed, a tuple."""
     data = read_bytes(spec.path)
     with decoding_errors(spec.path, ARRAY):
         if data.startswith(_NPY_MAGIC):

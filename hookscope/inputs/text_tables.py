@@ -46,9 +46,9 @@ class TextRow:
 class TextTable:
     """The texts of one file or folder. A subclass reads a format."""
 
-    digest: str
-    columns: tuple[str, ...] = ()
-    left_out = ""
+    digest: str  # SHA-256 of the content, or another text that changes with it
+    columns: tuple[str, ...] = ()  # that are stored beside the texts
+    left_out = ""  # a note about other columns
     _unit = "Row"
 
     def __init__(self, source: TextSource) -> None:
@@ -102,11 +102,8 @@ class TextTable:
         source = self._source
         near = did_you_mean(source.column, names) if source.column else ""
         example = f"Name one: {source.path}:{names[0]}." if names and not near else ""
-        return " ".join(
-            part
-            for part in (near, f"It has {list_first(names, MAX_NAMES) or 'none'}.", example)
-            if part
-        )
+        has = f"It has {list_first(names, MAX_NAMES) or 'none'}."
+        return " ".join(filter(None, (near, has, example)))
 
 
 def stored_values(values: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:

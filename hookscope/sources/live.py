@@ -21,15 +21,11 @@ from hookscope.sources.torchscript.private import is_scripted
 _STAND_IN = "_hookscope_stand_in"  # attribute of a live model while it is recorded
 
 
-def _is_exported(model: object) -> bool:
-    """Whether ``model`` is an ``ExportedProgram``, without importing ``torch.export``."""
-    module = sys.modules.get("torch.export.exported_program")
-    return module is not None and isinstance(model, module.ExportedProgram)
-
-
 def check_model(model: object, *others: type) -> None:
     """Raise RequestError unless ``model`` is a model, or of one of the other types."""
-    if not isinstance(model, (nn.Module, *others)) and not _is_exported(model):
+    # Without an import of torch.export: before it, no model is an exported program.
+    program = getattr(sys.modules.get("torch.export.exported_program"), "ExportedProgram", ())
+    if not isinstance(model, (nn.Module, *others, program)):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise RequestError(f"Expected a model, but got {what}.", "Pass an instance of nn.Module.")
 
@@ -81,7 +77,7 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
 
 
 def _stand_in(stack: ExitStack, live: nn.Module) -> nn.Module:
-    """Let the stand-in of a scripted module run in its place, and return it; nested, the outer."""
+    """Let the stand-in of a scripted module (or of an outer recording) run in its place."""
     twin = vars(live).get(_STAND_IN)
     if twin is None:
         from hookscope.sources.torchscript.scripted_twin import ScriptedTwin

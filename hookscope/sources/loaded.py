@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hookscope")
 
-
 _UNKNOWN_BYTE = "\ufffd"  # a token of a few bytes that are not a character
 Size = int | tuple[int, int]
 Numbers = Sequence[float] | None
@@ -351,7 +350,10 @@ class LoadedModel:
         return self.example(0)
 
     def example(self, seed: int) -> Any:
-        """Return an input of the model as a call value: its file's example, or noise."""
+        """Return an input of the model as a call value: its file's example, or noise.
+
+        The global random state is not changed.
+        """
         if self.own_example is not None:
             with seeded_torch(seed):
                 return self.own_example()

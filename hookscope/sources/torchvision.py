@@ -24,7 +24,6 @@ from hookscope.sources.loaded import (
     BATCH,
     LIST,
     PAIR,
-    Layout,
     LoadedModel,
     LoadRequest,
     Numbers,
@@ -75,6 +74,7 @@ _TASKS = {
 _SIDES = {"detection": 320, "segmentation": 520, "optical flow": 128}
 _RESERVED = {"weights", "weights_backbone", "quantize", "progress"}
 _FRAMES = 16  # the video weights were trained on about as many
+_LAYOUTS = {"detection": LIST, "optical flow": PAIR, "video": clip_layout(_FRAMES)}
 
 
 def pretrained_weights(name: str) -> list[Any]:
@@ -234,13 +234,14 @@ def load(request: LoadRequest) -> LoadedModel:
         else tuple(entry.meta.get("categories") or ()),
         weights=info,
         own_recipe=preset_recipe(entry),
-        layout=_layout(task),
+        layout=_LAYOUTS.get(task, BATCH),
         min_size=max(entry.meta.get("min_size", (1, 1))),
     )
     side = getattr(module, "image_size", None)  # a vision transformer takes images of one size only
     if isinstance(side, int) and loaded.own_recipe and loaded.own_recipe.tuned:
         loaded = replace(loaded, own_recipe=loaded.own_recipe.tuned(side, None, None))
-    return replace(loaded, shape=_shape(task, side or _side(entry, task)))
+    side = side or _SIDES.get(task) or int(max(entry.transforms().crop_size))
+    return replace(loaded, shape=_shape(task, side))
 
 
 def live() -> tuple[ModelInfo, ...]:
@@ -308,16 +309,6 @@ def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:
     if name.startswith("vit_"):  # the image size of the recipe
         options["image_size"] = models.get_model_weights(name).DEFAULT.meta["min_size"][0]
     return options
-
-
-def _layout(task: str) -> Layout:
-    return {"detection": LIST, "optical flow": PAIR, "video": clip_layout(_FRAMES)}.get(task, BATCH)
-
-
-def _side(entry: Any, task: str) -> int:
-    if task in _SIDES:
-        return _SIDES[task]
-    return int(max(entry.transforms().crop_size))
 
 
 def _shape(task: str, side: int) -> tuple[int, ...]:

@@ -33,7 +33,6 @@ from hookscope.views.text.live_run import LiveView, MeasuredRow, make_snapshot
 
 REFRESH_SECONDS = 0.25
 
-
 THRESHOLDS = RunThresholds()
 GRADIENT_NORM = ("gradients", "norm")  # key and measure
 NOT_CALLED = (

@@ -25,7 +25,6 @@ _MAX_NODES = 8  # from the loss on that may scale it
 _UNCHANGED = ("ToCopyBackward0", "CloneBackward0")
 _TRIES = 100  # steps with one backward pass each, until no loss is looked at any more
 
-
 SECONDS = Series("", "step", "seconds")
 Measures = TypeVar("Measures", LayerMeasures, ParameterMeasures)
 
@@ -186,7 +185,7 @@ class StepRecord:
         self._part_loss.add(value)
 
     def end_part(self, series: Series | None) -> None:
-        """Record the loss since the last step of an optimizer: that of both if there is none."""
+        """Record the loss since the last step of an optimizer; without one, the same."""
         if not self._is_new_part:
             self._losses.end_part(self._part_loss.count)
         if series is not None and self._part_loss.count:

@@ -32,7 +32,6 @@ from hookscope.tensors.torch_internals import (
 MAX_QUEUED = 4096  # tensors on a device, until they are copied in the middle of a step
 Taker = Callable[[list[Any]], None]
 
-
 _NARROW = {torch.float16, torch.bfloat16}
 PART = 2**18  # entries of a tensor on the CPU that are looked at together: a part of its cache
 SMALL = 2**14  # entries of a mask for which memory is at hand
@@ -153,14 +152,11 @@ def is_measurable(tensor: Tensor) -> bool:
     if tensor.is_nested or is_functorch_tensor(tensor):
         return False
     if type(tensor) is Tensor and tensor.layout is torch.strided and tensor.is_floating_point():
-        return not tensor.is_meta and tensor.numel() > 0 and not _is_capturing(tensor)
+        # Within the capture of a CUDA graph nothing may be computed for us.
+        is_capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+        return not tensor.is_meta and tensor.numel() > 0 and not is_capturing
     is_number = tensor.is_floating_point() or tensor.is_complex()
     return is_number and not unreadable_reason(tensor) and tensor.numel() > 0
-
-
-def _is_capturing(tensor: Tensor) -> bool:
-    # Within the capture of a CUDA graph nothing may be computed for us.
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def norm_of(tensor: Tensor) -> Tensor:

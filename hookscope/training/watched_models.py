@@ -138,12 +138,12 @@ class WatchedModels:
         return sum(model.renew() for model in self) > 0
 
     def search(self, optimizers: Iterable[Optimizer]) -> None:
-        """Search for all models, those of ``optimizers`` first; a hook left would keep one."""
+        """Search for all models, those of ``optimizers`` first; there must be no hooks."""
         optimizers = list(optimizers)
         self._searches += 1
         if self._searches == MAX_SEARCHES:
             self.note("models made later", f"models were searched for {MAX_SEARCHES} times")
-        self._models.clear()
+        self._models.clear()  # which frees a model that only the watching keeps alive
         parameters = [weight for one in optimizers for weight in _parameters_of(one).values()]
         for found in find_models(parameters, self._names, self._taken):
             model = WatchedModel(found, self.patterns)
@@ -240,14 +240,9 @@ class LateModels:
         self.wait_no_more()
         known = {id(weight) for model in self._models for weight in model.module.parameters()}
         # An exported or traced copy has the parameters of its model.
-        is_new = any(
-            id(weight) not in known
-            for module in self._new
-            for weight in module._parameters.values()
-            if weight is not None
-        )
+        own = {id(weight) for module in self._new for weight in module.parameters(recurse=False)}
         self._new.clear()
-        if is_new:
+        if own - known:
             self._search()
 
     def forget(self) -> None:

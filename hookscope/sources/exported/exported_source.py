@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ def load(request: LoadRequest) -> LoadedModel:
     program = _open(spec.path, request.trust)
     file_hash = BackgroundHash(blake3_of, spec.path)
     args, kwargs = program.example_inputs or ((), {})
+    copies = partial(map_tensors, (args, kwargs), lambda path, tensor: tensor.detach().clone())
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     only_input = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
     log.info("weights: as saved in %s", spec.path)
@@ -52,7 +53,7 @@ def load(request: LoadRequest) -> LoadedModel:
         source=EXPORTED,
         weights=WeightsInfo("as saved", file_hash),
         shape=tuple(only_input.shape) if only_input is not None else None,
-        own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
+        own_example=copies if program.example_inputs else None,
         example_text="the inputs stored in the file",
         example_spec="example inputs",
     )
@@ -109,10 +110,6 @@ def _register_output_types(types: Iterable[str], path: str) -> None:
                 f"The program in {path!r} uses {module}, which cannot be imported: {error}",
                 "Install it: pip install transformers.",
             ) from error
-
-
-def _copies(value: Any) -> Any:
-    return map_tensors(value, lambda path, tensor: tensor.detach().clone())
 
 
 @signal_safe_contextmanager

@@ -27,7 +27,6 @@ from hookscope.tensors.torch_internals import pytree, remove_effect_tokens
 _LETTERS = "NMKLPQRSTUVW"
 _REPAIR = "Give it that shape{0}, or export the model again with dynamic_shapes."
 
-
 _CALL = re.compile(r"@\d+")
 
 

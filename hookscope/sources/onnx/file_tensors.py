@@ -25,7 +25,6 @@ from hookscope.stores.weights.tensor_location import is_shape
 _LONGEST_LOCATION = 4096  # characters
 _COMPLETE = "Keep the ONNX file and its data files in one folder, or export the model again."
 
-
 EXTERNAL = 1  # TensorProto.EXTERNAL
 _IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory
 _RAW = "raw_data"
@@ -106,7 +105,7 @@ def _is_beside(path: str, target: str) -> bool:
 
 
 def hash_of(path: str, files: Iterable[str]) -> str:
-    """Return the BLAKE3 of an ONNX file; with data files, that of ``b3sum FILE DATA ...``."""
+    """Return the BLAKE3 of a file; with data files, of the output of ``b3sum FILE DATA ...``."""
     others = sorted(set(files))
     if not others:
         return blake3_of(path)

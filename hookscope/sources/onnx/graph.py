@@ -28,7 +28,6 @@ _ARITHMETIC = frozenset(
 _SIZES = frozenset({"Shape", "Size"})
 _INTEGERS = frozenset({6, 7, 9})  # INT32, INT64 and BOOL in TensorProto.DataType
 
-
 # Files of torch.nn whose modules do each operation once in a call, with the exceptions.
 _SINGLE_OPERATION = re.compile(
     r"torch\.nn\.modules\.(activation|batchnorm|channelshuffle|conv|dropout|flatten|instancenorm"

@@ -138,7 +138,8 @@ class GraphModel(GraphPart):
         return outputs if len(outputs) != 1 else next(iter(outputs.values()))
 
     def separate_depths(self) -> None:
-        """From now on, compute each depth by itself: asking for values in it joins no operators."""
+        """From now on, compute the values of each depth in a run of its own."""
+        # onnxruntime joins no operators if the value between them is asked for.
         self._onnx_by_depth = True
 
     def _part_of(self, node_name: str) -> str:

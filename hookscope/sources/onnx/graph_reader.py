@@ -41,7 +41,7 @@ def lacks_scope(node: GraphNode) -> bool:
 
 
 def place_nodes(graph: Graph) -> tuple[GraphNode, ...]:
-    """Return the nodes, each with a scope: one without has a module in the calls around it."""
+    """Return the nodes; one without a scope gets a module in the calls around it."""
     scopes = (node.scope for node in graph.nodes if node.scope is not None)
     taken = {level.name for scope in scopes for level in scope.levels}
     before = _calls_before(graph)

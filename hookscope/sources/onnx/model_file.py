@@ -19,7 +19,6 @@ from hookscope.sources.onnx import dtypes, file_tensors
 
 SILENT = 4  # the severity of onnxruntime's log above which nothing is printed: errors are raised
 
-
 log = logging.getLogger("hookscope")
 _SMALL = 1024  # bytes; larger tensors are kept outside the graph
 _MOST_NODES = 1_000_000  # of a graph after its functions are inlined

@@ -45,7 +45,6 @@ _TARGET = re.compile(r": (PARAMETER|BUFFER) target='([^']+)'")
 _LONGEST = 1 << 24  # characters of the signature that are searched
 _DEQUANTIZE = "DequantizeLinear"
 
-
 _FOLDING = ("Conv", "ConvTranspose", "Gemm")
 _RULE = "FuseBatchNorm"  # part of the names of the exporter's rules
 _CHANGED = re.compile(r"onnx::Conv(Transpose)?_\d+")  # a weight that is none of the model's own

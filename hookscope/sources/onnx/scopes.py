@@ -104,8 +104,7 @@ def _is_own(name: str) -> bool:
 
 
 def usable_name(text: str) -> str:
-    """Return a module's name for that of a node or value: dots for slashes and colons, cut if too
-    long.
+    """Return a module's name for that of a node: dots for slashes and colons, cut if too long.
 
     >>> usable_name("a/b:0"), usable_name("/_onnx_program"), usable_name("training")
     ('a.b.0', '_onnx_program_', 'training_')

@@ -34,12 +34,6 @@ _INT = 2  # in AttributeProto.AttributeType
 _UNUSED = ("functions", "metadata_props", "training_info")
 
 _SESSIONS = 2  # kept: one with recorded values and one without, for a check of the output
-_LEVELS = {
-    "none": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "all": "ORT_ENABLE_ALL",
-}
 _LAST_NODE = 60  # seconds that a node may take after Ctrl-C
 _SPINNING = "session.intra_op.allow_spinning"
 _NO_PREPACKING = "session.disable_prepacking"
@@ -158,7 +152,7 @@ class GraphSession:
         return self
 
     def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
-        """Return values of the graph for these inputs; those that are no tensors, by class."""
+        """Return values of the graph for these inputs; one that is not a tensor says what it is."""
         names = tuple(dict.fromkeys(name for name in names if name not in feeds))
         if not names:
             return {}
@@ -206,7 +200,8 @@ class GraphSession:
         """A session of a model, with these entries of its configuration."""
         options = runtime.SessionOptions()
         options.log_severity_level = SILENT
-        level = _LEVELS[self.optimize]
+        is_off = self.optimize == "none"
+        level = "ORT_DISABLE_ALL" if is_off else f"ORT_ENABLE_{self.optimize.upper()}"
         options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1

@@ -1,6 +1,6 @@
 """The operators of TorchScript in Python: templates of expressions for their arguments.
 
-Only operators on tensors are called: any other call costs more than it does, and copies lists.
+Only operators on tensors are called: for scalars a call costs much, and it would copy a list.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from hookscope.tensors.nested import as_call, map_tensors
 # Common sides of images, the most common first.
 _SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)
 _LENGTHS = (1024, 16000, 128, 16)
-
+_LAYOUTS = {("List[Tensor]",): LIST, ("Tensor", "Tensor"): PAIR}  # by types of arguments
 
 _WITH_TEXTS = "FORMAT_WITH_STRING_TABLE"
 _MOST = 1 << 31  # lines, and characters of a source
@@ -83,7 +83,7 @@ def find_example(module: nn.Module, archive: ScriptArchive, spec: str, method: s
             return tuple(_noise(one.shape, one.storage.dtype) for one in traced)
 
         return ExampleInput(None, BATCH, make, text)
-    layout = _layout(module)
+    layout = _LAYOUTS.get(tuple(argument.type.text for argument in _required(module)), BATCH)
     guess = cache(partial(_guess, module, layout, spec))
     text = "noise of a guessed shape (--shape sets another)"
     return ExampleInput(None, layout, lambda: guess().make(layout), text)
@@ -95,11 +95,6 @@ def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if dtype is torch.bool:
         return torch.ones(shape, dtype=dtype)  # as a mask it hides nothing
     return torch.zeros(shape, dtype=dtype)
-
-
-def _layout(module: nn.Module) -> Layout:
-    types = [argument.type.text for argument in _required(module)]
-    return {("List[Tensor]",): LIST, ("Tensor", "Tensor"): PAIR}.get(tuple(types), BATCH)
 
 
 def _required(module: nn.Module) -> list[Argument]:
@@ -306,7 +301,9 @@ def _load_errors(path: str) -> Iterator[None]:
     except MemoryError as error:
         raise ModelError(f"{path!r} is damaged, or does not fit into memory.", _AGAIN) from error
     except RuntimeError as error:
-        first = end_sentence(_first_line(error))
+        # The loader quotes code after the first line.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        first = end_sentence(lines[0] if lines else type(error).__name__)
         raise ModelError(f"{path!r} cannot be opened: {first}", _hint(first)) from error
     except (LookupError, ValueError, pickle.UnpicklingError) as error:
         raise ModelError(f"{path!r} is damaged: {end_sentence(cause(error))}", _AGAIN) from error
@@ -321,12 +318,6 @@ def _higher_recursion_limit() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
-
-
-def _first_line(error: RuntimeError) -> str:
-    """The first line of an error of the loader, without the code it quotes."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def _hint(text: str) -> str:

@@ -30,7 +30,7 @@ log = logging.getLogger("hookscope")
 
 
 def attach_adapter(module: nn.Module, folder: str, seed: int, *, meta: bool) -> AdapterInfo:
-    """Replace the layers that an adapter changes; only its parameters get a gradient besides."""
+    """Replace layers by those of an adapter, whose parameters require a gradient; others stay."""
     trained = {id(p) for p in module.parameters() if p.requires_grad}
     before = {id(p) for p in module.parameters()}
     file = Path(folder) / ADAPTER_WEIGHTS
