@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hookscope.errors import RequestError
 from hookscope.specs import cam_methods, checks
-from hookscope.specs.attribution_options import check_token
+from hookscope.specs.attribution_options import AttributeOptions, check_token
 from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS, OPTIMIZERS, SWEEP_METRICS
 from hookscope.specs.losses import check_target
 from hookscope.specs.model_spec import ONNX
@@ -555,14 +555,7 @@ class CamOptions:
         choices=cam_methods.UPSAMPLINGS,
         python="``bilinear`` or ``nearest``, from the layer's grid to the image.",
     )
-    steps: int | None = setting(
-        None,
-        "Steps of integrated gradients.",
-        minimum=1,
-        metavar="N",
-        shown_default=str(cam_methods.STEPS),
-        python="for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.",
-    )
+    steps: int | None = same_setting(AttributeOptions, "steps", section="Map")
     baseline: Any = setting(
         None,
         "Baseline: model input 0, or a black or white image.",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
-from hookscope.specs.command_options import hold_iterable
+from hookscope.specs.command_options import CaptureOptions, hold_iterable
 from hookscope.specs.request import Request
-from hookscope.specs.settings import setting
+from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_byte_count
 
@@ -102,15 +102,7 @@ class ExtractOptions:
 
     section = "Dataset"
 
-    what: str | Iterable[str] = setting(
-        ("output",),
-        "Tensors to record of each layer. Separate several with commas.",
-        section="Layers",
-        choices=tuple(VALUE_KINDS),
-        commas=True,
-        shell_default="output",
-        python="``output``, ``input`` or both.",
-    )
+    what: str | Iterable[str] = same_setting(CaptureOptions, "what", aliases=None)
     batch: int | None = setting(
         None,
         "Batch size. Default: what fits into --memory, up to 64 (CPU: up to 5 MB of input).",

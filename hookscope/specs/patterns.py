@@ -94,11 +94,7 @@ def check_patterns(patterns: Iterable[str]) -> None:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand ``{a,b}`` to one pattern for each choice; choices may nest.
-
-    >>> expand_braces("layer{1,2}.{conv,bn}1")
-    ['layer1.conv1', 'layer1.bn1', 'layer2.conv1', 'layer2.bn1']
-    """
+    """Expand ``{a,b}`` to one pattern for each choice; choices may nest."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
