@@ -37,12 +37,7 @@ class GradientPenalty:
 
 
 def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]]) -> GradientPenalty:
-    """Return the penalty of ``score`` at ``inputs``. Its graph includes the parameters.
-
-    >>> x = torch.ones(2, 4, requires_grad=True)
-    >>> gradient_penalty((2 * x**2 / 2).sum(), [((), x)]).norms  # 2x: the root of 4 * 2^2
-    (4.0, 4.0)
-    """
+    """Return the penalty of ``score`` at ``inputs``. Its graph includes the parameters."""
     if not inputs or not score.requires_grad:
         raise LossError(
             "The score does not depend on the model's input, so there is no gradient to penalise.",

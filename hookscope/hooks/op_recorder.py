@@ -86,11 +86,7 @@ def _of_dunder(name: str) -> str:
 
 
 def is_building_block(module: nn.Module) -> bool:
-    """Whether a module, before it was scripted or exported, is one of PyTorch's operators.
-
-    >>> is_building_block(nn.Linear(2, 2)), is_building_block(nn.Sequential(nn.ReLU()))
-    (True, False)
-    """
+    """Whether a module, before it was scripted or exported, is one of PyTorch's operators."""
     kind = type(module)
     origin = getattr(kind, "_hookscope_class", f"{kind.__module__}.{kind.__qualname__}")
     return origin.startswith(_BUILDING_BLOCKS) and not list(module.children())

@@ -39,13 +39,7 @@ def integrate_gradient(
     steps: int,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Return (x - b) times the mean gradient from the baseline b to the input x, in float64.
-
-    Example:
-        >>> end = torch.tensor([3.0])
-        >>> integrate_gradient(lambda x: 2 * x, torch.zeros(1), end, 1)  # of x squared
-        tensor([9.], dtype=torch.float64)
-    """
+    """Return (x - b) times the mean gradient from the baseline b to the input x, in float64."""
     difference = end - start
     total = torch.zeros(end.shape, dtype=torch.float64)
     for number, (position, weight) in enumerate(quadrature_points(steps)):

@@ -1,8 +1,7 @@
 """Comparison of two models on one input. They run in lockstep, so few tensors are in memory.
 
-Each model first runs alone, to match the tensors of A with those of B. In the second run each model
-has a thread, and one thread runs at a time. A tensor is kept until its partner exists, and the
-model that made it waits. It is kept longer only where the models make tensors in different orders.
+Each model first runs alone, to match the tensors of A with those of B. In the second run a tensor
+is kept until its partner exists, and the model that made it waits.
 """
 
 from __future__ import annotations

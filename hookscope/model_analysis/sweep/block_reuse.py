@@ -1,21 +1,17 @@
 """Which blocks of a model need not be computed again for a run that changes a layer.
 
-Until the change, a run is the run without it. The input of a layer is changed when its call begins,
-the output when it returns. So a block that returned before may return what it returned then, if it
-does nothing else and depends on nothing else, and so may a block whose own output is changed.
-Blocks are the children of every ``ModuleList`` and ``Sequential`` that is in no other one.
-
-A block is reused if all of this holds in a run without the change:
+Until the change, a run is the run without it. So a block that returned before may return what it
+returned then, if it does nothing else and depends on nothing else, and so may a block whose own
+output is changed. A block is reused if all of this holds in a run without the change:
 
 - it was called once, with tensors and plain values, and returned tensors in plain containers,
 - it changed no tensor that it got, no attribute, parameter or buffer of its modules, and no state
   of a random generator; its output shares no memory with what it got or owns,
 - it has no hooks and no ``forward`` of its own that may do more.
 
-Two more runs check that all of them together do nothing else. In one run all of them return their
-stored outputs, in the other all but the last. In both, every block must get the same arguments, and
-the model must return the same output, bit for bit. So nothing outside of the blocks depends on
-them other than by their outputs, and the last block not either.
+Two more runs check that nothing outside of the blocks depends on them other than by their outputs:
+in one all of them return their stored outputs, in the other all but the last. Every block must get
+the same arguments, and the model must return the same output, bit for bit.
 """
 
 from __future__ import annotations
