@@ -10,15 +10,22 @@ import codecs
 import io
 import os
 import re
+import zipfile
 from fnmatch import fnmatchcase
 from typing import IO, BinaryIO
 
 from hookscope.errors import InputError
-from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
+from hookscope.files.pickle_scan import (
+    DAMAGED_ZIP,
+    MOST_INSTRUCTIONS,
+    DamagedPickle,
+    LargePickle,
+    LongPickle,
+    foreign_globals,
+    list_globals,
+)
 from hookscope.files.safetensors_header import header_in
 from hookscope.files.shell_words import quote_word
-
-# zipfile and pickletools take 20 ms to import, so they are imported for the files that need them.
 
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
 UNKNOWN = "a file of unknown type"
@@ -193,10 +200,6 @@ def check_zip(path: str) -> tuple[str, str]:
 
 def _zip_names(file: BinaryIO) -> tuple[list[str], str, str]:
     """The names of an archive's records, and what makes it unreadable, with a hint."""
-    import zipfile
-
-    from hookscope.files.pickle_scan import DAMAGED_ZIP
-
     if is_crowded(file):
         return [], CROWDED_ARCHIVE, _SAVE_TENSORS
     try:
@@ -231,14 +234,6 @@ def _describe_pickle(
     path: str, file: BinaryIO, otherwise: str = TRUNCATED_PICKLE
 ) -> tuple[str, str]:
     """A checkpoint is built of tensors and plain containers; anything else is some object."""
-    from hookscope.files.pickle_scan import (
-        DamagedPickle,
-        LargePickle,
-        LongPickle,
-        foreign_globals,
-        list_globals,
-    )
-
     try:
         objects = foreign_globals(list_globals(file))
     except LargePickle:

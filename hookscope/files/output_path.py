@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from hookscope.errors import RequestError
@@ -143,48 +143,37 @@ def check_ending(path: Path, *endings: str) -> None:
 
 def known_ending(path: Path, endings: Sequence[str]) -> str:
     """Return the suffix of a file in lower case, which determines its format."""
+    hint = f"Use {join_or(endings)}.{_ADD_CSV if path.suffix.lower() == '.csv' else ''}"
+    return _ending_among(endings, path, "has the extension of an unsupported format", hint)
+
+
+def _ending_among(endings: Container[str], path: Path, error: str, hint: str) -> str:
     ending = path.suffix.lower()
     if ending not in endings:
-        raise RequestError(
-            f"The output {path} has the extension of an unsupported format.",
-            f"Use {join_or(endings)}.{_ADD_CSV if ending == '.csv' else ''}",
-        )
+        raise RequestError(f"The output {path} {error}.", hint)
     return ending
 
 
 def picture_ending(path: Path) -> str:
     """Return the suffix of an image file, which determines its format."""
-    ending = path.suffix.lower()
-    if ending not in PICTURE_SUFFIXES:
-        raise RequestError(
-            f"The output {path} does not have the extension of a picture.",
-            f"Use {join_or(PICTURE_SUFFIXES)}.",
-        )
-    return ending
+    hint = f"Use {join_or(PICTURE_SUFFIXES)}."
+    error = "does not have the extension of a picture"
+    return _ending_among(PICTURE_SUFFIXES, path, error, hint)
 
 
 def run_table_ending(path: Path) -> str:
     """Return the suffix of the export of a run; empty for a folder, which may not exist."""
-    suffix = path.suffix.lower()
-    if path.is_dir() or not suffix:
+    if path.is_dir() or not path.suffix:
         return ""
-    if suffix not in RUN_TABLES:
-        raise RequestError(
-            f"The output {path} has the extension of an unsupported format.",
-            "Use .csv or .parquet, or the name of a folder for TensorBoard.",
-        )
-    return suffix
+    hint = "Use .csv or .parquet, or the name of a folder for TensorBoard."
+    return _ending_among(RUN_TABLES, path, "has the extension of an unsupported format", hint)
 
 
 def report_ending(path: Path) -> str:
     """Return the suffix of a report of findings, which determines its format."""
-    suffix = path.suffix.lower()
-    if suffix not in REPORT_MARKS:
-        raise RequestError(
-            f"The output {path} does not have the extension of a report.",
-            "Use .sarif (SARIF 2.1.0) or .xml (JUnit).",
-        )
-    return suffix
+    hint = "Use .sarif (SARIF 2.1.0) or .xml (JUnit)."
+    error = "does not have the extension of a report"
+    return _ending_among(REPORT_MARKS, path, error, hint)
 
 
 def check_output(
@@ -224,15 +213,11 @@ def check_output(
             f"The output {path} is not a regular file.", f"Name a file with {option}."
         )
     if not force and not is_hookscope_file(path, suffix):
-        if suffix in _MARKLESS:
-            raise RequestError(
-                f"{path} exists, and {suffix} files do not say who wrote them.",
-                f"Add --force to replace it, or name another file with {option}.",
-            )
         other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
         what = "contains results of another kind" if other else "was not written by hookscope"
-        raise RequestError(
-            f"The file {path} exists and {what}.",
-            f"Add --force to replace it, or name another file with {option}.",
-        )
+        problem = f"The file {path} exists and {what}."
+        if suffix in _MARKLESS:
+            problem = f"{path} exists, and {suffix} files do not say who wrote them."
+        repair = f"Add --force to replace it, or name another file with {option}."
+        raise RequestError(problem, repair)
     return True

@@ -108,28 +108,16 @@ class PlainUnpickler:
         del self._stack[mark:]
         return items
 
-    def _mark(self, argument: Any) -> None:
-        self._marks.append(len(self._stack))
-
     def _pop(self, argument: Any) -> None:
         if self._marks and self._marks[-1] == len(self._stack):
             self._marks.pop()
         else:
             self._stack.pop()
 
-    def _pop_to_mark(self, argument: Any) -> None:
-        self._pop_marked()
-
-    def _duplicate(self, argument: Any) -> None:
-        self._push(self._stack[-1])
-
     def _put(self, index: int | None) -> None:
         if index is not None and index > self._count + _MOST_SKIPPED:  # C++ readers allocate all
             raise DamagedPickle("it numbers its values far too high")
         self._memo[len(self._memo) if index is None else index] = self._stack[-1]
-
-    def _get(self, index: int) -> None:
-        self._push(self._memo[index])
 
     def _tuple(self, count: int | None) -> None:
         if count is None:
@@ -141,19 +129,10 @@ class PlainUnpickler:
         del self._stack[len(self._stack) - count :]
         self._push(items)
 
-    def _list(self, argument: Any) -> None:
-        self._push(self._pop_marked())
-
     def _dict(self, argument: Any) -> None:
         items = self._pop_marked()
         self._push({})
         self._set_all(items)
-
-    def _append(self, argument: Any) -> None:
-        self._extend([self._stack.pop()])
-
-    def _extend_marked(self, argument: Any) -> None:
-        self._extend(self._pop_marked())
 
     def _extend(self, items: list[Any]) -> None:
         target = self._stack[-1]
@@ -162,9 +141,6 @@ class PlainUnpickler:
     def _set_item(self, argument: Any) -> None:
         value = self._stack.pop()
         self._set_all([self._stack.pop(), value])
-
-    def _set_items(self, argument: Any) -> None:
-        self._set_all(self._pop_marked())
 
     def _set_all(self, items: list[Any]) -> None:
         target = self._stack[-1]
@@ -196,9 +172,6 @@ class PlainUnpickler:
 
     def _push_global(self, module: str, name: str = "") -> None:
         self._push(GlobalName(self.names.add(module, name)))
-
-    def _extension(self, code: int) -> None:
-        self._push_global("?", str(code))
 
     def _reduce(self, argument: Any) -> None:
         arguments = self._stack.pop()
@@ -241,15 +214,6 @@ class PlainUnpickler:
             is_pair = isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], dict)
             target.state = state[0] if is_pair else state
 
-    def _persistent_text(self, argument: str) -> None:
-        self._push(self.resolve(argument))
-
-    def _persistent(self, argument: Any) -> None:
-        self._push(self.resolve(self._stack.pop()))
-
-    def _nothing(self, argument: Any) -> None:
-        """Framing and the protocol's number do not change the content."""
-
 
 def _reason(error: Exception) -> str:
     """What is wrong with a pickle, without the words of Python's own errors."""
@@ -280,16 +244,16 @@ def _constant(value: Any) -> Callable[[PlainUnpickler, Any], None]:
     return lambda machine, argument: machine._push(value)
 
 
-_RUN: dict[str, Callable[[PlainUnpickler, Any], None]] = {
+_RUN: dict[str, Callable[[PlainUnpickler, Any], object]] = {
     **{
         opcode.name: PlainUnpickler._push
         for opcode in pickletools.opcodes
         if opcode.arg is not None and opcode.stack_before == []
     },
-    "MARK": PlainUnpickler._mark,
+    "MARK": lambda machine, argument: machine._marks.append(len(machine._stack)),
     "POP": PlainUnpickler._pop,
-    "POP_MARK": PlainUnpickler._pop_to_mark,
-    "DUP": PlainUnpickler._duplicate,
+    "POP_MARK": lambda machine, argument: machine._pop_marked(),
+    "DUP": lambda machine, argument: machine._push(machine._stack[-1]),
     "NONE": _constant(None),
     "NEWTRUE": _constant(True),
     "NEWFALSE": _constant(False),
@@ -301,27 +265,31 @@ _RUN: dict[str, Callable[[PlainUnpickler, Any], None]] = {
     "TUPLE1": lambda machine, argument: machine._tuple(1),
     "TUPLE2": lambda machine, argument: machine._tuple(2),
     "TUPLE3": lambda machine, argument: machine._tuple(3),
-    "LIST": PlainUnpickler._list,
-    "FROZENSET": PlainUnpickler._list,
+    "LIST": lambda machine, argument: machine._push(machine._pop_marked()),
+    "FROZENSET": lambda machine, argument: machine._push(machine._pop_marked()),
     "DICT": PlainUnpickler._dict,
-    "APPEND": PlainUnpickler._append,
-    "APPENDS": PlainUnpickler._extend_marked,
-    "ADDITEMS": PlainUnpickler._extend_marked,
+    "APPEND": lambda machine, argument: machine._extend([machine._stack.pop()]),
+    "APPENDS": lambda machine, argument: machine._extend(machine._pop_marked()),
+    "ADDITEMS": lambda machine, argument: machine._extend(machine._pop_marked()),
     "SETITEM": PlainUnpickler._set_item,
-    "SETITEMS": PlainUnpickler._set_items,
+    "SETITEMS": lambda machine, argument: machine._set_all(machine._pop_marked()),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PlainUnpickler._put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PlainUnpickler._get),
+    **dict.fromkeys(
+        ("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine._push(machine._memo[index])
+    ),
     "GLOBAL": PlainUnpickler._global,
     "STACK_GLOBAL": PlainUnpickler._stack_global,
-    **dict.fromkeys(("EXT1", "EXT2", "EXT4"), PlainUnpickler._extension),
+    **dict.fromkeys(
+        ("EXT1", "EXT2", "EXT4"), lambda machine, code: machine._push_global("?", str(code))
+    ),
     "REDUCE": PlainUnpickler._reduce,
     "NEWOBJ": PlainUnpickler._new_object,
     "NEWOBJ_EX": PlainUnpickler._new_object_with_keywords,
     "INST": PlainUnpickler._instance,
     "OBJ": PlainUnpickler._marked_object,
     "BUILD": PlainUnpickler._set_state,
-    "PERSID": PlainUnpickler._persistent_text,
-    "BINPERSID": PlainUnpickler._persistent,
-    "PROTO": PlainUnpickler._nothing,
-    "FRAME": PlainUnpickler._nothing,
+    "PERSID": lambda machine, pid: machine._push(machine.resolve(pid)),
+    "BINPERSID": lambda machine, argument: machine._push(machine.resolve(machine._stack.pop())),
+    "PROTO": lambda machine, argument: None,
+    "FRAME": lambda machine, argument: None,
 }

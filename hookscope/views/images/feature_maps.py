@@ -14,6 +14,7 @@ from hookscope.files.words import shape_label
 from hookscope.results.dimensions import channel_dim, layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import (
     ATTENTION,
     INPUT_GRAD,
@@ -76,7 +77,8 @@ def read_feature_maps(
     along = letters.replace("0", "").replace("M", "").find("C")
     array = np.atleast_2d(array)[None] if along < 0 else np.moveaxis(array, along, 0)
     total = len(array)
-    chosen = pick_channels(array, name, channels, by, count, seed)
+    options = PlotOptions(channels=channels, by=by, count=count, seed=seed)
+    chosen = pick_channels(array, name, options)
     return FeatureMaps(
         record,
         slice_text(index),
@@ -124,15 +126,20 @@ def _letters(
         if ndim < len(record.shape):
             return {1: "S", 2: "SS", 3: "CSS", 4: "0CSS"}.get(ndim, "")
         return layout(record.type, record.kind, shape, capture.image)
+    check_dim(dim, ndim, name)
+    others = {3: "SS", 4: "0SS", 5: "0MSS"}.get(ndim)
+    if others is None or (dim % ndim == 0 and ndim > 3):
+        return ""
+    return f"{others[: dim % ndim]}C{others[dim % ndim :]}"
+
+
+def check_dim(dim: int, ndim: int, name: str) -> None:
+    """Check that a dimension exists."""
     if not -ndim <= dim < ndim:
         raise RequestError(
             f"{name} has {ndim} dimensions, so there is no dimension {dim}.",
             "Count from 0, or from -1 at the end.",
         )
-    others = {3: "SS", 4: "0SS", 5: "0MSS"}.get(ndim)
-    if others is None or (dim % ndim == 0 and ndim > 3):
-        return ""
-    return f"{others[: dim % ndim]}C{others[dim % ndim :]}"
 
 
 def fixed_index(
@@ -206,19 +213,12 @@ def _resize_dim(array: Reals, dim: int, size: int) -> Reals:
     return means
 
 
-def pick_channels(
-    array: NDArray[Any],
-    name: str,
-    channels: Sequence[int] | None,
-    by: str,
-    count: int,
-    seed: int,
-) -> tuple[int, ...]:
-    """Return ``channels``, or if there are none, the channels that ``choose_channels`` chooses."""
-    if channels:
-        check_channels(channels, len(array), name)
-        return tuple(channels)
-    return choose_channels(array, 0, by, count, seed)
+def pick_channels(array: NDArray[Any], name: str, options: PlotOptions) -> tuple[int, ...]:
+    """Return the channels of ``options``, or if there are none, those that are chosen by them."""
+    if options.channels:
+        check_channels(options.channels, len(array), name)
+        return tuple(options.channels)
+    return choose_channels(array, 0, options.by, options.count, options.seed)
 
 
 def choose_channels(

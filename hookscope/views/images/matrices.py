@@ -15,10 +15,16 @@ from hookscope.results.dimensions import find_channel_dim
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.results.tokens import sequence_dims
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import color_scale, nonfinite_text
-from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
+from hookscope.views.images.feature_maps import (
+    channels_last_note,
+    check_channels,
+    check_dim,
+    pick_channels,
+)
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,
@@ -80,11 +86,7 @@ def read_tokens(
     if whole:
         along = find_channel_dim(record.type, record.kind, shape, capture.image)
     if dim is not None:
-        if not -len(shape) <= dim < len(shape):
-            raise RequestError(
-                f"{part.name} has {len(shape)} dimensions, so there is no dimension {dim}.",
-                "Count from 0, or from -1 at the end.",
-            )
+        check_dim(dim, len(shape), part.name)
         along = dim % len(shape)
     if whole and len(shape) > 2 and along > 0 and shape[0]:
         array, along = capture.tensor(part.record.key, (0,)), along - 1
@@ -112,14 +114,7 @@ def _tokens_along(capture: CaptureFile, record: Record, dim: int) -> tuple[str, 
     return () if prompt is None else tuple(prompt.label(0, n) for n in range(prompt.length))
 
 
-def read_heads(
-    capture: CaptureFile,
-    part: TensorPart,
-    channels: Sequence[int] | None,
-    by: str,
-    count: int,
-    seed: int,
-) -> AttentionHeads:
+def read_heads(capture: CaptureFile, part: TensorPart, options: PlotOptions) -> AttentionHeads:
     """Read some heads of a tensor ``(batch, heads, queries, keys)``, of the first sample.
 
     In a slice, and if heads were averaged, all dimensions before queries and keys are heads.
@@ -133,7 +128,7 @@ def read_heads(
             "Leave out the slice, or use a shorter one: [0,3] is the fourth head.",
         )
     heads = array.reshape(-1, *array.shape[-2:])
-    chosen = pick_channels(heads, part.name, channels, by, count, seed)
+    chosen = pick_channels(heads, part.name, options)
     sides = [_tokens_along(capture, part.record, len(shape) - n) if first else () for n in (2, 1)]
     return AttentionHeads(part.name, heads[list(chosen)], chosen, *sides)
 

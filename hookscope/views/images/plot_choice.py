@@ -64,12 +64,7 @@ def choose_plot(
     capture: CaptureFile, patterns: Sequence[str], kind: str | None = None
 ) -> PlotChoice:
     """Return what to draw."""
-    if kind is not None and kind not in PLOT_KINDS:
-        near = did_you_mean(kind, PLOT_KINDS)
-        raise RequestError(
-            f"There is no plot of kind {kind!r}.",
-            near or f"Choose among {', '.join(PLOT_KINDS)}.",
-        )
+    _check_kind(kind, PLOT_KINDS)
     keys = [record.key for record in capture.records]
     matches = [(key, WHOLE) for key in keys]
     if patterns:
@@ -86,13 +81,19 @@ def choose_plot(
     if not fitting:
         named = ", ".join(patterns) or str(capture.path)
         raise RequestError(
-            f"--kind {kind} draws {_NEEDED[kind]}, and {named} has none.",
-            capture.listing,
+            f"--kind {kind} draws {_NEEDED[kind]}, and {named} has none.", capture.listing
         )
     if kind == "maps":
         _check_one_call(fitting, capture.path)
     left = [part.name for part in parts if patterns and part not in fitting]
     return PlotChoice(kind, why, fitting, ", ".join(left))
+
+
+def _check_kind(kind: str | None, possible: Sequence[str]) -> None:
+    if kind is not None and kind not in PLOT_KINDS:
+        near = did_you_mean(kind, possible)
+        hint = near or f"Choose among {', '.join(possible)}."
+        raise RequestError(f"There is no plot of kind {kind!r}.", hint)
 
 
 def _fits(kind: str, part: TensorPart) -> bool:
@@ -161,13 +162,8 @@ def choose_weight_plot(
     reader: WeightReader, patterns: Sequence[str], kind: str | None = None
 ) -> PlotChoice:
     """Return what to draw of a set of weights."""
+    _check_kind(kind, WEIGHT_KINDS)
     if kind is not None and kind not in WEIGHT_KINDS:
-        if kind not in PLOT_KINDS:
-            near = did_you_mean(kind, WEIGHT_KINDS)
-            raise RequestError(
-                f"There is no plot of kind {kind!r}.",
-                near or f"Choose among {', '.join(WEIGHT_KINDS)}.",
-            )
         raise RequestError(
             f"--kind {kind} draws what a layer returned, and {reader.path} has weights.",
             f"Choose among {', '.join(WEIGHT_KINDS)}, or leave it out.",
@@ -210,15 +206,13 @@ def choose_filters(reader: WeightReader, layer: str) -> TensorPart:
             "Name another tensor, or draw it with"
             f" {cite_command('hookscope', 'plot', str(reader.path), name)}.",
         )
-    if len(suitable) > 1:
-        own = [part for part in suitable if part.record.key == f"{layer}.weight"]
-        if not own:
-            raise RequestError(
-                f"{layer!r} matches {len(suitable)} tensors, and filters draws only one.",
-                f"Name one, such as {suitable[0].record.key}.",
-            )
-        suitable = own
-    return suitable[0]
+    own = [part for part in suitable if part.record.key == f"{layer}.weight"]
+    if len(suitable) > 1 and not own:
+        raise RequestError(
+            f"{layer!r} matches {len(suitable)} tensors, and filters draws only one.",
+            f"Name one, such as {suitable[0].record.key}.",
+        )
+    return (own or suitable)[0]
 
 
 def _weight_kind(reader: WeightReader, parts: Sequence[TensorPart], named: bool) -> tuple[str, str]:

@@ -145,10 +145,7 @@ def _heat(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOption
 
 
 def _attention(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> Drawn:
-    layers = [
-        read_heads(capture, part, options.channels, options.by, options.count, options.seed)
-        for part in parts
-    ]
+    layers = [read_heads(capture, part, options) for part in parts]
     shows = [
         f"{line}: heads {ranges_text(layer.heads)}"
         for line, layer in zip(_lines(capture, parts), layers, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,7 @@ MAX_COLUMNS = 16  # input channels of a kernel that are drawn
 
 
 def draw_weight(
-    name: str,
-    type: str,
-    weight: NDArray[Any],
-    about: str,
-    options: PlotOptions,
+    name: str, type: str, weight: NDArray[Any], about: str, options: PlotOptions
 ) -> Drawing:
     """Return the picture of a weight."""
     title = f"{name} ({type})" if type else name
@@ -50,21 +45,17 @@ def draw_weight(
         if weight.ndim == 2:
             embedding = type.startswith("Embedding")
             axes = ("entry", "dimension") if embedding else ("output feature", "input feature")
-            return Drawing(
-                draw_matrix(weight, title, about, axes), "filters", (summary,), options.dark
-            )
-        kernels = choose_kernels(
-            weight, name, options.channels, options.by, options.count, options.seed
-        )
+            figure = draw_matrix(weight, title, about, axes)
+            return Drawing(figure, "filters", (summary,), options.dark)
+        kernels = choose_kernels(weight, name, options)
         summary += f": filters {ranges_text(kernels.filters)} of {kernels.total}"
         if kernels.color:
             summary += ", in colour"
         elif kernels.left_out:
             summary += f", {kernels.left_out} of the columns for its input channels left out"
         about += f"; {len(kernels.filters)} of {kernels.total} filters"
-        return Drawing(
-            draw_kernels(kernels, title, about, options.each), "filters", (summary,), options.dark
-        )
+        figure = draw_kernels(kernels, title, about, options.each)
+        return Drawing(figure, "filters", (summary,), options.dark)
 
 
 def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -> Figure:
@@ -152,25 +143,18 @@ class Kernels:
     left_out: int
 
 
-def choose_kernels(
-    weight: NDArray[Any],
-    name: str,
-    channels: Sequence[int] | None,
-    by: str,
-    count: int,
-    seed: int,
-) -> Kernels:
+def choose_kernels(weight: NDArray[Any], name: str, options: PlotOptions) -> Kernels:
     """Return some filters of a convolution: three input channels in colour, of more the first 16.
 
     A filter is one image with a row for each input channel if the convolution is 1-d, and has a
     column for each step of each input channel if it is 3-d.
 
-    >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
+    >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", PlotOptions(count=4))
     >>> kernels.values.shape, kernels.color
     ((4, 3, 7, 7), True)
     """
     total, inputs = weight.shape[:2]
-    chosen = pick_channels(weight, name, channels, by, count, seed)
+    chosen = pick_channels(weight, name, options)
     kept = weight[list(chosen)]
     if weight.ndim == 3:
         return Kernels(kept[:, None], chosen, ("",), False, total, 0)
