@@ -15,8 +15,7 @@ from hookscope.views.text.shared_parts import (
     NOTICE_STYLE,
     count_cell,
     coverage_lines,
-    group_names,
-    join_names,
+    failed_lines,
     number_cell,
     skipped_lines,
 )
@@ -129,18 +128,13 @@ def _alert_lines(result: Ablation, options: TextOptions) -> list[Text]:
     if nonfinite:
         text = f"{plural(nonfinite, 'ablation')} gave NaN! or Inf!; NaN is ranked first."
         lines += sentence(text, options, ALERT_STYLE)
-    failures = group_names(
-        (ablation.failed, _name(ablation)) for ablation in result.ablations if ablation.failed
-    )
-    for reason, names in failures.items():
-        lines += sentence(f"Failed: {join_names(names, options)}. {reason}", options, ALERT_STYLE)
-    return lines
+    failures = ((one.failed, _name(one)) for one in result.ablations if one.failed)
+    return lines + failed_lines(failures, options)
 
 
 def _name(ablation: LayerAblation) -> str:
-    return (
-        f"{layer_text(ablation.layer)}{'' if ablation.channel is None else f'[{ablation.channel}]'}"
-    )
+    name = layer_text(ablation.layer)
+    return name if ablation.channel is None else f"{name}[{ablation.channel}]"
 
 
 VIEW: View[Ablation] = View(ablation_lines, filed_document("ablate"))

@@ -64,7 +64,8 @@ def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
     sums = [sum_sentence(result, number) for number in range(len(result.rows))]
     if options.lists_rows:
         lines = [line for text in sums for line in sentence(text, options)]
-        return join_blocks(_all_tokens(result, options), [*lines, *notes], options=options)
+        table = Table(COLUMNS, tuple(_token_rows(result, options)), SQUEEZE, note="")
+        return join_blocks(result_table(table, options), [*lines, *notes], options=options)
     blocks = []
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
         blocks.append(sentence(title_of(result, number, options.ascii), options, "bold"))
@@ -151,12 +152,10 @@ def _token_table(row: AttributionRow, options: TextOptions) -> list[Text]:
         *(Column("attribution", "attr.", right=True), Column("")),
     )
     rows = tuple(
-        Row(
-            (
-                Cell(token_text(one.token.text, options.ascii)),
-                *(count_cell(one.position), number_cell(one.score)),
-                Cell(_bar(one.score, bound)),
-            )
+        Row.of(
+            Cell(token_text(one.token.text, options.ascii)),
+            *(count_cell(one.position), number_cell(one.score)),
+            Cell(_bar(one.score, bound)),
         )
         for one in shown
     )
@@ -176,20 +175,13 @@ def _bar(score: float, bound: float) -> str:
     return ("+" if score > 0 else "-") * round(_BAR * abs(score) / bound)
 
 
-def _all_tokens(result: Attribution, options: TextOptions) -> list[Text]:
-    rows = tuple(_token_rows(result, options))
-    return result_table(Table(COLUMNS, rows, SQUEEZE, note=""), options)
-
-
 def _token_rows(result: Attribution, options: TextOptions) -> Iterator[Row]:
     for number, one in result.cells():
         target = token_text(result.rows[number].target.text, options.ascii)
         text = token_text(one.token.text, options.ascii)
-        yield Row(
-            (
-                *(Cell(text), count_cell(number), count_cell(one.position)),
-                *(number_cell(one.score), Cell(target)),
-            )
+        yield Row.of(
+            *(Cell(text), count_cell(number), count_cell(one.position)),
+            *(number_cell(one.score), Cell(target)),
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
@@ -47,8 +49,8 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """
     cam = capture.metadata["cam"]
     lines = sentence(f"{cam['method']}: {cam['formula']}.", options, "bold")
-    for text in (_layer_text(cam), _rollout_text(cam), _guided_text(cam), _integrated_text(cam)):
-        lines += sentence(text, options) if text else []
+    for text in _sentences(cam):
+        lines += sentence(text, options)
     rows = tuple(_row(entry) for entry in cam["images"])
     table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
     if any(entry["index"] is not None for entry in cam["images"]):
@@ -56,9 +58,29 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     return join_blocks(lines, table, options=options)
 
 
+def _sentences(cam: CamMetadata) -> Iterator[str]:
+    """What is known of the layers and of the way in which the map was made."""
+    if "layer" in cam:
+        yield _layer_text(cam)
+    if "layers" in cam:
+        tokens, *others = cam["tokens"]
+        read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
+        if any(other != tokens for other in others):
+            read = "tokens that differ by image, by their mean"
+        yield f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
+    if "relus" in cam:
+        unguided = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
+        rest = f"; unchanged: {unguided}" if unguided else ""
+        yield f"Guided backpropagation through {plural(cam['relus'], 'ReLU')}{rest}."
+    if "steps" in cam:
+        gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
+        yield (
+            f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; the sum over"
+            f" the pixels differs from the change of the score by at most {number_text(gap)}."
+        )
+
+
 def _layer_text(cam: CamMetadata) -> str:
-    if "layer" not in cam:
-        return ""
     order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
     layer = f"{layer_text(cam['layer'])} ({cam['type']}), call {cam['call']}"
     parts = [
@@ -68,34 +90,6 @@ def _layer_text(cam: CamMetadata) -> str:
     if cam["layout"] == "NLC":
         parts.append(f"{plural(cam['prefix'], 'token')} before the grid's tokens")
     return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
-
-
-def _rollout_text(cam: CamMetadata) -> str:
-    if "layers" not in cam:
-        return ""
-    tokens, *others = cam["tokens"]
-    read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
-    if any(other != tokens for other in others):
-        read = "tokens that differ by image, by their mean"
-    return f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
-
-
-def _guided_text(cam: CamMetadata) -> str:
-    if "relus" not in cam:
-        return ""
-    others = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
-    rest = f"; unchanged: {others}" if others else ""
-    return f"Guided backpropagation through {plural(cam['relus'], 'ReLU')}{rest}."
-
-
-def _integrated_text(cam: CamMetadata) -> str:
-    if "steps" not in cam:
-        return ""
-    gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
-    return (
-        f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; the sum over the"
-        f" pixels differs from the change of the score by at most {number_text(gap)}."
-    )
 
 
 def _row(entry: CamImage) -> Row:

@@ -135,13 +135,11 @@ def attention_lines(capture: Recording, options: TextOptions) -> list[Text]:
 
 def expert_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return a line for each router: the tokens of each expert, from the first."""
-    return [
-        line
-        for entry in metadata.get("experts", [])
-        for line in sentence(
-            f"Tokens by expert, {entry['key']}: {' '.join(map(str, entry['tokens']))}.", options
-        )
-    ]
+    lines: list[Text] = []
+    for entry in metadata.get("experts", []):
+        tokens = " ".join(map(str, entry["tokens"]))
+        lines += sentence(f"Tokens by expert, {entry['key']}: {tokens}.", options)
+    return lines
 
 
 def column_lines(capture: Recording, options: TextOptions) -> list[Text]:
@@ -160,7 +158,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     if len(inputs) != len(images):
         inputs = [str(n + 1) for n in range(len(images))]
     rows = [
-        Row((label_cell(entry), count_cell(entry["index"]), probability_cell(entry), Cell(name)))
+        Row.of(label_cell(entry), count_cell(entry["index"]), probability_cell(entry), Cell(name))
         for name, entries in zip(inputs, images, strict=True)
         for entry in entries
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -15,7 +15,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.stores.features.manifest import places_of_maxima
 from hookscope.views.capture import capture_document
 from hookscope.views.display import View, json_document, make_document
-from hookscope.views.text.shared_parts import ALERT_STYLE, count_cell, number_cell
+from hookscope.views.text.shared_parts import ALERT_STYLE, ORIGIN_COLUMNS, count_cell, number_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from hookscope.stores.features.manifest import Manifest
 
 EXTRACTION_COLUMNS = (
-    Column("layer"),
-    Column("type"),
-    Column("what", optional=True),
-    Column("call", right=True, optional=True),
+    *ORIGIN_COLUMNS[:4],
     Column("rows", right=True),
     Column("shape of a row"),
     Column("dtype"),
@@ -43,10 +40,7 @@ EXTRACTION_COLUMNS = (
 EXTRACTION_SQUEEZE = drop("dtype", "type", "call", "what", "rows")
 STATISTICS_NUMBERS = ("mean", "std", "min", "median", "max")
 STATISTICS_COLUMNS = (
-    Column("layer"),
-    Column("type"),
-    Column("what", optional=True),
-    Column("call", right=True, optional=True),
+    *ORIGIN_COLUMNS[:4],
     Column("channels", right=True),
     Column("values", right=True),
     *(Column(title, right=True) for title in STATISTICS_NUMBERS),
@@ -65,21 +59,25 @@ FEATURES_COLUMNS = (
 FEATURES_SQUEEZE = drop("type", "dtype", "call", "what", "reduced")
 
 
+def _origin_cells(entry: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return (
+        Cell(layer_text(entry["module"])),
+        Cell(entry["type"], style="cyan"),
+        Cell(entry["what"]),
+        count_cell(entry["call"]),
+    )
+
+
 def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
     """Return what a run over a dataset wrote: a row for each key, and a sentence of totals."""
     entries = {entry["key"]: entry for entry in manifest["keys"]}
     keys = [entries[key] for key in entries if key not in places_of_maxima(entries)]
     rows = tuple(
-        Row(
-            (
-                Cell(layer_text(key["module"])),
-                Cell(key["type"], style="cyan"),
-                Cell(key["what"]),
-                count_cell(key["call"]),
-                count_cell(manifest["rows"]),
-                Cell(shape_text(key["shape"])),
-                Cell(key["dtype"]),
-            )
+        Row.of(
+            *_origin_cells(key),
+            count_cell(manifest["rows"]),
+            Cell(shape_text(key["shape"])),
+            Cell(key["dtype"]),
         )
         for key in keys
     )
@@ -105,10 +103,7 @@ def _statistics_row(layer: LayerStatistics) -> Row:
     values = layer["values"]
     numbers = (layer["mean"], layer["std"], layer["min"], layer["median"], layer["max"])
     cells = (
-        Cell(layer_text(layer["module"])),
-        Cell(layer["type"], style="cyan"),
-        Cell(layer["what"]),
-        count_cell(layer["call"]),
+        *_origin_cells(layer),
         Cell(count_text(layer["channels"]), value=layer["channels"]),
         Cell(count_text(values), short=short_count_text(values), value=values),
         *(number_cell(parse_number(number)) for number in numbers),
@@ -127,16 +122,11 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
     """Return a row for each tensor of a folder, and its rows and bytes."""
     entries = {str(entry["key"]): entry for entry in features.manifest["keys"]}
     rows = [
-        Row(
-            (
-                Cell(layer_text(str(entry["module"]))),
-                Cell(str(entry["type"]), style="cyan"),
-                Cell(str(entry["what"])),
-                count_cell(entry["call"]),
-                Cell(shape_text(entry["shape"])),
-                Cell(str(entry["dtype"])),
-                Cell(str(entry["reduce"] or "")),
-            )
+        Row.of(
+            *_origin_cells(entry),
+            Cell(shape_text(entry["shape"])),
+            Cell(str(entry["dtype"])),
+            Cell(str(entry["reduce"] or "")),
         )
         for entry in map(entries.__getitem__, features.keys)
     ]
@@ -157,7 +147,7 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
 def exported_lines(tensors: Sequence[ExportedTensor], options: TextOptions) -> list[Text]:
     """Return what was exported: a row for each key."""
     rows = [
-        Row((Cell(tensor.key), Cell(shape_text(tensor.shape)), Cell(str(tensor.dtype))))
+        Row.of(Cell(tensor.key), Cell(shape_text(tensor.shape)), Cell(str(tensor.dtype)))
         for tensor in tensors
     ]
     columns = (Column("key"), Column("shape"), Column("dtype"))
@@ -170,7 +160,7 @@ def verification_lines(result: Verification, options: TextOptions) -> list[Text]
     content += f" ({bytes_text(result.bytes)})"
     if result.ok:
         return sentence(f"Intact: {content}.", options, "green")
-    rows = tuple(Row((Cell(damage.file), Cell(damage.problem))) for damage in result.damages)
+    rows = tuple(Row.of(Cell(damage.file), Cell(damage.problem)) for damage in result.damages)
     table = table_lines(Table((Column("file"), Column("problem")), rows, note=""), options)
     text = f"Damaged: {plural(len(rows), 'file')} of the folder ({content})."
     return join_blocks(table, sentence(text, options, ALERT_STYLE), options=options)

@@ -20,7 +20,7 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style
-from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
+from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
@@ -46,24 +46,22 @@ def probe_lines(result: LayerProbes, options: TextOptions) -> list[Text]:
     )
     bars = options.width is not None and not options.html
     rows = [
-        Row(
-            (
-                Cell(probed_name(layer.key)),
-                Cell(shape_text(layer.shape)),
-                number_cell(layer.mean),
-                number_cell(layer.spread),
-                number_cell(layer.train_mean),
-                Cell(_bar(layer.mean, options.ascii) if bars else ""),
-            )
+        Row.of(
+            Cell(probed_name(layer.key)),
+            Cell(shape_text(layer.shape)),
+            number_cell(layer.mean),
+            number_cell(layer.spread),
+            number_cell(layer.train_mean),
+            Cell(_bar(layer.mean, options.ascii) if bars else ""),
         )
         for layer in result.layers
     ]
     shown = columns if bars else columns[:-1]
     cut = [row if bars else Row(row.cells[:-1]) for row in rows]
     table = result_table(Table(shown, tuple(cut), squeeze, note=""), options)
-    lines = [line for text in (probe_title(result),) for line in sentence(text, options)]
-    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
-    return join_blocks(table, [*lines, *notes], options=options)
+    lines = sentence(probe_title(result), options)
+    lines += styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
+    return join_blocks(table, lines, options=options)
 
 
 def probe_title(result: LayerProbes) -> str:

@@ -97,7 +97,7 @@ def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
         Column(result.measure, right=True),
     )
     rows = [
-        Row((Cell(name), Cell(others[j]), number_cell(value)))
+        Row.of(Cell(name), Cell(others[j]), number_cell(value))
         for i, (name, values) in enumerate(zip(names, result.values, strict=True))
         for j, value in enumerate(values)
         if result.b is not None or i < j or len(names) == 1
@@ -173,7 +173,7 @@ def _best(result: LayerSimilarity, options: TextOptions) -> list[Text]:
         best = result.best(i)
         value = math.nan if best is None else result.values[i][best]
         rows.append(
-            Row((Cell(name), Cell(others[best] if best is not None else "-"), number_cell(value)))
+            Row.of(Cell(name), Cell(others[best] if best is not None else "-"), number_cell(value))
         )
     columns = Column("layer of A"), Column("most similar in B"), Column(result.measure, right=True)
     return table_lines(Table(columns, tuple(rows), note=""), options)

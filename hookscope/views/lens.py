@@ -14,10 +14,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.views.display import View, filed_document
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import Drawing, recording_caption
-from hookscope.views.layer_map import (
-    LayerMap,
-    LayerMaps,
-)
+from hookscope.views.layer_map import LayerMap, LayerMaps
 from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
@@ -49,24 +46,21 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
     """Return the whole summary: in a pipe one line for each cell."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     if options.lists_rows:
-        return join_blocks(_cell_table(result, options), notes, options=options)
+        cells = tuple(_cell_row(result, cell, options) for cell in result.cells)
+        table = result_table(Table(COLUMNS, cells, SQUEEZE, note=""), options)
+        return join_blocks(table, notes, options=options)
     norm = f"after {result.norm} and" if result.norm else "by"
     title = f"What {plural(len(result.layers), 'layer')} predict {norm} {result.head}"
     blocks = [sentence(f"{title}: the most probable next token at each position.", options, "bold")]
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
         if not options.html:
-            blocks.append(_heat_map(result, number, options))
+            maps = lens_maps(result, [text_map(result, number, ascii=options.ascii)])
+            blocks.append(maps.lines(TOKEN_WIDTH, options))
         blocks.append(_position_lines(result, number, row, options))
     left = len(result.rows) - MAX_TEXTS
     if left > 0:
         blocks.append(sentence(f"... and {plural(left, 'more text')}.", options, "dim"))
     return join_blocks(*blocks, notes, options=options)
-
-
-def _heat_map(result: Lens, number: int, options: TextOptions) -> list[Text]:
-    """A line for each layer: the most probable token, the brighter the more probable."""
-    maps = lens_maps(result, [text_map(result, number, ascii=options.ascii)])
-    return maps.lines(TOKEN_WIDTH, options)
 
 
 def _position_lines(result: Lens, number: int, row: LensRow, options: TextOptions) -> list[Text]:
@@ -88,7 +82,7 @@ def _position_lines(result: Lens, number: int, row: LensRow, options: TextOption
         Column("KL", right=True),
     )
     squeeze = shorten("probability", "most probable")
-    rows = tuple(Row((Cell(layer_text(cell.layer)), *_figures(cell, options))) for cell in cells)
+    rows = tuple(Row.of(Cell(layer_text(cell.layer)), *_figures(cell, options)) for cell in cells)
     table = table_lines(Table(columns, rows, squeeze, note=""), options)
     meaning = "rank and probability: of the target; KL: divergence from the model's output, nats."
     return [*sentence(title, options), *table, *sentence(meaning, options, "dim")]
@@ -107,23 +101,16 @@ def _figures(cell: LensCell, options: TextOptions) -> tuple[Cell, ...]:
     )
 
 
-def _cell_table(result: Lens, options: TextOptions) -> list[Text]:
-    rows = tuple(_cell_row(result, cell, options) for cell in result.cells)
-    return result_table(Table(COLUMNS, rows, SQUEEZE, note=""), options)
-
-
 def _cell_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
     tokens = result.rows[cell.row].tokens
     best = cell.top[0]
-    return Row(
-        (
-            Cell(layer_text(cell.layer)),
-            *(count_cell(cell.row), count_cell(cell.position)),
-            Cell(token_text(tokens[cell.position].text, options.ascii) if tokens else ""),
-            *(Cell(token_text(best.token.text, options.ascii)), number_cell(best.probability)),
-            *(Cell(token_text(cell.target.text, options.ascii)), count_cell(cell.rank)),
-            *(number_cell(cell.probability), number_cell(cell.kl)),
-        )
+    return Row.of(
+        Cell(layer_text(cell.layer)),
+        *(count_cell(cell.row), count_cell(cell.position)),
+        Cell(token_text(tokens[cell.position].text, options.ascii) if tokens else ""),
+        *(Cell(token_text(best.token.text, options.ascii)), number_cell(best.probability)),
+        *(Cell(token_text(cell.target.text, options.ascii)), count_cell(cell.rank)),
+        *(number_cell(cell.probability), number_cell(cell.kl)),
     )
 
 

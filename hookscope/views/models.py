@@ -27,14 +27,12 @@ SQUEEZE = (*drop("weights"), *shorten("parameters"), *drop("input", "parameters"
 def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text]:
     """Return one row for each model, and how many there are."""
     rows = tuple(
-        Row(
-            (
-                Cell(model.name),
-                Cell(model.task, style="cyan"),
-                _parameters_cell(model.parameters),
-                Cell(model.input),
-                Cell(" ".join(model.weights), full=",".join(model.weights)),
-            )
+        Row.of(
+            Cell(model.name),
+            Cell(model.task, style="cyan"),
+            _parameters_cell(model.parameters),
+            Cell(model.input),
+            Cell(" ".join(model.weights), full=",".join(model.weights)),
         )
         for model in models
     )

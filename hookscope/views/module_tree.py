@@ -20,9 +20,7 @@ BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 
 MAX_OTHER_SHAPES = 2
-MAX_TYPE_LENGTH = (
-    20  # characters of a type without arguments; a long type then takes no room from columns
-)
+MAX_TYPE_LENGTH = 20  # characters of a type alone; a long one then takes no room from columns
 MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has all
 MAX_ABSENT = 5  # sentences on modules that are not in the file
 SQUEEZE = (

@@ -17,13 +17,7 @@ from hookscope.file_analysis.run_diff import (
 )
 from hookscope.files.words import FULL_DIGITS, count_text, full_text, plural
 from hookscope.specs.patterns import layer_text
-from hookscope.stores.runs.series import (
-    OUTPUT,
-    OUTPUT_GRAD,
-    PARAMETER,
-    PARAMETER_GRAD,
-    UPDATE,
-)
+from hookscope.stores.runs.series import OUTPUT, OUTPUT_GRAD, PARAMETER, PARAMETER_GRAD, UPDATE
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
@@ -90,7 +84,7 @@ def _row(row: KindComparison, first: RunDifference | None, is_narrow: bool) -> R
     ]
     if row.first is None:
         columns = (*COUNTS, *VALUES) if is_narrow else COLUMNS
-        return Row((*cells, *[Cell("-")] * (len(columns) - len(cells))))
+        return Row.of(*cells, *[Cell("-")] * (len(columns) - len(cells)))
     cells.append(Cell(count_text(row.first.step), value=row.first.step, style=style))
     place = [Cell(_where(row.first)), Cell(row.first.measure)]
     values = (number_cell(row.first.a), number_cell(row.first.b))

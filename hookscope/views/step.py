@@ -10,12 +10,7 @@ from hookscope.files.words import shape_text
 from hookscope.results.records import Record, Recording
 from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_UPDATE
-from hookscope.views.capture import (
-    capture_document,
-    drift_lines,
-    edit_note,
-    effect_lines,
-)
+from hookscope.views.capture import capture_document, drift_lines, edit_note, effect_lines
 from hookscope.views.display import View
 from hookscope.views.grads import loss_lines
 from hookscope.views.text.shared_parts import (
@@ -30,7 +25,6 @@ from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, sho
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 from hookscope.views.text.tokens import change_lines, prompt_lines
 
-NUMBERS = ("gradient", "update", "weight", "update/weight")
 COLUMNS = (
     Column("layer"),
     Column("type"),

@@ -14,13 +14,8 @@ from hookscope.results.records import Recording
 from hookscope.specs.tensor_key import WEIGHT
 from hookscope.views.capture import capture_document
 from hookscope.views.display import View, make_document
-from hookscope.views.images.tensor_view import Bin, TensorEntry, TensorSummary, TensorView
-from hookscope.views.text.shared_parts import (
-    ALERT_STYLE,
-    nonfinite_note,
-    number_cell,
-    share_cell,
-)
+from hookscope.views.images.tensor_view import Bin, TensorSummary, TensorView
+from hookscope.views.text.shared_parts import ALERT_STYLE, nonfinite_note, number_cell, share_cell
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
@@ -73,13 +68,11 @@ def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
     largest = max(bin.count for bin in bins)
     room = max(min(MAX_BAR_WIDTH, (options.width or 0) - WIDTH_BEFORE_BARS), 6)
     rows = [
-        Row(
-            (
-                number_cell(bin.low),
-                number_cell(bin.high),
-                Cell(count_text(bin.count), value=bin.count),
-                Cell(_bar(bin.count / largest * room, options.ascii), style="cyan"),
-            )
+        Row.of(
+            number_cell(bin.low),
+            number_cell(bin.high),
+            Cell(count_text(bin.count), value=bin.count),
+            Cell(_bar(bin.count / largest * room, options.ascii), style="cyan"),
         )
         for bin in bins
     ]
@@ -134,7 +127,7 @@ def _padding_lines(view: TensorView, options: TextOptions) -> list[Text]:
 
 def provenance_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return where a result came from: one line for each value of its metadata."""
-    rows = [Row((Cell(name), Cell(text))) for name, text in _facts(metadata, "")]
+    rows = [Row.of(Cell(name), Cell(text)) for name, text in _facts(metadata, "")]
     table = Table((Column("provenance"), Column("value")), tuple(rows), note="")
     if options.width is None:
         return table_lines(table, options)
@@ -178,16 +171,14 @@ def tensor_document(summary: TensorSummary) -> dict[str, Any]:
         return described
     return described | {
         "histogram": [asdict(bin) for bin in summary.histogram],
-        "largest": [_entry_document(entry) for entry in summary.largest],
+        "largest": [
+            {name: value for name, value in asdict(entry).items() if name != "tokens" or value}
+            for entry in summary.largest
+        ],
         "first_nan": summary.first_nan,
         "first_inf": summary.first_inf,
         **({"padding": summary.padding} if summary.padding else {}),
     }
-
-
-def _entry_document(entry: TensorEntry) -> dict[str, Any]:
-    tokens = {"tokens": entry.tokens} if entry.tokens else {}
-    return {"index": entry.index, "value": entry.value, **tokens}
 
 
 VIEW: View[TensorView] = View(tensor_lines)

@@ -16,16 +16,12 @@ from hookscope.specs.patterns import layer_text
 from hookscope.views.display import View, filed_document
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import recording_caption
-from hookscope.views.layer_map import (
-    LayerMap,
-    LayerMaps,
-)
+from hookscope.views.layer_map import LayerMap, LayerMaps
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
     coverage_lines,
-    group_names,
-    join_names,
+    failed_lines,
     number_cell,
     skipped_lines,
 )
@@ -36,6 +32,11 @@ UNSIGNED = ("kl", "output")  # metrics that are not negative
 DIGITS = 3  # of a value in a cell
 
 CELL_WIDTH = 8  # of a column of the heat map
+# The columns that the table of some sweep or ablation has, for a check of a name.
+POSSIBLE_COLUMNS = (
+    *("layer", "type", "position", "token", "head", "expert", "channel"),
+    *(*SWEEP_METRICS, "flipped"),
+)
 _ROUNDED = {
     "zero": "output set to zero",
     "quantize": "output rounded to {argument} bits, one grid for the tensor",
@@ -87,18 +88,12 @@ def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
     if not result.axis and len(result.cells) > 1:
         meaning += _largest(result, options)
     notes = [
-        *_failures(result, options),
+        *failed_lines(((c.failed, c.layer) for c in result.cells if c.failed), options),
         *coverage_lines(result.coverage, options),
         *skipped_lines(result.left_out, options),
         *sentence(result.reuse, options, "dim"),
     ]
     return join_blocks(head, block, meaning, notes, options=options)
-
-
-def possible_columns() -> tuple[Column, ...]:
-    """Return the columns that the table of some sweep or ablation has, for a check of a name."""
-    places = ("position", "token", "head", "expert", "channel")
-    return tuple(map(Column, ("layer", "type", *places, *SWEEP_METRICS, "flipped")))
 
 
 def title_text(result: Sweep) -> str:
@@ -141,12 +136,6 @@ def meanings(result: Sweep) -> list[str]:
         " the edit.",
     }
     return [f"{name}: {texts[name]}" for name in result.metrics]
-
-
-def column_title(result: Sweep, index: int, ascii: bool = False) -> str:
-    """Return the title of a column: the token of a position, or the number of a head."""
-    column = result.columns[index]
-    return token_text(column.label, ascii) if column.label != column.name else column.name
 
 
 def _largest(result: Sweep, options: TextOptions) -> list[Text]:
@@ -197,26 +186,16 @@ def _row(result: Sweep, cell: SweepCell, metrics: tuple[str, ...], options: Text
     return Row(cells, Cell("not finite" if wrong else "", style=ALERT_STYLE))
 
 
-def _failures(result: Sweep, options: TextOptions) -> list[Text]:
-    failed = group_names((cell.failed, cell.layer) for cell in result.cells if cell.failed)
-    return [
-        line
-        for reason, names in failed.items()
-        for line in sentence(
-            f"Failed: {join_names(list(dict.fromkeys(names)), options)}. {reason}",
-            options,
-            ALERT_STYLE,
-        )
-    ]
-
-
 def sweep_maps(result: Sweep, ascii: bool = False) -> LayerMaps:
     """Return the map: layers by positions, heads or experts."""
     rows = [cells for _, cells in result.by_layer()]
     only = LayerMap(
         f"By {result.axis}" if result.axis else "By layer",
         list(map(layer_text, result.layers)),
-        [column_title(result, n, ascii) or "whole layer" for n in range(len(result.columns))],
+        [
+            (token_text(x.label, ascii) if x.label != x.name else x.name) or "whole layer"
+            for x in result.columns
+        ],
         sweep_values(result),
         [[cell_text(result, cell) for cell in cells] for cells in rows],
         [[_details(result, cell) for cell in cells] for cells in rows],
@@ -257,5 +236,5 @@ VIEW: View[Sweep] = View(
     filed_document("sweep"),
     write_sweep_page,
     lambda result, dpi: sweep_maps(result).draw("sweep"),
-    (*possible_columns(), NOTE),
+    (*map(Column, POSSIBLE_COLUMNS), NOTE),
 )

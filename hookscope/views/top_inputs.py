@@ -105,14 +105,12 @@ def _unit_table(result: TopInputs, options: TextOptions) -> list[Text]:
         *drop("25%", "75%", "1%", "99%", "mean"),
     )
     rows = tuple(
-        Row(
-            (
-                Cell(str(unit.unit)),
-                number_cell(unit.least[0].value if unit.least else None),
-                *map(number_cell, unit.quantiles),
-                number_cell(unit.most[0].value if unit.most else None),
-                number_cell(unit.mean),
-            )
+        Row.of(
+            Cell(str(unit.unit)),
+            number_cell(unit.least[0].value if unit.least else None),
+            *map(number_cell, unit.quantiles),
+            number_cell(unit.most[0].value if unit.most else None),
+            number_cell(unit.mean),
         )
         for unit in result.units
     )
@@ -133,16 +131,14 @@ def _input_table(result: TopInputs, options: TextOptions, shown: int | None) -> 
         for ranked in inputs[:shown]
     ]
     rows = tuple(
-        Row(
-            (
-                Cell(ranked.name),
-                count_cell(unit.unit),
-                Cell(end),
-                number_cell(ranked.value),
-                Cell("" if ranked.position is None else ",".join(map(str, ranked.position))),
-                Cell("" if ranked.label is None else str(ranked.label)),
-                count_cell(ranked.row),
-            )
+        Row.of(
+            Cell(ranked.name),
+            count_cell(unit.unit),
+            Cell(end),
+            number_cell(ranked.value),
+            Cell("" if ranked.position is None else ",".join(map(str, ranked.position))),
+            Cell("" if ranked.label is None else str(ranked.label)),
+            count_cell(ranked.row),
         )
         for unit, end, ranked in entries
     )

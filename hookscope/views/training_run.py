@@ -230,14 +230,12 @@ def _values_table(view: KeyCurves, options: TextOptions) -> list[Text]:
         left_out = max(len(steps) - MAX_STEPS, 0)
     measures = [curve.series.measure for curve in view.curves]
     rows = [
-        Row(
-            (
-                Cell(str(step), value=step),
-                *(
-                    number_cell(by_step[step][name]) if name in by_step[step] else Cell()
-                    for name in measures
-                ),
-            )
+        Row.of(
+            Cell(str(step), value=step),
+            *(
+                number_cell(by_step[step][name]) if name in by_step[step] else Cell()
+                for name in measures
+            ),
         )
         for step in steps[left_out:]
     ]

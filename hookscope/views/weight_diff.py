@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from hookscope.file_analysis.weight_diff import WeightChange, WeightDiff, WeightSide
+from hookscope.file_analysis.weight_diff import WeightChange, WeightDiff
 from hookscope.files.words import (
     bytes_text,
     cosine_text,
@@ -146,13 +146,12 @@ def _verdict(result: WeightDiff) -> list[tuple[str, str]]:
 
 
 def _sides(result: WeightDiff) -> list[tuple[str, str]]:
-    sides = (("A", result.a), ("B", result.b))
-    return [(f"{name}: {_side_text(side)}", "dim") for name, side in sides]
-
-
-def _side_text(side: WeightSide) -> str:
-    counts = f"{plural(side.tensors, 'tensor')}, {short_count_text(side.parameters)} entries"
-    return f"{side.path} ({side.kind}), {counts}, {bytes_text(side.nbytes)}."
+    sentences = []
+    for name, side in (("A", result.a), ("B", result.b)):
+        counts = f"{plural(side.tensors, 'tensor')}, {short_count_text(side.parameters)} entries"
+        text = f"{name}: {side.path} ({side.kind}), {counts}, {bytes_text(side.nbytes)}."
+        sentences.append((text, "dim"))
+    return sentences
 
 
 def _notes(result: WeightDiff, options: TextOptions) -> list[tuple[str, str]]:

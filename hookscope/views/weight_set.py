@@ -17,7 +17,6 @@ from hookscope.views.stored_tensors import tensor_document
 from hookscope.views.text.table import Cell, Column, Row, Table, drop
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
-NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (
     Column("tensor"),
     Column("shape"),

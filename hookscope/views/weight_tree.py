@@ -47,11 +47,8 @@ def weight_tree_lines(tree: WeightTree, options: TextOptions) -> list[Text]:
 
 def hash_lines(hashes: WeightHashes, options: TextOptions) -> list[Text]:
     """Return the hash of the architecture and that of the weights, each on a line."""
-    return [
-        line
-        for name, value in (("architecture", hashes.architecture), ("weights", hashes.weights))
-        for line in sentence(f"{name:12}  {value}", options)
-    ]
+    lines = sentence(f"architecture  {hashes.architecture}", options)
+    return lines + sentence(f"weights       {hashes.weights}", options)
 
 
 def weight_tree_document(tree: WeightTree) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hookscope.escapes import visible
 from hookscope.files.words import count_text, full_text, percent_text, plural, shape_text
@@ -146,7 +147,7 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePa
     return CapturePage(
         _title(captures),
         tuple(
-            file_summary(capture, letter, _input_figures(capture))
+            file_summary(capture, letter, figure_or_note("Input", partial(input_figure, capture)))
             for letter, capture in zip(letters, captures, strict=True)
         ),
         tuple(_selection_notes(captures, limits, len(keys))),
@@ -160,10 +161,6 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePa
 def _title(captures: Sequence[CaptureFile]) -> str:
     models = [str(c.metadata.get("model", {}).get("spec", "a model")) for c in captures]
     return visible(" and ".join(dict.fromkeys(models)))
-
-
-def _input_figures(capture: CaptureFile) -> tuple[PageFigure, ...]:
-    return figure_or_note("Input", lambda: input_figure(capture))
 
 
 def _tensor_notes(capture: CaptureFile) -> dict[str, TensorNote]:

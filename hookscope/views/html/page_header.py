@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -22,9 +22,15 @@ from hookscope.views.capture import attention_lines, effect_lines, verified_line
 from hookscope.views.grads import loss_lines
 from hookscope.views.html.page import PageFigure, Summary
 from hookscope.views.step import optimizer_lines
-from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
+from hookscope.views.text.shared_parts import (
+    GRADIENT_LEGEND,
+    coverage_lines,
+    group_names,
+    label_cell,
+)
+from hookscope.views.text.table import Cell
 from hookscope.views.text.text_table import PIPE, TextOptions
-from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_lines
+from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_lines, token_cell
 
 _SHORTENED = TextOptions(width=1 << 20)  # a long text is shortened as on a terminal
 MAX_NAMES = 5  # names in a sentence; the table has all
@@ -47,7 +53,7 @@ def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, .
         tuple((name, visible(text)) for name, text in _facts(capture)),
         tuple(_sentences(capture)),
         has_random_weights(metadata),
-        (*_top_classes(metadata), *_next_tokens(metadata)),
+        tuple(titled for titled in _most_probable(metadata) if titled[1]),
         figures,
     )
 
@@ -114,27 +120,21 @@ def _sentences(capture: Recording) -> Iterable[str]:
         yield from (line.plain for line in lines[: 1 + bool(capture.coverage.stopped_after)])
 
 
-def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
+def _most_probable(
+    metadata: Mapping[str, Any],
+) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The classes of each image and the next tokens after each row, each list with its title."""
     images = metadata.get("top") or []
     inputs = [str(entry.get("spec", "")) for entry in metadata.get("inputs", [])]
     for n, entries in enumerate(images):
         image = inputs[n] if len(inputs) == len(images) else f"image {n + 1}"
-        rows = []
-        for entry in entries:
-            label = visible(str(entry.get("label") or f"class {entry['index']}"))
-            rows.append((label, f"{float(entry['probability']):.1%}"))
-        if rows:
-            yield f"Most probable classes of {visible(image)}", tuple(rows)
-
-
-def _next_tokens(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
+        yield f"Most probable classes of {visible(image)}", _shares(entries, label_cell)
     for n, entries in enumerate(metadata.get("next_tokens") or [], start=1):
-        rows = []
-        for entry in entries:
-            token = f"id {entry['id']}" if entry.get("token") is None else repr(entry["token"])
-            rows.append((visible(token), f"{float(entry['probability']):.1%}"))
-        if rows:
-            yield f"Most probable next tokens after row {n}", tuple(rows)
+        yield f"Most probable next tokens after row {n}", _shares(entries, token_cell)
+
+
+def _shares(entries: Sequence[Any], name: Callable[[Any], Cell]) -> tuple[tuple[str, str], ...]:
+    return tuple((visible(name(x).text), f"{float(x['probability']):.1%}") for x in entries)
 
 
 def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hookscope.escapes import visible
 from hookscope.files.words import shape_text
@@ -16,16 +15,6 @@ from hookscope.views.html.page import PageFigure, TreeItem
 
 NEVER_RAN = "never ran"
 MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first
-
-
-class TreePosition(NamedTuple):
-    """The position of a module in the tree, as in ``TreeItem``."""
-
-    name: str
-    level: int
-    place: int
-    siblings: int
-    opens: bool
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,7 @@ def module_types(captures: Iterable[Recording]) -> dict[str, str]:
     return types or {ROOT: ""}  # an empty file is still a file of a model
 
 
-def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
+def tree_positions(names: Iterable[str]) -> Iterator[TreeItem]:
     """Yield the positions of modules, parents first.
 
     >>> [(module.name, module.level) for module in tree_positions([".", "a", "a.0", "b"])]
@@ -122,7 +111,8 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
     while waiting:  # no recursion: a name may have any number of parts
         name, level, place, siblings = waiting.pop()
         below = children.get(name, [])
-        yield TreePosition(name, level, place, siblings, opens=bool(below))
+        label = visible(layer_text(name.rpartition(".")[2] or name))
+        yield TreeItem(name, label, level, place, siblings, opens=bool(below))
         waiting += [
             (child, level + 1, n, len(below)) for n, child in reversed([*enumerate(below, 1)])
         ]
@@ -130,7 +120,7 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
 
 def page_nodes(
     captures: Sequence[Recording],
-    positions: Sequence[TreePosition],
+    positions: Sequence[TreeItem],
     types: Mapping[str, str],
     entries: Mapping[str, Sequence[PanelEntry]],
     notes: Sequence[Mapping[str, TensorNote]],
@@ -144,15 +134,11 @@ def page_nodes(
     shapes = _output_shapes(captures)
     followers = _followers(positions, captures[0])
     unfolded = _unfolded(positions)
-    for name, level, place, siblings, opens in positions:
+    for position in positions:
+        name = position.name
         yield PageNode(
-            name=visible(name),
-            label=visible(layer_text(name.rpartition(".")[2] or name)),
+            **{**vars(position), "name": visible(name)},
             type=visible(types[name]),
-            level=level,
-            place=place,
-            siblings=siblings,
-            opens=opens,
             calls=calls.get(name, 0),
             unused=name in unused,
             marks=(*[NEVER_RAN] * (name in unused), *marks.get(name, ())),
@@ -198,7 +184,7 @@ def _call_counts(captures: Iterable[Recording]) -> dict[str, int]:
     return calls
 
 
-def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
+def _followers(positions: Iterable[TreeItem], first: Recording) -> set[str]:
     """The modules that ran after the sibling before them, in the order of the first file."""
     ran = {executed.module for executed in first.coverage.executed}
     ran |= ancestors_of(ran)
@@ -214,11 +200,12 @@ def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
     return followers
 
 
-def _unfolded(positions: Sequence[TreePosition]) -> set[str]:
+def _unfolded(positions: Sequence[TreeItem]) -> set[str]:
     """The modules that the graph unfolds at first: all of a small model, else only children."""
     unfolded: set[str] = set()
-    for name, _, _, siblings, _ in positions:
-        only_child = siblings == 1 and parent_of(name) in unfolded
+    for position in positions:
+        name = position.name
+        only_child = position.siblings == 1 and parent_of(name) in unfolded
         if name == ROOT or len(positions) <= MAX_UNFOLDED or only_child:
             unfolded.add(name)
     return unfolded

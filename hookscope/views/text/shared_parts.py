@@ -245,6 +245,15 @@ def styled_lines(sentences: Iterable[tuple[str, str]], options: TextOptions) -> 
     return [line for text, style in sentences for line in sentence(text, options, style)]
 
 
+def failed_lines(failures: Iterable[tuple[str, str]], options: TextOptions) -> list[Text]:
+    """Return the names of what failed, a sentence for each reason."""
+    lines: list[Text] = []
+    for reason, names in group_names(failures).items():
+        text = f"Failed: {join_names(list(dict.fromkeys(names)), options)}. {reason}"
+        lines += sentence(text, options, ALERT_STYLE)
+    return lines
+
+
 def skipped_lines(left_out: Sequence[SkippedLayer], options: TextOptions) -> list[Text]:
     """Return which layers were skipped, a sentence for each reason."""
     lines: list[Text] = []

@@ -91,6 +91,11 @@ class Row:
     continuation: str = ""
     missing: bool = False
 
+    @classmethod
+    def of(cls, *cells: Cell) -> Row:
+        """Return a row of cells without a note."""
+        return cls(cells)
+
 
 @dataclass(frozen=True)
 class Table:

@@ -55,7 +55,10 @@ def map_lines(
     ]
     for start in range(0, number, across):
         if maps.channels:
-            printed.append(_labels(maps.channels[start : start + across], columns))
+            shown = maps.channels[start : start + across]
+            line = Text("".join(f"{channel:<{columns + GAP}}" for channel in shown), "dim")
+            line.rstrip()
+            printed.append(line)
         for parts in zip(*drawn[start : start + across], strict=True):
             line = Text(" " * GAP).join(parts)
             line.rstrip()
@@ -103,11 +106,6 @@ def _head(
         Text(visible(f"{maps.record.key}{maps.part}", options.ascii), "bold"),
         *sentence(f"{'; '.join(parts)}.", options),
     ]
-
-
-def _labels(channels: tuple[int, ...], columns: int) -> Text:
-    line = "".join(f"{channel:<{columns + GAP}}" for channel in channels)
-    return Text(line.rstrip(), "dim")
 
 
 def _blocks(values: NDArray[np.float64], scale: ColorScale) -> list[Text]:

@@ -89,20 +89,17 @@ def table_lines(table: Table, options: TextOptions) -> list[Text]:
         return [Text(html_table(table))]
     if options.width is None:
         return _pipe_lines(table, options)
-    return _terminal_lines(table, options.width, options.ascii)
+    fitted = _fit(table, options.width, options.ascii)
+    return [_header(fitted), *(line for row in table.rows for line in _row_lines(row, fitted))]
 
 
 def _rounded(row: Row, digits: int) -> Row:
     """The row with its numbers rounded to ``digits`` significant digits."""
-    return replace(
-        row,
-        cells=tuple(
-            replace(cell, text=number_text(cell.value, digits), short=None)
-            if cell.rounded
-            else cell
-            for cell in row.cells
-        ),
-    )
+    cells = [
+        replace(cell, text=number_text(cell.value, digits), short=None) if cell.rounded else cell
+        for cell in row.cells
+    ]
+    return replace(row, cells=tuple(cells))
 
 
 def sentence(text: str, options: TextOptions, style: str = "") -> list[Text]:
@@ -154,12 +151,6 @@ def _pipe_text(cell: Cell, options: TextOptions) -> str:
     if cell.full is None and cell.value is not None:
         return full_text(cell.value, options.precision or PIPE_DIGITS)
     return visible(cell.text if cell.full is None else cell.full, options.ascii) or "-"
-
-
-def _terminal_lines(table: Table, width: int, ascii: bool) -> list[Text]:
-    """Return the lines of ``table``, none wider than ``width`` cells."""
-    fitted = _fit(table, width, ascii)
-    return [_header(fitted), *(line for row in table.rows for line in _row_lines(row, fitted))]
 
 
 def _append_cell(line: Text, text: str, width: int, right: bool, style: str) -> None:

@@ -72,7 +72,7 @@ def next_token_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
         return []
     endings = _endings(metadata, len(rows_of))
     rows = [
-        Row((_token_cell(entry), count_cell(entry["id"]), probability_cell(entry), Cell(ending)))
+        Row.of(token_cell(entry), count_cell(entry["id"]), probability_cell(entry), Cell(ending))
         for entries, ending in zip(rows_of, endings, strict=True)
         for entry in entries
     ]
@@ -96,11 +96,9 @@ def change_lines(
         return []
     noun, name_of, nothing = _CHANGED[what]
     rows = [
-        Row(
-            (
-                *(name_of(before), probability_cell(before), logit_cell(before)),
-                *(name_of(after), probability_cell(after), logit_cell(after), count_cell(n)),
-            )
+        Row.of(
+            *(name_of(before), probability_cell(before), logit_cell(before)),
+            *(name_of(after), probability_cell(after), logit_cell(after), count_cell(n)),
         )
         for n, pair in enumerate(zip(top["unedited"], top["edited"], strict=True), start=1)
         for before, after in zip(*pair, strict=True)
@@ -110,7 +108,8 @@ def change_lines(
     return table_lines(table, options) + untrained_lines(metadata, options, nothing)
 
 
-def _token_cell(entry: TokenProbability) -> Cell:
+def token_cell(entry: TokenProbability) -> Cell:
+    """Return a token in quotes; its id without a vocabulary."""
     token = entry.get("token")
     return Cell(f"id {entry['id']}" if token is None else repr(token))
 
@@ -118,7 +117,7 @@ def _token_cell(entry: TokenProbability) -> Cell:
 # The noun of a list, the name of an entry, and what means nothing with random weights.
 _CHANGED: dict[str, tuple[str, Callable[[Any], Cell], str]] = {
     "top": ("image", label_cell, "class names mean"),
-    "next_tokens": ("row", _token_cell, "next tokens mean"),
+    "next_tokens": ("row", token_cell, "next tokens mean"),
 }
 
 

@@ -19,12 +19,7 @@ from hookscope.specs.patterns import ROOT
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE, is_gradient
 from hookscope.stores.capture_file import CaptureFile
-from hookscope.views.images.colors import (
-    PERCENTILE,
-    nonfinite_text,
-    percentile_bound,
-    scale_for,
-)
+from hookscope.views.images.colors import PERCENTILE, nonfinite_text, percentile_bound, scale_for
 from hookscope.views.images.feature_maps import (
     FeatureMaps,
     is_image_gradient,
