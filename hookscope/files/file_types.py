@@ -1,8 +1,4 @@
-"""The type of a file, detected from its content and never from its name.
-
-Detection is fast: it reads the first bytes, the list of names of a zip archive, and at most the
-instructions of one pickle. Nothing is unpickled.
-"""
+"""The type of a file, from its content and never from its name. Nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -50,10 +50,8 @@ def list_files(
         raise InputError(f"No file matches {spec!r}.", "Check the folder and the pattern.")
     rest = [entry for entry in glob(path, recursive=True) if not os.path.isfile(entry)]
     # A pattern such as **/* also matches the folders that it searches.
-    _tell_left_out(
-        spec,
-        [one for one in rest if not os.path.isdir(one) or one.lower().endswith(IMAGE_SUFFIXES)],
-    )
+    named = [x for x in rest if not os.path.isdir(x) or x.lower().endswith(IMAGE_SUFFIXES)]
+    _tell_left_out(spec, named)
     return [check_file(file, hint, usable) for file in found]
 
 
@@ -109,13 +107,13 @@ def check_file(file: str, hint: str = "", usable: bool = True) -> str:
     """Return ``file`` after checking it; see ``list_files``."""
     path = Path(file)
     if not os.path.exists(file):
-        no_folder = (
-            "" if path.parent.is_dir() else f"There is no folder {str(path.parent)!r} either."
-        )
+        no_folder = f"There is no folder {str(path.parent)!r} either."
         if " " in file and not path.suffix:
             hint = hint or f"For a text write {quote_word(f'text:{file}')}."
-        otherwise = hint or no_folder or "Check the name and the folder."
-        raise InputError(f"There is no file {file!r}.", near_files(file, otherwise, INPUT_FILES))
+        no_file = "Check the name and the folder." if path.parent.is_dir() else no_folder
+        raise InputError(
+            f"There is no file {file!r}.", near_files(file, hint or no_file, INPUT_FILES)
+        )
     if not usable:
         return file
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read

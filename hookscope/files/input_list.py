@@ -1,9 +1,4 @@
-"""The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives.
-
-A folder of subfolders has a class for each of them, as in torchvision's ``ImageFolder``. A list in
-CSV has further columns, and so has an archive in the form of WebDataset. They are stored beside the
-rows. Torch-free.
-"""
+"""The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Writing numpy's files: ``.npy`` has one array, ``.npz`` several arrays by name.
+"""Writing numpy's files in blocks: ``.npy`` has one array, ``.npz`` several arrays by name.
 
-Values are written in blocks, so that memory does not grow with them. Equal arrays give equal bytes,
-unlike ``numpy.savez``, which writes the time. Neither format has metadata; a comment at the end of
-a ``.npz`` file marks it as written by hookscope.
+Equal arrays give equal bytes, unlike ``numpy.savez``, which writes the time. A comment at the end
+of a ``.npz`` file marks it as written by hookscope.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The file that a command writes: its default name, and whether it may be written.
-
-These checks run before torch is imported, so that a wrong path is reported at once.
-``tensors/save.py`` writes the file.
-"""
+"""The file that a command writes, checked before torch is imported: its name and its format."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 r"""JSON that every parser reads, and checks of the types of values that were read from JSON.
 
-NaN and infinities, for which JSON has no numbers, become strings. Lone surrogates, which UTF-8
-cannot encode, are written as escapes: ``\udc80``. Keys keep their order or are sorted, so the same
-value is always the same text.
-
-A damaged file may still be valid JSON, with a number instead of a name or a list instead of a
-mapping. So the types of its values are checked before they are used.
+NaN and infinities become strings, and lone surrogates, which UTF-8 cannot encode, escapes. A
+damaged file may still be valid JSON, so the types of its values are checked before they are used.
 """
 
 from __future__ import annotations

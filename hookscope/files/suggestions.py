@@ -1,8 +1,4 @@
-"""Suggestions of similar names ("did you mean") for a name that does not exist.
-
-Names that contain the text come first: ``vit`` should suggest ``vit_b_16``, which a similarity
-ratio alone would rank low.
-"""
+"""Suggestions of similar names ("did you mean"), those with the text in them first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The inputs of a dataset of texts: files with a text in each line or row, and folders of tables.
-
-Torch-free, so that a mistake is reported at once. ``inputs/text_formats.py`` reads them.
-"""
+"""The inputs of a dataset of texts: files with a text in each line or row, folders of tables."""
 
 from __future__ import annotations
 
@@ -18,13 +15,7 @@ LINES, JSON_LINES, CSV, PARQUET, DATASET = "lines", "jsonl", "csv", "parquet", "
 DEFAULT_COLUMN = "text"
 
 _PREFIX = "lines:"
-_KINDS = {
-    ".txt": LINES,
-    ".jsonl": JSON_LINES,
-    ".csv": CSV,
-    ".tsv": CSV,
-    ".parquet": PARQUET,
-}
+_KINDS = {".txt": LINES, ".jsonl": JSON_LINES, ".csv": CSV, ".tsv": CSV, ".parquet": PARQUET}
 _LARGE = (JSON_LINES, PARQUET)
 _FILE = re.compile(
     r"(?P<path>.+(?P<suffix>\.(txt|jsonl|csv|tsv|parquet)))(:(?P<column>.+))?",

@@ -81,8 +81,7 @@ def _find_in_folder(folder: str) -> str:
         if len(matches) > 1:
             raise RequestError(
                 f"The folder {folder!r} contains {len(matches)} weights files and no index:"
-                f" {', '.join(matches[:3])}"
-                f"{' ...' if len(matches) > 3 else ''}.",
+                f" {', '.join(matches[:3])}{' ...' if len(matches) > 3 else ''}.",
                 f"Name one of them: {quote_word(os.path.join(folder, matches[0]))}",
             )
         if matches:

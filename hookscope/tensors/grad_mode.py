@@ -74,9 +74,8 @@ def insert_gradient_gate(value: Any, function: GradHook) -> Any:
             "Create it with layout=torch.jagged, or choose other layers.",
         )
 
-    count = len(
-        tensors
-    )  # not the tensors: they may refer to this function, if they are changed in place
+    # Not the tensors: they may refer to this function, if they are changed in place.
+    count = len(tensors)
 
     def on_grads(grads: Grads) -> Grads:
         shown: list[Tensor | None] = [None] * count

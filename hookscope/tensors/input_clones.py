@@ -112,8 +112,7 @@ def shared_storages(tensors: Iterable[Tensor]) -> set[int]:
 
 def storage_id(tensor: Tensor) -> int:
     """An id that is the same for two tensors that share memory."""
-    if (
-        tensor.layout is not torch.strided or tensor.is_nested or is_functorch_tensor(tensor)
-    ):  # has none
+    plain = tensor.layout is torch.strided and not tensor.is_nested
+    if not plain or is_functorch_tensor(tensor):  # has none
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)

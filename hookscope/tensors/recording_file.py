@@ -162,9 +162,8 @@ def _fits(tensor: Tensor, size: int) -> bool:
     """Whether a tensor can be copied into the pages as it is."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     here = tensor.device.type == "cpu" and not tensor.is_quantized and not tensor.is_conj()
-    return (
-        plain and here and tensor.dtype in SAFETENSORS_DTYPES and size > 0 and size % _ALIGNED == 0
-    )
+    aligned = size > 0 and size % _ALIGNED == 0
+    return plain and here and aligned and tensor.dtype in SAFETENSORS_DTYPES
 
 
 def _entry(tensor: Tensor, start: int) -> dict[str, Any]:

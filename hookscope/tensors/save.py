@@ -1,8 +1,6 @@
 """Result files: tensors by key and one JSON text, as safetensors, or only arrays, as numpy files.
 
-All metadata is under the single key ``hookscope``. Safetensors does not sort metadata keys, so with
-several keys the same recording could give different files. The header is read in
-``stores/capture_file.py``, without torch.
+All metadata is under one key: safetensors does not sort keys, so equal recordings could differ.
 """
 
 from __future__ import annotations

@@ -26,13 +26,10 @@ _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 @without_grad
 def summarize(tensor: Tensor) -> Stats:
     """Return the statistics of ``tensor``: any shape, dtype or device."""
-    reason = (
-        "nested; its components have statistics" if tensor.is_nested else unreadable_reason(tensor)
-    )
-    if reason:
+    nested = "nested; its components have statistics" if tensor.is_nested else ""
+    if reason := nested or unreadable_reason(tensor):
         raise HookscopeError(
-            f"This tensor has no statistics: it is {reason}.",
-            "Record the plain tensors in it.",
+            f"This tensor has no statistics: it is {reason}.", "Record the plain tensors in it."
         )
     flat = _dense(tensor.detach()).reshape(-1)
     exact = not (flat.is_floating_point() or flat.is_complex())
@@ -82,9 +79,8 @@ def unit_dims(ndim: int) -> tuple[int, ...]:
 @without_grad
 def sum_of_squares(values: Tensor) -> tuple[float, int]:
     """Return the sum of squares of ``values`` (float64 or complex128) as value * 2**exponent."""
-    parts = (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).reshape(
-        -1
-    )
+    reals = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+    parts = reals.reshape(-1)
     plain = float(torch.dot(parts, parts))
     if square_in_range(plain) or not parts.numel():
         return plain, 0

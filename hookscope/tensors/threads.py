@@ -37,11 +37,7 @@ T = TypeVar("T")
 log = logging.getLogger("hookscope")
 
 _scopes = thread_object("hookscope")
-_CALLS = {  # what runs while a module is being called
-    CALL_CODE,
-    OUTER_CALL_CODE,
-    parallel_apply.__code__,
-}
+_CALLS = {CALL_CODE, OUTER_CALL_CODE, parallel_apply.__code__}  # run while a module is called
 
 
 class ThreadScope:

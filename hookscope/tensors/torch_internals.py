@@ -159,10 +159,7 @@ CALL_CODE: CodeType = _found("torch.nn.Module._call_impl", nn.Module.__call__)._
 OUTER_CALL_CODE: CodeType = _found(
     "torch.nn.Module._wrapped_call_impl", nn.Module.__call__
 ).__code__
-ConvNd: Any = _found(
-    "torch.nn.modules.conv._ConvNd",
-    (nn.Conv1d, nn.Conv2d, nn.Conv3d),
-)
+ConvNd: Any = _found("torch.nn.modules.conv._ConvNd", (nn.Conv1d, nn.Conv2d, nn.Conv3d))
 parse_to: Callable[..., tuple[Any, Any, bool, Any]] = _found("torch._C._nn._parse_to")
 
 # Exported and scripted programs ------------------------------------------------------------------

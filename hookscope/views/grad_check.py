@@ -54,10 +54,9 @@ def _row(comparison: GradientComparison, entry: Derivative, first: bool) -> Row:
         Cell(_index_text(entry.output_index)),
         *map(number_cell, (entry.analytical, entry.numerical, entry.difference)),
     )
-    note = (
-        Cell("; ".join(notes), style=ALERT_STYLE if comparison.wrong else "") if first else Cell()
-    )
-    return Row(cells, note)
+    if not first:
+        return Row(cells)
+    return Row(cells, Cell("; ".join(notes), style=ALERT_STYLE if comparison.wrong else ""))
 
 
 def _verdict(result: GradCheck, options: TextOptions) -> list[Text]:
@@ -65,10 +64,9 @@ def _verdict(result: GradCheck, options: TextOptions) -> list[Text]:
     wrong = sum(c.wrong for c in result.comparisons)
     settings = f"eps {result.eps:g}, atol {result.atol:g}, rtol {result.rtol:g}"
     if result.ok:
-        text = (
-            f"The backward pass agrees with numerical gradients: {plural(compared, 'derivative')}"
-        )
-        return sentence(f"{text}, {settings}.", options, "green")
+        text = "The backward pass agrees with numerical gradients:"
+        text += f" {plural(compared, 'derivative')}, {settings}."
+        return sentence(text, options, "green")
     text = f"The backward pass is wrong: {count_text(wrong)} of {plural(compared, 'derivative')}"
     text += f" differ from the numerical ones, {settings}."
     return sentence(text, options, ALERT_STYLE)

@@ -99,14 +99,10 @@ def grads_table(capture: Recording, options: TextOptions) -> list[Text]:
     """Return one row for each gradient in recorded order, then the missing ones with a reason."""
     marks = gradient_marks(capture.records)
     devices = device_notes(capture.records)
-    rows = [
-        _row(
-            record,
-            marks.get(record.key, ""),
-            (edit_note(record, capture.metadata), devices.get(record.key, "")),
-        )
-        for record in capture.records
-    ]
+    rows = []
+    for record in capture.records:
+        notices = (edit_note(record, capture.metadata), devices.get(record.key, ""))
+        rows.append(_row(record, marks.get(record.key, ""), notices))
     rows += missing_rows(capture, len(COLUMNS))
     return result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 

@@ -45,9 +45,7 @@ WHOLE_RUN = "run"  # what a finding is about that concerns no layer
 def check_lines(health: Health, options: TextOptions) -> list[Text]:
     """Return the findings, the worst first, and what was checked."""
     findings = [_finding_lines(finding, options) for finding in health.findings]
-    of_model = [
-        name for name in health.checks if name in CHECKS and "weights" not in health.metadata
-    ]
+    of_model = [] if "weights" in health.metadata else [x for x in health.checks if x in CHECKS]
     uses_loss = any(CHECKS[name].backward or name in (NAN, INF) for name in of_model)
     loss = loss_lines(health.metadata, options) if uses_loss else []
     return join_blocks(*findings, loss + verdict_lines(health, options), options=options)
@@ -101,9 +99,8 @@ def measurement_text(finding: Finding) -> str:
         return ""
     one, _, several = check.measure.partition("|")
     if finding.check in (*SHARES, SKIPPED, FLOAT16_UNDERFLOW):
-        number, limit = (
-            f"{100 * (share or 0):.4g}%" for share in (finding.measured, finding.threshold)
-        )
+        shares = (finding.measured, finding.threshold)
+        number, limit = (f"{100 * (share or 0):.4g}%" for share in shares)
     else:
         count = isinstance(finding.measured, int)
         number = f"{finding.measured:,}" if count else number_text(finding.measured)
@@ -159,9 +156,8 @@ def _sarif_result(finding: Finding, rules: list[Any], file: str) -> dict[str, An
     layers = [name for name in (finding.layer, *finding.others) if name]
     location: dict[str, Any] = {}
     if layers:
-        location["logicalLocations"] = [
-            {"fullyQualifiedName": name, "kind": "module"} for name in layers
-        ]
+        modules = [{"fullyQualifiedName": name, "kind": "module"} for name in layers]
+        location["logicalLocations"] = modules
     if file:
         location["physicalLocation"] = {"artifactLocation": {"uri": file}}
     text = f"{finding_text(finding)} {finding.hint}".strip()

@@ -49,7 +49,9 @@ _BRACKETS = {")": "(", "]": "[", "}": "{"}
 def name_guides(names: Sequence[str], options: TextOptions) -> list[tuple[str, str]]:
     """Return the lines drawn before each name, and before the lines that continue its row."""
     branch, last, bar, blank = ASCII_BRANCHES if options.ascii else BRANCHES
-    levels = _levels(names)
+    levels: list[int] = []  # how many ancestors each name has among the names before it
+    for above in nearest_ancestors(names):
+        levels.append(0 if above is None else levels[above] + 1)
     drawn: list[tuple[str, str]] = []
     open_levels: set[int] = set()  # levels that have a sibling further down
     for i in range(len(names) - 1, -1, -1):
@@ -60,14 +62,6 @@ def name_guides(names: Sequence[str], options: TextOptions) -> list[tuple[str, s
         drawn.append((before + own, before + below + inside) if level else ("", inside))
         open_levels = {k for k in open_levels if k < level} | {level}
     return drawn[::-1]
-
-
-def _levels(names: Sequence[str]) -> list[int]:
-    """How many ancestors each name has among the names before it."""
-    levels: list[int] = []
-    for above in nearest_ancestors(names):
-        levels.append(0 if above is None else levels[above] + 1)
-    return levels
 
 
 def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:
@@ -104,12 +98,8 @@ def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
         columns = (*columns, Column("source", optional=True))
     if not ran:
         return columns
-    run = (
-        Column("output"),
-        Column("calls", right=True, optional=True),
-        Column("FLOPs", right=True),
-    )
-    return columns + run
+    calls = Column("calls", right=True, optional=True)
+    return (*columns, Column("output"), calls, Column("FLOPs", right=True))
 
 
 def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:

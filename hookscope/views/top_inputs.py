@@ -1,7 +1,4 @@
-"""Ranked inputs of units as text: a row for each input of a unit, with the quantiles above them.
-
-In texts, the token with the largest value is in brackets.
-"""
+"""Ranked inputs of units as text and pictures; in texts the token of the value is in brackets."""
 
 from __future__ import annotations
 
@@ -63,14 +60,13 @@ def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
     """Return the ranked inputs of each unit; in a pipe one line for each."""
     notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
     cut = options.html or not options.lists_rows
-    units = [*_unit_table(result, options)]
+    units = _unit_table(result, options)
     inputs = _input_table(result, options, _SHOWN if cut else None)
     if cut and any(len(unit.most) > _SHOWN for unit in result.units):
         text = f"The first {_SHOWN} of each end are shown; a pipe and a file (-o) have all."
         inputs += sentence(text, options, "dim")
-    return join_blocks(
-        sentence(top_title(result), options, "bold"), units, inputs, notes, options=options
-    )
+    title = sentence(top_title(result), options, "bold")
+    return join_blocks(title, units, inputs, notes, options=options)
 
 
 def top_title(result: TopInputs) -> str:

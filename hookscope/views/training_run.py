@@ -89,16 +89,12 @@ def _head_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
     )
     if summary.loss is not None and len(summary.loss.steps):
         steps, values = summary.loss.steps, summary.loss.values
-        lines += sentence(
-            "Loss "
-            + ", ".join(
-                f"{number_text(float(values[at]))} at step {count_text(int(steps[at]))}"
-                for at in ((0, -1) if len(steps) > 1 else (0,))
-            )
-            + "."
-            + LOSS_RULES[info.get("loss", "")],
-            options,
-        )
+        losses = [
+            f"{number_text(float(values[at]))} at step {count_text(int(steps[at]))}"
+            for at in ((0, -1) if len(steps) > 1 else (0,))
+        ]
+        text = f"Loss {', '.join(losses)}.{LOSS_RULES[info.get('loss', '')]}"
+        lines += sentence(text, options)
     if summary.skipped is not None:
         skipped = plural(summary.skipped, "step")
         lines += sentence(f"The gradient scaler skipped {skipped}.", options)
@@ -139,9 +135,8 @@ def _layer_lines(summary: RunSummary, options: TextOptions) -> list[Text]:
 
 def layers_table(layers: tuple[LayerSummary, ...], options: TextOptions) -> list[Text]:
     """Return a row for each layer; on a terminal with its trend."""
-    columns, rows = COLUMNS, [_layer_row(layer, options.ascii) for layer in layers]
-    if options.width is not None:
-        columns = (*COLUMNS, TREND)
+    columns = COLUMNS if options.width is None else (*COLUMNS, TREND)
+    rows = [_layer_row(layer, options.ascii) for layer in layers]
     rows = [Row(row.cells[: len(columns)], row.note) for row in rows]
     return result_table(Table(columns, tuple(rows), SQUEEZE), options)
 
@@ -225,18 +220,11 @@ def _values_table(view: KeyCurves, options: TextOptions) -> list[Text]:
         for step, value in pairs:
             by_step.setdefault(step, {})[curve.series.measure] = value
     steps = sorted(by_step)
-    left_out = 0
-    if options.width is not None and not options.sort and not options.top:
-        left_out = max(len(steps) - MAX_STEPS, 0)
+    cut = options.width is not None and not options.sort and not options.top
+    left_out = max(len(steps) - MAX_STEPS, 0) if cut else 0
     measures = [curve.series.measure for curve in view.curves]
     rows = [
-        Row.of(
-            Cell(str(step), value=step),
-            *(
-                number_cell(by_step[step][name]) if name in by_step[step] else Cell()
-                for name in measures
-            ),
-        )
+        Row.of(Cell(str(step), value=step), *(_number(by_step[step].get(x)) for x in measures))
         for step in steps[left_out:]
     ]
     columns = (Column("step", right=True), *(Column(name, right=True) for name in measures))

@@ -134,11 +134,10 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePa
         comparable = len(pair) > 1 and None not in pair
         difference = tensor_difference(captures, key) if comparable else None
         rows.append(page_row(columns, n, node, pair, pair_notes, difference))
+        sides = zip(letters, captures, pair, pair_notes, strict=True)
         panels = [
             tensor_panel(letter, capture, record, note, limits)
-            for letter, capture, record, note in zip(
-                letters, captures, pair, pair_notes, strict=True
-            )
+            for letter, capture, record, note in sides
             if record
         ]
         entries.setdefault(first.module, []).append(PanelEntry(visible(key), tuple(panels)))

@@ -1,7 +1,6 @@
 """A page of HTML: its template with script and style written into it, and what pages share.
 
-Script and style are allowed by their hashes, and images as ``data:`` only. A name that was not
-escaped could run nothing.
+Script and style are allowed by their hashes, images as ``data:``: an unescaped name runs nothing.
 """
 
 from __future__ import annotations
@@ -42,15 +41,9 @@ class Page:
     def html(self) -> str:
         """Return the page as HTML that opens from disk and needs no network."""
         style, script = self.style(), _joined_text((*self.scripts, "theme.js"))
-        policy = "; ".join(
-            [
-                "default-src 'none'",
-                "img-src data:",
-                f"style-src '{_content_hash(style)}'",
-                f"script-src '{_content_hash(script)}'",
-                "base-uri 'none'",
-                "form-action 'none'",
-            ]
+        policy = (
+            f"default-src 'none'; img-src data:; style-src '{_content_hash(style)}';"
+            f" script-src '{_content_hash(script)}'; base-uri 'none'; form-action 'none'"
         )
         template = _environment().get_template(self.template)
         # Both are files of this package, without any content of a result.

@@ -1,12 +1,7 @@
 """Curves of a run as text within a page: float32 in base64, thinned where there are too many.
 
 A column of a table is one row of it or, if the table is thinned, several consecutive rows. A series
-has for each column
-
-- one number if nothing was thinned: the float32 of the run, bit for bit;
-- else two: the lowest and the highest of the column's rows. If one of them is NaN, NaN stands in
-  the place of the highest.
-
+has for each column its float32, or the lowest and the highest; NaN as the highest if a row is NaN.
 A series with the same number in every row has that number once.
 """
 

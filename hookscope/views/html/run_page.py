@@ -117,16 +117,13 @@ def _step_cell(step: int | None) -> Cell:
 def run_summary(run: TrainingRun, letter: str) -> Summary:
     """Return the summary of a run; ``letter`` is ``A``, ``B`` and so on if there are several."""
     info = run.info
-    verdict = (
-        f"{_VERDICTS[info['status']]} after {plural(info['steps'], 'step')}"
-        f" in {duration_text(info['seconds'])}."
-    )
+    after = f"after {plural(info['steps'], 'step')} in {duration_text(info['seconds'])}"
     warnings = (f"The record is incomplete: {info['incomplete']}",) if info["incomplete"] else ()
     return Summary(
         letter,
         visible(run.folder.resolve().name),
         visible(shlex.join([info["script"], *info["arguments"]])),
-        verdict,
+        f"{_VERDICTS[info['status']]} {after}.",
         tuple(map(visible, warnings)),
         tuple((name, visible(text)) for name, text in _facts(info)),
         unwatched=tuple((visible(x["what"]), visible(x["reason"])) for x in info["unwatched"]),
@@ -152,13 +149,10 @@ def _facts(info: RunInfo) -> Iterable[tuple[str, str]]:
     yield "started", info["started"]
     if info["exit_status"] is not None:
         yield "exit status", str(info["exit_status"])
-    every = info["every"]
-    yield (
-        "sampling",
-        (f"every {count_text(every)} steps" if every > 1 else "every step")
-        if every
-        else "steps 0, 1, 2, 4, 8, 16, 32, and every 50th",
-    )
+    sampling = "steps 0, 1, 2, 4, 8, 16, 32, and every 50th"
+    if every := info["every"]:
+        sampling = f"every {count_text(every)} steps" if every > 1 else "every step"
+    yield "sampling", sampling
     if rule := info.get("loss"):
         yield "loss of a step", f"{rule} over its backward passes"
     if info["layers"]:
@@ -171,12 +165,10 @@ def _facts(info: RunInfo) -> Iterable[tuple[str, str]]:
 
 
 def _model_text(model: RunModel) -> str:
-    parts = [
-        f"{plural(model['parameters'], 'parameter')} in {plural(len(model['layers']), 'layer')}"
-    ]
-    if model["layout"] == "sharded":
-        parts.append("each rank holds a part of each parameter")
-    return f"{model['name']} ({model['type']}): {', '.join(parts)}"
+    size = f"{plural(model['parameters'], 'parameter')} in {plural(len(model['layers']), 'layer')}"
+    sharded = model["layout"] == "sharded"
+    layout = ", each rank holds a part of each parameter" if sharded else ""
+    return f"{model['name']} ({model['type']}): {size}{layout}"
 
 
 def _optimizer_text(optimizer: OptimizerInfo) -> str:

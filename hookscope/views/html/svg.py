@@ -203,19 +203,15 @@ def flow_figures(
             keys.reverse()
         if len(keys) < 2:
             continue
-        lines = [
-            (
-                letter,
-                [
-                    Point(n, visible(key), nodes[side[key].module], _or_nan(value(side[key])))
-                    for n, key in enumerate(keys)
-                    if key in side
-                ],
-            )
-            for letter, side in zip(letters, sides, strict=True)
-        ]
+        drawn = []
+        for letter, side in zip(letters, sides, strict=True):
+            points = [
+                Point(n, visible(key), nodes[side[key].module], _or_nan(value(side[key])))
+                for n, key in enumerate(keys)
+                if key in side
+            ]
+            drawn += [(letter, points)] if points else []
         names = _part_names([records[key].module for key in keys])
-        drawn = [(letter, points) for letter, points in lines if points]
         both = "Solid line: A. Dashed line: B. " if len(drawn) > 1 else ""
         figures.append(flow_figure(title, f"{about} {both}{_SCALE_NOTE}", drawn, names))
     return tuple(figures)

@@ -284,9 +284,7 @@ def build_weights_page(
         tuple(map(visible, sentences)),
         weight_groups(weights, lambda tensor: tensor.dtype),
         weight_groups(weights, top_module(names)),
-        tuple(
-            (visible(name), visible(_shortened(text))) for name, text in weights.metadata.items()
-        ),
+        tuple((visible(k), visible(_shortened(text))) for k, text in weights.metadata.items()),
         page_findings(findings[:MAX_FINDINGS], links),
         tuple(replace(node, name=visible(node.name)) for node in tree.nodes),
         WEIGHT_COLUMNS,

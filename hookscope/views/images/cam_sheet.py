@@ -146,9 +146,8 @@ def lay_out(
     # The inputs are named above their images.
     lines = [recording_caption({**metadata, "inputs": ()})]
     lines += filter(None, [nonfinite_text(maps[:count])])
-    lines += [f"and {plural(len(images) - count, 'more image')} in the file"] * (
-        len(images) > count
-    )
+    if len(images) > count:
+        lines.append(f"and {plural(len(images) - count, 'more image')} in the file")
     tiles: list[Tile] = []
     labels = [Label(gap, gap, heading(cam), right - gap, scale=TITLE)]
     y = gap + round(line * TITLE)
@@ -160,10 +159,8 @@ def lay_out(
         low, top = _scale(values, cam, n)
         labels.append(Label(gap, y, caption(cam["images"][n]), right - gap))
         y += line
-        labels += [
-            Label(gap, y, "input", width),
-            Label(gap * 2 + width, y, "map over the input", width),
-        ]
+        labels.append(Label(gap, y, "input", width))
+        labels.append(Label(gap * 2 + width, y, "map over the input", width))
         y += line
         over = _enlarged(_over(images[n], values, (low, top), style), times)
         tiles += [Tile(gap, y, _enlarged(images[n], times)), Tile(gap * 2 + width, y, over)]
@@ -208,9 +205,8 @@ def heading(metadata: CamMetadata) -> str:
 
 def caption(entry: CamImage) -> str:
     """Return a line with the class of an image, its score and its probability."""
-    name = entry["label"] or (
-        f"class {entry['index']}" if entry["index"] is not None else "several classes"
-    )
+    number = "several classes" if entry["index"] is None else f"class {entry['index']}"
+    name = entry["label"] or number
     text = f"{entry['spec']}: {name}, score {number_text(parse_number(entry['score']))}"
     share = parse_number(entry["probability"])
     if share is None:
@@ -219,10 +215,7 @@ def caption(entry: CamImage) -> str:
 
 
 def _over(
-    image: Pixels,
-    values: NDArray[np.float64],
-    scale: tuple[float, float],
-    style: OverlayStyle,
+    image: Pixels, values: NDArray[np.float64], scale: tuple[float, float], style: OverlayStyle
 ) -> Pixels:
     """The map in colours over the image in grey."""
     low, top = scale

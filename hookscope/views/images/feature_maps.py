@@ -159,9 +159,8 @@ def fixed_index(
         at = length // 2 if letter == "M" else 0
         index.append(at)
         first = "input channel" if maps_noun(kind) == "filters" else "sample"
-        descriptions += (
-            [f"{'depth' if letter == 'M' else first} {at} of {length}"] if length > 1 else []
-        )
+        noun = "depth" if letter == "M" else first
+        descriptions += [f"{noun} {at} of {length}"] if length > 1 else []
     return tuple(index), tuple(descriptions)
 
 
@@ -180,9 +179,8 @@ def channels_last_note(record: Record, image: tuple[int, int] | None) -> str:
     if channel_dim(record.type, len(shape)) == len(shape) - 1:
         return f"channels last, as {record.type} has them"
     *_, high, wide, count = shape
-    return (
-        f"channels last: {high}x{wide} has the aspect ratio of the input, {wide}x{count} does not"
-    )
+    reason = f"{high}x{wide} has the aspect ratio of the input, {wide}x{count} does not"
+    return f"channels last: {reason}"
 
 
 def _no_maps_error(name: str, shape: tuple[int, ...]) -> RequestError:

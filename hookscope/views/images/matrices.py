@@ -188,18 +188,13 @@ def draw_attention(
         0 < len(side) <= _MOST_PANEL_TOKENS for x in layers for side in (x.queries, x.keys)
     )
     ticks = [token_tick(text) for x in layers for text in (*x.queries, *x.keys)] if labelled else []
-    side = max(
-        _PANEL,
-        *(max(x.values.shape[1:]) * _TOKEN_LINE for x in layers if labelled),
-        0.0,
-    )
+    side = max(_PANEL, *(max(x.values.shape[1:]) * _TOKEN_LINE for x in layers if labelled), 0.0)
     beside = max(_NUMBERS, label_inches(ticks) + _TICK)
-    grids = [
-        Grid(len(layer.heads), columns, side, side, each, left=beside, below=beside).filling(
-            MIN_WIDTH
-        )
+    plain = [
+        Grid(len(layer.heads), columns, side, side, each, left=beside, below=beside)
         for layer in layers
     ]
+    grids = [grid.filling(MIN_WIDTH) for grid in plain]
     name = LINE * (len(layers) > 1)
     height = sum(grid.size[1] + name for grid in grids)
     nonfinite = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))

@@ -1,7 +1,4 @@
-"""One tensor of a file: its statistics, a histogram, the largest entries and their indices.
-
-The file is read block by block, so a tensor may be larger than memory.
-"""
+"""One tensor of a file, read block by block: its statistics, a histogram, the largest entries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A module tree as a graph: text for Mermaid, which draws it in Markdown, or for Graphviz (DOT).
 
-An arrow leads from each module to the modules inside it. If the tree knows in which order the
-modules ran, a module with others inside is a box around them instead, and the arrows show that
-order. A module whose nearest ancestors are not in the tree belongs to the next one that is.
+Arrows lead to the modules inside a module. If the order of execution is known, they show it, and
+a module with others inside is a box around them.
 """
 
 from __future__ import annotations

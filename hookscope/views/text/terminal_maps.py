@@ -1,8 +1,4 @@
-"""Feature maps in the terminal: half blocks in colour, or shades in ASCII.
-
-A cell of a terminal is about twice as high as wide. An upper half block has two colours, so each
-cell shows two values, and each value is about square.
-"""
+"""Feature maps in the terminal: half blocks in two colours, about square, or shades in ASCII."""
 
 from __future__ import annotations
 

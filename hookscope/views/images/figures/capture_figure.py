@@ -1,7 +1,4 @@
-"""Tensors of a file as a figure: each kind of plot reads the values that it draws.
-
-Feature maps and distributions are drawn here, what has more panels or axes in files of their own.
-"""
+"""Tensors of a file as a figure: each kind of plot reads the values that it draws."""
 
 from __future__ import annotations
 
