@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import hookscope
 from tools.scripted_models import WAYS, compare
@@ -19,6 +21,15 @@ SAMPLE = (
     "lraspp_mobilenet_v3_large",  # gives a dict
     "fasterrcnn_mobilenet_v3_large_320_fpn",  # operators of torchvision, lists of dicts
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """With several threads, a gradient can depend on where in memory the parameters are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torchvision and the compiler, about themselves
