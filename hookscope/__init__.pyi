@@ -19,8 +19,8 @@ from hookscope.file_analysis.run_diff import RunDiff as RunDiff
 from hookscope.file_analysis.run_diff import RunDiffs as RunDiffs
 from hookscope.file_analysis.top_inputs import TopInputs as TopInputs
 from hookscope.file_analysis.weight_diff import WeightDiff as WeightDiff
-from hookscope.files.progress import NamedProgress as NamedProgress
-from hookscope.files.progress import Progress as Progress
+from hookscope.files.progress_types import NamedProgress as NamedProgress
+from hookscope.files.progress_types import Progress as Progress
 from hookscope.hooks.capture import Capture as Capture
 from hookscope.hooks.user_hooks import Function as Function
 from hookscope.results.ablation import Ablation as Ablation

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from hookscope.cli.termination import enable_escape_sequences
+from hookscope.cli.progress_bar import bar_label, new_bar
 from hookscope.errors import RequestError
 from hookscope.escapes import bounded, visible, visible_lines
 
@@ -33,7 +33,8 @@ _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
     TRUE_COLOR: "truecolor",
 }
 _ERASE_LINE = "\r\x1b[K"
-_LEAST_BAR = 5  # columns
+_STANDARD_HANDLES = (-11, -12)  # standard output, standard error
+_PROCESS_ESCAPES = 0x0004  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
 # What is not broken: a quoted command, one after a colon up to the end, a word.
 _PARTS = re.compile(r"'hookscope [^']*'\S*|\S+: hookscope .*|\S+")
 _PLAIN = str.maketrans(
@@ -274,13 +275,11 @@ class Console:
                 return
             if bar is None:
                 self._wipe()
-                bar = _new_bar(self._colored(sys.stderr))
+                bar = new_bar(self._colored(sys.stderr))
                 bar.add_task(text)
                 self._shows_bar = True
             bar.console.width = width = max(columns(sys.__stderr__) - 1, 10)
-            # The rest of the line: a bar, `5/10`, `0:00:09`, and a space before each.
-            room = width - (_least_bar(width) + 2 * len(str(total)) + len("/0:00:00") + 3)
-            label = _shortened(text, more, room)
+            label = bar_label(text, more, total, width)
             bar.update(bar.task_ids[0], completed=done, total=total, description=label)
             bar.start()  # has an effect only the first time
 
@@ -319,40 +318,6 @@ class Console:
         if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
             return True
         return _is_terminal(stream) and not _is_dumb()
-
-
-def _new_bar(colored: bool) -> Progress:
-    """Return a progress bar on standard error with count and remaining time."""
-    from rich.console import Console as RichConsole
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.table import Column
-
-    console = RichConsole(file=sys.stderr, no_color=not colored)
-    # rich does not truncate columns with no_wrap while it can shrink the bar.
-    text = TextColumn("{task.description}", markup=False)
-    count = MofNCompleteColumn(table_column=Column(no_wrap=True))
-    left = TimeRemainingColumn(table_column=Column(no_wrap=True))
-    parts = (text, BarColumn(None), count, left)
-    return Progress(*parts, console=console, transient=True, expand=True)
-
-
-def _least_bar(width: int) -> int:
-    """Return the cells of the bar in a line of that width: a quarter, so that it is readable."""
-    return max(_LEAST_BAR, width // 4)
-
-
-def _shortened(text: str, more: str, room: int) -> str:
-    """Return ``text`` and the first parts of ``more``, split at commas, that fit into ``room``."""
-    parts = more.split(", ") if more else []
-    while parts and len(text) + 1 + len(", ".join(parts)) > room:
-        parts.pop()
-    return f"{text} {', '.join(parts)}".strip()[: max(room, 0)]
 
 
 def _wrapped(text: str, width: int) -> str:
@@ -454,3 +419,22 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def _is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
+
+
+def enable_escape_sequences() -> bool:
+    """Return whether escape sequences can be written to a terminal, after enabling them."""
+    if sys.platform == "win32":
+        import ctypes
+        from ctypes import wintypes
+
+        kernel32 = ctypes.WinDLL("kernel32")
+        kernel32.GetStdHandle.restype = wintypes.HANDLE  # which has 64 bits, and the default 32
+        enabled = False
+        for number in _STANDARD_HANDLES:
+            handle = wintypes.HANDLE(kernel32.GetStdHandle(wintypes.DWORD(number & 0xFFFFFFFF)))
+            mode = wintypes.DWORD()
+            if kernel32.GetConsoleMode(handle, ctypes.byref(mode)):  # fails for a file or a pipe
+                wanted = wintypes.DWORD(mode.value | _PROCESS_ESCAPES)
+                enabled |= bool(kernel32.SetConsoleMode(handle, wanted))
+        return enabled
+    return True

@@ -16,10 +16,10 @@ from hookscope.cli.command_group import Commands, Group
 from hookscope.cli.commands import Example, Option
 from hookscope.cli.completion_values import VARIABLE
 from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
+from hookscope.cli.end_signals import catch_termination
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
-from hookscope.cli.termination import catch_termination
 from hookscope.specs.commands import COMMANDS
 
 if TYPE_CHECKING:

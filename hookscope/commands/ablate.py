@@ -18,7 +18,7 @@ from hookscope.cli.next_command import edit_command
 from hookscope.cli.output_file import Output, only
 from hookscope.cli.runner import remember_executed, run_analysis
 from hookscope.files.output_path import check_ending
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.command_options import AblateOptions
 from hookscope.specs.public import PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.request import (

@@ -12,7 +12,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import ANALYSIS
 from hookscope.cli.runner import run_analysis
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.attribution_options import AttributeOptions
 from hookscope.specs.public import PLAIN_RUN, REQUIRED, public
 from hookscope.specs.request import InputRequest, ModelRequest, Request

@@ -18,7 +18,7 @@ from hookscope.cli.output_file import PICTURE, check_not_among, files_read, with
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import RequestError
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.choices import OVERLAY_ALPHA
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.public import NO_TEXTS, PLAIN_RUN, public

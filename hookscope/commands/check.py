@@ -18,7 +18,7 @@ from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import FAILED
 from hookscope.files.output_path import report_ending, runs_in
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.model_spec import ONNX

@@ -15,7 +15,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
     MODEL_OPTIONS,

@@ -28,7 +28,7 @@ from hookscope.files.output_path import (
     known_ending,
     run_table_ending,
 )
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.command_options import ExportOptions
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.public import public

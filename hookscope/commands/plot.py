@@ -20,7 +20,7 @@ from hookscope.cli.run_context import show_logs
 from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step, show_picture
 from hookscope.commands.subject import as_weights, check_trust, find_subject
 from hookscope.files.output_path import runs_in
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.public import Only, handles, public

@@ -21,7 +21,7 @@ from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.escapes import visible
 from hookscope.files.output_path import PAGE, holds_features, runs_in
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.files.shell_words import cite_command
 from hookscope.specs.checks import LEVELS, NOTE
 from hookscope.specs.command_options import RunCheckOptions

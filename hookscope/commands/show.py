@@ -131,7 +131,7 @@ def show_command(
         _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
         return
     _refuse_misfits(ctx, file, keys, draws, console.json)
-    from hookscope.results.positions import choose_parts
+    from hookscope.results.located_positions import choose_parts
     from hookscope.stores.capture_file import open_capture
 
     capture = open_capture(file)

@@ -17,7 +17,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import ANALYSIS
 from hookscope.cli.runner import run_analysis
 from hookscope.files.output_path import check_ending
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.command_options import SweepOptions
 from hookscope.specs.public import NO_TEXTS, PLAIN_LOSS, PLAIN_RUN, public
 from hookscope.specs.request import (

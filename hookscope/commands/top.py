@@ -13,7 +13,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import analysis_of_features
 from hookscope.cli.runner import run_on_features
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.features_options import TopOptions
 from hookscope.specs.public import public
 

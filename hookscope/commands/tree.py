@@ -18,7 +18,7 @@ from hookscope.cli.run_context import recorded_notes, running, show_logs
 from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.public import Checked, Only, handles, public

@@ -12,7 +12,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import command, csv_option
 from hookscope.commands.export import features
 from hookscope.errors import FAILED, ResultsFileError, StoreError
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 
 if TYPE_CHECKING:
     from hookscope.stores.features.folder_verification import Verification

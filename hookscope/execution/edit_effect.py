@@ -34,7 +34,7 @@ from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.literal_arguments import split_call
 from hookscope.specs.model_spec import FILE, MODULE
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import walk
+from hookscope.tensors.nested import as_dense, walk
 from hookscope.tensors.tensor_stats import sum_of_squares
 
 log = logging.getLogger("hookscope")
@@ -157,7 +157,7 @@ def _is_measured(tensor: Tensor) -> bool:
 def _add_difference(before: Tensor, after: Tensor, distance: ScaledSum, size: ScaledSum) -> float:
     """Add the squares of the difference, and those of ``before``; return the largest difference."""
     dtype = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
-    a, b = (_to_dense(t).to(dtype) for t in (before, after))
+    a, b = (as_dense(t).to(dtype) for t in (before, after))
     difference = b - a
     value, exponent = sum_of_squares(difference)
     if not math.isfinite(value):
@@ -178,10 +178,3 @@ def _relative(distance: ScaledSum, size: ScaledSum) -> float:
     if not math.isfinite(distance.value) or not math.isfinite(size.value):
         return distance.value / size.value if size.value else math.inf
     return distance.root_of_share(size) if size.value else math.inf
-
-
-def _to_dense(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    if tensor.is_quantized:
-        return tensor.dequantize()
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()

@@ -30,7 +30,7 @@ from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.wrappers import copy_model, dispatch_device
 from hookscope.specs.model_spec import LIVE, ONNX
-from hookscope.specs.positions import Positions
+from hookscope.specs.position_spec import Positions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.tensors.nested import as_call, map_tensors
 

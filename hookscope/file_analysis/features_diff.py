@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums, is_close
 from hookscope.file_analysis.layer_rows import check_same_inputs, row_counter
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.dtypes import widen
 from hookscope.results.result import Result

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.dtypes import widen
 from hookscope.specs.features_options import CORRELATION, COSINE, EUCLIDEAN
 from hookscope.stores.features.features import Features

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError, cause
 from hookscope.file_analysis.layer_rows import LayerRows, Matrix, check_numbers, row_count
 from hookscope.files.optional_packages import optional_package
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.layer_probes import LayerProbes, ProbedLayer, ProbeSplit
 from hookscope.specs.features_options import LOGISTIC, RIDGE, ProbeOptions
 from hookscope.stores.features.features import Features

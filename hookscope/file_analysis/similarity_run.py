@@ -29,7 +29,7 @@ from hookscope.file_analysis.layer_rows import (
     scan_layers,
     usable_rows,
 )
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.layer_similarity import (
     ComparedFolder,
     ComparedLayer,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import WeightsFileError
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.stats import BLOCK, Stats
 from hookscope.specs.checks import DEFAULT_WEIGHT_THRESHOLDS

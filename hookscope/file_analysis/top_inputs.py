@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.file_analysis.layer_rows import Matrix, row_count, row_counter, usable_rows
 from hookscope.file_analysis.unit_layer import UnitLayer, open_layer
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.result import FiledResult
 from hookscope.specs.features_options import MAX, TopOptions
 from hookscope.stores.features.features import Features

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums
 from hookscope.file_analysis.tensor_pairs import Pair, match_tensors, select_pairs
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.result import Result
 from hookscope.specs.weight_options import WeightDiffOptions

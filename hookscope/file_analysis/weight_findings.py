@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.file_analysis.tensor_measures import ChannelMeasures, TensorMeasures, measure_weights
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.files.shell_words import join_words
 from hookscope.results.health import Finding, Health
 from hookscope.results.stats import Stats

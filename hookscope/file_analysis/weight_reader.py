@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.file_analysis.tensor_measures import ReadProgress, cache_blocks
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.files.shell_words import cite_command
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.records import Record, Recording

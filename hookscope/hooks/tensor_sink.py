@@ -11,10 +11,10 @@ from torch import Tensor
 from hookscope.errors import CheckFailed, StoreError
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.module_call import RecordKey
+from hookscope.results.located_positions import LocatedPositions, locate
 from hookscope.results.metadata import StoredPositions
-from hookscope.results.positions import LocatedPositions, locate
 from hookscope.results.records import Absent, Record
-from hookscope.specs.positions import Positions
+from hookscope.specs.position_spec import Positions
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
 from hookscope.tensors.recording_file import RecordingFile
 

@@ -16,7 +16,7 @@ from hookscope.execution.language_output import OutputNames
 from hookscope.execution.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.hooks.layers import Layer
 from hookscope.model_analysis.cams.input_methods import integrate_gradient, occlusion_drops
 from hookscope.model_analysis.rolled_attention import read_tokens, record_attention, roll_out

@@ -17,7 +17,7 @@ from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.positions import Positions, cut_quoted, find_positions, split_positions
+from hookscope.specs.position_spec import Positions, cut_quoted, find_positions, split_positions
 from hookscope.specs.tensor_key import INPUT, OUTPUT, OUTPUT_GRAD
 
 # The part before the equals sign: a glob, a call, and channels. A last bracket that holds only

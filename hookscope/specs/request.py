@@ -18,7 +18,7 @@ from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
-from hookscope.specs.positions import Positions, find_positions, split_positions
+from hookscope.specs.position_spec import Positions, find_positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
 from hookscope.specs.settings import setting
 

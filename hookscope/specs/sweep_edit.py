@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hookscope.errors import EditError, RequestError
 from hookscope.specs.edit import WEIGHTS, Edit, TensorSource, parse_edits
-from hookscope.specs.positions import parse_positions
+from hookscope.specs.position_spec import parse_positions
 
 ALL_POSITIONS = "all"
 AUTO_HEADS = "auto"

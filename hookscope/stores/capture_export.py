@@ -14,7 +14,7 @@ from hookscope.errors import RequestError
 from hookscope.files import strict_json
 from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.files.output_path import MARK, SUFFIX, TABLES
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.files.safetensors_header import METADATA, header_bytes, header_of
 from hookscope.files.words import join_or
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text

@@ -320,12 +320,15 @@ def _rebuild(value: Any, parts: list[Any]) -> Any:
     return new
 
 
+def as_dense(tensor: Tensor) -> Tensor:
+    """Return a strided tensor of the same values, which is not quantised; it may be the same one."""
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
 def bits_of(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor's entries: one dimension, uint8."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    elif tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = as_dense(tensor).detach().resolve_conj().resolve_neg().contiguous()
     # A single entry may have any strides, which a view of another dtype checks.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)

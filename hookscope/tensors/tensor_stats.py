@@ -14,7 +14,7 @@ from torch import Tensor
 from hookscope.errors import HookscopeError
 from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_in_range
 from hookscope.tensors.grad_mode import without_grad
-from hookscope.tensors.nested import unreadable_reason
+from hookscope.tensors.nested import as_dense, unreadable_reason
 
 _MASKED = 1 << 22  # elements of a block of real_blocks
 # By the name of a function, or of a module's class in lower case: the output is 0 where the input
@@ -124,10 +124,7 @@ def dense_real(tensor: Tensor) -> Tensor:
 
 def _dense(tensor: Tensor) -> Tensor:
     """A dense tensor of the same values, of a dtype that can be computed with."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
+    tensor = as_dense(tensor)
     if tensor.dtype is torch.complex32:  # abs has no half-precision complex kernel on CPU
         tensor = tensor.to(torch.complex64)
     return tensor

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hookscope.cli import console as out
+from hookscope.cli.progress_bar import bar_label, new_bar
 
 PACE = "rows/s, 2.69 kB, decode 39%, forward 61%, write 0%"
 
@@ -15,10 +15,10 @@ PACE = "rows/s, 2.69 kB, decode 39%, forward 61%, write 0%"
 @pytest.mark.parametrize("columns", [28, 31, *range(38, 43), *range(78, 83), 100, 120])
 @pytest.mark.parametrize("rate", ["5", "87.3", "0.0123", "1.23e+03"])
 def test_count_and_time_are_whole_at_any_width(columns: int, rate: str) -> None:
-    bar = out._new_bar(colored=False)
+    bar = new_bar(colored=False)
     console = Console(file=io.StringIO(), width=columns - 1)
-    room = columns - 1 - (out._least_bar(columns - 1) + 2 * 3 + len("/0:00:00") + 3)
-    bar.add_task(out._shortened("rows", f"{rate} {PACE}", room), total=203, completed=100)
+    label = bar_label("rows", f"{rate} {PACE}", 203, columns - 1)
+    bar.add_task(label, total=203, completed=100)
     console.print(bar.get_renderable())
     line = console.file.getvalue().rstrip()
     assert line.endswith("100/203 -:--:--") and "━" in line, line
@@ -27,9 +27,9 @@ def test_count_and_time_are_whole_at_any_width(columns: int, rate: str) -> None:
 
 @pytest.mark.parametrize("columns", [38, 80, 120])
 def test_the_bar_itself_has_at_least_a_quarter_of_the_line(columns: int) -> None:
-    bar = out._new_bar(colored=False)
+    bar = new_bar(colored=False)
     console = Console(file=io.StringIO(), width=columns - 1)
-    room = columns - 1 - (out._least_bar(columns - 1) + 2 * 3 + len("/0:00:00") + 3)
-    bar.add_task(out._shortened("rows", f"87.3 {PACE}", room), total=203, completed=203)
+    label = bar_label("rows", f"87.3 {PACE}", 203, columns - 1)
+    bar.add_task(label, total=203, completed=203)
     console.print(bar.get_renderable())
     assert console.file.getvalue().count("━") >= (columns - 1) // 4

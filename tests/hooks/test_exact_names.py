@@ -12,7 +12,7 @@ from torch import nn
 import hookscope
 from hookscope.errors import HookscopeError, RequestError
 from hookscope.hooks.layers import select
-from hookscope.results.positions import choose_parts
+from hookscope.results.located_positions import choose_parts
 from tests.oracle.by_hand import same_bits
 
 # Each but the last has a meaning as a pattern, and the last is what the first matches as one.

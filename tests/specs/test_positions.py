@@ -6,7 +6,7 @@ import pytest
 
 from hookscope.errors import RequestError
 from hookscope.specs.edit import parse_edits
-from hookscope.specs.positions import ClassToken, IndexRange, Patch, TokenText, split_positions
+from hookscope.specs.position_spec import ClassToken, IndexRange, Patch, TokenText, split_positions
 from hookscope.specs.request import LayerSelection
 
 

@@ -19,7 +19,7 @@ from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.hooks.layers import Layer, names_in, select
 from hookscope.hooks.tensor_sink import put_positions, take_positions
 from hookscope.results.dimensions import channel_dim
-from hookscope.results.positions import LocatedPositions
+from hookscope.results.located_positions import LocatedPositions
 from hookscope.specs.edit import Edit, TensorSource, read_again
 from hookscope.stores.features.features import Features
 from hookscope.tensors import save as store

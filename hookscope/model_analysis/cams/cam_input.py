@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.hooks.layers import Layer
 from hookscope.inputs.image_recipes import black_and_white
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.errors import RequestError
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name

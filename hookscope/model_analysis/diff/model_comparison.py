@@ -27,7 +27,7 @@ from hookscope.file_analysis.record_matches import (
 )
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import check_not_lazy, layers_of
 from hookscope.hooks.module_call import RecordKey

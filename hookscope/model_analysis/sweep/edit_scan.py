@@ -16,7 +16,7 @@ from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.forward import detach_clone, forward
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import first_difference
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of

@@ -17,11 +17,11 @@ from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
-from hookscope.results.positions import position_counts
+from hookscope.results.located_positions import position_counts
 from hookscope.results.records import Record
 from hookscope.results.sweep import SweepColumn
 from hookscope.results.tokens import PromptTokens
-from hookscope.specs.positions import (
+from hookscope.specs.position_spec import (
     Entry,
     IndexRange,
     Patch,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.result import Result
 from hookscope.stores.features.folder import (
     INDEX,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hookscope.escapes import encodable
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.optional_packages import optional_package
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.results.exports import ExportedRun
 from hookscope.stores.runs.row_blocks import RowBlock
 from hookscope.stores.runs.series import TABLES, Series, choose_series

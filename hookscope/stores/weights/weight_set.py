@@ -208,7 +208,8 @@ class WeightSet(Result):
         location = self.locations[name]
         if not isinstance(location, QuantisedLocation | StridedLocation):
             return location
-        from hookscope.stores.weights.tensor_values import QuantisedValues, StridedValues
+        from hookscope.stores.weights.quantised_values import QuantisedValues
+        from hookscope.stores.weights.tensor_values import StridedValues
 
         if isinstance(location, QuantisedLocation):
             return QuantisedValues(location)

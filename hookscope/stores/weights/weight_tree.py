@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from hookscope.errors import LayerError
 from hookscope.files.hashes import HASH_THREADS
-from hookscope.files.progress import Progress
+from hookscope.files.progress_types import Progress
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.result import Result

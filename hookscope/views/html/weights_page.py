@@ -19,7 +19,7 @@ from hookscope.file_analysis.tensor_measures import (
     measure_weights,
 )
 from hookscope.file_analysis.weight_findings import weight_findings
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import (
     bytes_text,

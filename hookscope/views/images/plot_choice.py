@@ -11,7 +11,7 @@ from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.words import shape_label
 from hookscope.results.dimensions import find_channel_dim, layout
-from hookscope.results.positions import choose_parts
+from hookscope.results.located_positions import choose_parts
 from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS
 from hookscope.specs.tensor_key import (

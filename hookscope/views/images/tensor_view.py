@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.file_analysis.weight_reader import WeightReader, full_index
-from hookscope.files.progress import NamedProgress
+from hookscope.files.progress_types import NamedProgress
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats

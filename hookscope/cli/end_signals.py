@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # signal makes enums, which takes long
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,6 @@ from types import FrameType
 
 # SIGTERM is sent by `timeout`, containers and SLURM, SIGHUP by a terminal that closes.
 _NAMES = ("SIGTERM", "SIGHUP")
-
-_STANDARD_HANDLES = (-11, -12)  # standard output, standard error
-_PROCESS_ESCAPES = 0x0004  # ENABLE_VIRTUAL_TERMINAL_PROCESSING
 
 
 class Terminated(KeyboardInterrupt):
@@ -52,22 +48,3 @@ def catch_termination() -> Iterator[None]:
         for number in replaced:
             if _signal.getsignal(number) == end:
                 _signal.signal(number, _signal.SIG_DFL)
-
-
-def enable_escape_sequences() -> bool:
-    """Return whether escape sequences can be written to a terminal, after enabling them."""
-    if sys.platform == "win32":
-        import ctypes
-        from ctypes import wintypes
-
-        kernel32 = ctypes.WinDLL("kernel32")
-        kernel32.GetStdHandle.restype = wintypes.HANDLE  # which has 64 bits, and the default 32
-        enabled = False
-        for number in _STANDARD_HANDLES:
-            handle = wintypes.HANDLE(kernel32.GetStdHandle(wintypes.DWORD(number & 0xFFFFFFFF)))
-            mode = wintypes.DWORD()
-            if kernel32.GetConsoleMode(handle, ctypes.byref(mode)):  # fails for a file or a pipe
-                wanted = wintypes.DWORD(mode.value | _PROCESS_ESCAPES)
-                enabled |= bool(kernel32.SetConsoleMode(handle, wanted))
-        return enabled
-    return True

@@ -18,7 +18,7 @@ from hookscope.results.tokens import (
     sequence_dims,
     stored_positions,
 )
-from hookscope.specs.positions import (
+from hookscope.specs.position_spec import (
     ClassToken,
     Entry,
     IndexRange,
