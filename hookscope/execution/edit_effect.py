@@ -157,7 +157,7 @@ def _is_measured(tensor: Tensor) -> bool:
 def _add_difference(before: Tensor, after: Tensor, distance: ScaledSum, size: ScaledSum) -> float:
     """Add the squares of the difference, and those of ``before``; return the largest difference."""
     dtype = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
-    a, b = (as_dense(t).to(dtype) for t in (before, after))
+    a, b = (as_dense(t.detach()).to(dtype) for t in (before, after))
     difference = b - a
     value, exponent = sum_of_squares(difference)
     if not math.isfinite(value):

@@ -321,7 +321,7 @@ def _rebuild(value: Any, parts: list[Any]) -> Any:
 
 
 def as_dense(tensor: Tensor) -> Tensor:
-    """Return a strided tensor of the same values, which is not quantised; it may be the same one."""
+    """Return a strided tensor of the same values that is not quantised; it may be the same one."""
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
