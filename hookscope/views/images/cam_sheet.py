@@ -197,6 +197,8 @@ def heading(metadata: CamMetadata) -> str:
     """Return a line with the method and the layer of a map, and the end of its colours."""
     if _at_input(metadata):
         return f"{metadata['method']} at the image; colours end at the map's 99th percentile"
+    if "grid" not in metadata:
+        return f"{metadata['method']} at the image"
     grid = f"grid {shape_text(metadata['grid'])}"
     if "layers" in metadata:
         return f"{metadata['method']} of {plural(len(metadata['layers']), 'layer')}, {grid}"

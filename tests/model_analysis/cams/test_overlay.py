@@ -21,7 +21,7 @@ from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
 from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE, TITLE
 from hookscope.views.images.colors import INFINITE, NAN
 from tests.conftest import REPO
-from tests.model_analysis.cams.models import Overwritten, images, seeded
+from tests.model_analysis.cams.models import WITHOUT_ATTENTION, Overwritten, images, seeded
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
@@ -211,6 +211,13 @@ def test_the_scale_of_a_rollout_begins_at_its_smallest_value() -> None:
     drawn = picture[TOP : TOP + 448 : 2, 2 * GAP + 448 : 2 * GAP + 896 : 2, 0]
     wanted = (heat - heat.min()) / (heat.max() - heat.min()) * 255
     assert abs(drawn - wanted).max() <= 2
+
+
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
+def test_the_map_of_each_method_has_a_picture(tmp_path: Path, method: str) -> None:
+    save_overlay(hookscope.cam(DIGITS, input=FIVE, by=method), tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as opened:
+        assert opened.text["Description"].startswith(f"{method} at ")
 
 
 def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
