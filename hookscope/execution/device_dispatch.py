@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hookscope.errors import EnvironmentFault, ModelError, StoreError, cause
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.hooks.layers import own_parameters
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.module_names import ancestors
 
@@ -140,7 +141,7 @@ def _build_device_map(
         )
     placement = accelerate.infer_auto_device_map(model, capacities, no_split_module_classes=blocks)
     if placement.get("") == DISK:  # accelerate would write nothing for this name
-        parts = chain(model.named_parameters(recurse=False), model.named_children())
+        parts = chain(own_parameters(model).items(), model.named_children())
         return dict.fromkeys((name for name, _ in parts), DISK)
     return dict(placement)
 
@@ -184,7 +185,7 @@ def _align_split_modules(model: nn.Module, placement: dict[str, Device], main: D
     for path, device in placement.items():
         for name in ancestors(path):
             owner = model.get_submodule(name)
-            parts: list[Tensor] = [*owner.parameters(recurse=False), *owner.buffers(recurse=False)]
+            parts: list[Tensor] = [*own_parameters(owner).values(), *owner.buffers(recurse=False)]
             if parts and not hasattr(owner, "_hf_hook"):
                 target = main if device in _OFFLOADED else device
                 skipped = getattr(model, "_skip_keys_device_placement", None)

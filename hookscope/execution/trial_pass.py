@@ -25,7 +25,7 @@ from hookscope.execution.isolation import random_state, seeded
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.hook_set import depth_readers, hook_depth
-from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.layers import Layer, layers_of, own_parameters
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
@@ -309,7 +309,7 @@ def _weight_bytes(prepared: Prepared, kinds: frozenset[str]) -> int:
     """The size of the gradients of parameters."""
     if PARAM_GRAD not in kinds:
         return 0
-    return _bytes({p for layer in prepared.layers for p in layer.module.parameters(recurse=False)})
+    return _bytes({p for layer in prepared.layers for p in own_parameters(layer.module).values()})
 
 
 def _check_bytes(expected: int, max_bytes: int | None) -> None:

@@ -126,6 +126,11 @@ def submodule(model: nn.Module, name: str) -> nn.Module | None:
     return module
 
 
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return a module's own parameters; a user's class may override ``parameters()``."""
+    return dict(nn.Module.named_parameters(module, recurse=False))
+
+
 def check_not_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
     lazy = [
@@ -180,7 +185,7 @@ def _describe_one(layer: Layer) -> ModuleNode:
         arguments=module.extra_repr(),
         depth=layer.depth,
         leaf=layer.leaf,
-        own_parameters=sum(p.numel() for p in module.parameters(recurse=False)),
+        own_parameters=sum(p.numel() for p in own_parameters(module).values()),
         parameters=sum(p.numel() for p in parameters),
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         buffers=sum(b.numel() for b in buffers),

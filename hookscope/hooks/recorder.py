@@ -17,7 +17,7 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
 from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.layers import Layer, layers_of, summarize_coverage
+from hookscope.hooks.layers import Layer, layers_of, own_parameters, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
@@ -172,7 +172,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         """Watch each distinct parameter of the chosen layers, under the first of its names."""
         owners: dict[nn.Parameter, list[tuple[Layer, str]]] = {}
         for layer in layers_of(self.model):
-            for name, parameter in layer.module.named_parameters(recurse=False):
+            for name, parameter in own_parameters(layer.module).items():
                 owners.setdefault(parameter, []).append((layer, name))
         chosen = set(self.layers)
         for parameter, owned in owners.items():
@@ -199,7 +199,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.layers += (layer,)
             self._kinds_of[layer.module] = self.kinds
             self.calls.subscribe(self, [layer])
-            for own, parameter in layer.module.named_parameters(recurse=False):
+            for own, parameter in own_parameters(layer.module).items():
                 self._add_parameter(layer.module, own, parameter)
 
     def _add_parameter(self, owner: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

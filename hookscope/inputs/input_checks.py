@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.hooks.layers import own_parameters
 from hookscope.sources.loaded import BATCH, LIST, LoadedModel
 from hookscope.tensors.nested import as_call, walk
 from hookscope.tensors.torch_internals import ConvNd
@@ -36,7 +37,7 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
             )
         return
     modules = loaded.module.modules()
-    first = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
+    first = next(filter(own_parameters, modules), None)
     # A model with one channel may add that dimension itself.
     if (
         isinstance(first, ConvNd)

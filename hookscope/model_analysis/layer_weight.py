@@ -13,7 +13,7 @@ from hookscope.errors import RequestError
 from hookscope.execution.prepare import find_model
 from hookscope.files.shell_words import quote_word
 from hookscope.files.words import shape_label
-from hookscope.hooks.layers import Layer, check_not_lazy, select
+from hookscope.hooks.layers import Layer, check_not_lazy, own_parameters, select
 from hookscope.specs.request import Request
 from hookscope.views.images.figures.filters_figure import output_channels_first
 
@@ -57,7 +57,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
                 f"Name one, such as {matches[0].name}.",
             )
         [owner] = matches
-        matrices = {n: p for n, p in owner.module.named_parameters(recurse=False) if p.ndim > 1}
+        matrices = {n: p for n, p in own_parameters(owner.module).items() if p.ndim > 1}
         if not matrices:
             raise RequestError(
                 f"{owner.title} ({owner.type}) has no weights of two dimensions or more.",

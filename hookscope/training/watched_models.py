@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.hooks.layers import Layer, layers_of, select
+from hookscope.hooks.layers import Layer, layers_of, own_parameters, select
 from hookscope.hooks.process_hooks import Undo, before_any_call, on_new_parameters
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
@@ -240,7 +240,7 @@ class LateModels:
         self.wait_no_more()
         known = {id(weight) for model in self._models for weight in model.module.parameters()}
         # An exported or traced copy has the parameters of its model.
-        own = {id(weight) for module in self._new for weight in module.parameters(recurse=False)}
+        own = {id(weight) for module in self._new for weight in own_parameters(module).values()}
         self._new.clear()
         if own - known:
             self._search()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -76,6 +76,22 @@ def test_gradients_up_to_exactly_the_limit_are_recorded() -> None:
     assert hookscope.grads(model, input=x, loss="sum", max_bytes=size).nbytes == size
     with pytest.raises(CheckFailed):
         hookscope.grads(model, input=x, loss="sum", max_bytes=size - 1)
+
+
+class Overriding(nn.Linear):
+    """Has a method ``parameters`` without the argument of PyTorch's."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:  # type: ignore[override]
+        return iter((self.weight, self.bias))
+
+
+def test_a_module_may_override_parameters() -> None:
+    model, x = nn.Sequential(Overriding(3, 4), Overriding(4, 2)), torch.randn(2, 3)
+    assert hookscope.tree(model).modules[1].own_parameters == 16
+    assert len(hookscope.capture(model, input=x)) == 3
+    keys = {"0/weight.grad", "0/bias.grad", "1/weight.grad", "1/bias.grad"}
+    assert keys <= set(hookscope.grads(model, input=x, loss="sum"))
+    assert hookscope.check(model, input=x) is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])

@@ -532,7 +532,7 @@ def test_an_evaluation_is_no_part_of_a_step_and_a_teacher_is(
     assert entry["what"] == "calls of model in evaluation"
 
 
-@pytest.mark.parametrize("how", ["made", "copied", "inside", "in the middle"])
+@pytest.mark.parametrize("how", ["made", "copied", "inside", "overriding", "in the middle"])
 def test_a_network_made_after_the_optimizer_is_measured_from_its_first_call(
     tmp_path: Path, how: str
 ) -> None:
@@ -545,6 +545,8 @@ def test_a_network_made_after_the_optimizer_is_measured_from_its_first_call(
             judge = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
         if how == "inside":
             judge = Judge()
+        if how == "overriding":
+            judge = Overriding(2, 2)
         for step in range(4):
             x = torch.randn(5, 3)
             y = model(x)
@@ -568,6 +570,13 @@ def test_a_network_made_after_the_optimizer_is_measured_from_its_first_call(
         norms = run.curve("./output.grad", "norm", "judge").values.tolist()
         assert norms == pytest.approx(grads[-len(norms) :], rel=1e-6)
     assert run.info["unwatched"] == []
+
+
+class Overriding(nn.Linear):
+    """Has a method ``parameters`` without the argument of PyTorch's."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:  # type: ignore[override]
+        return iter((self.weight, self.bias))
 
 
 class Judge(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.hooks.layers import own_parameters
 from hookscope.tensors.nested import walk
 
 _TORCH = "torch.nn.modules."
@@ -249,7 +250,7 @@ def _attention(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]
 
 
 def _other_dtype_or_device(layer: nn.Module, call: Call) -> Iterator[Mismatch]:
-    own = next(chain(layer.parameters(recurse=False), layer.buffers(recurse=False)), None)
+    own = next(chain(own_parameters(layer).values(), layer.buffers(recurse=False)), None)
     if own is None:
         return
     for _, tensor in walk(call):

@@ -32,7 +32,7 @@ from hookscope.execution.failures.trials import (
 from hookscope.execution.prepare import Prepared
 from hookscope.files.words import shape_text
 from hookscope.hooks.interventions import forward_interventions
-from hookscope.hooks.layers import submodule
+from hookscope.hooks.layers import own_parameters, submodule
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.literal_arguments import split_call
 from hookscope.specs.model_spec import FILE, LIVE
@@ -300,7 +300,7 @@ def _resized_layer(layer: nn.Module, mismatch: Mismatch) -> nn.Module:
                 value = value is not None
             arguments[name] = value
     arguments[mismatch.setting] = mismatch.got
-    weight = next(layer.parameters(recurse=False))
+    weight = next(iter(own_parameters(layer).values()))
     resized: nn.Module = type(layer)(**arguments, device=weight.device, dtype=weight.dtype)
     return resized.train(layer.training)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hookscope.file_analysis.record_matches import ExportRules
 from hookscope.file_analysis.value_matches import Fingerprints
-from hookscope.hooks.layers import layers_of
+from hookscope.hooks.layers import layers_of, own_parameters
 from hookscope.results.diff_result import DifferingModule
 from hookscope.results.records import Record
 from hookscope.sources.onnx.graph_modules import GraphModel
@@ -200,10 +200,7 @@ def _pairs(a: nn.Module, b: nn.Module) -> Iterator[tuple[str, str, str]]:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    found = {
-        **dict(module.named_parameters(recurse=False)),
-        **dict(module.named_buffers(recurse=False)),
-    }
+    found = {**own_parameters(module), **dict(module.named_buffers(recurse=False))}
     return {name: tensor.detach() for name, tensor in found.items() if tensor.ndim}
 
 

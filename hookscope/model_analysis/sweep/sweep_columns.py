@@ -14,7 +14,7 @@ from hookscope.errors import EditError, RequestError
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, own_parameters
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.located_positions import position_counts
@@ -197,7 +197,7 @@ def common_expert_count(layers: tuple[Layer, ...]) -> int:
 
 def count_experts(module: nn.Module) -> int:
     """Return how many experts a module has that gets their routing as arguments; 0 for others."""
-    counts = {p.shape[0] for p in module.parameters(recurse=False) if p.ndim == 3}
+    counts = {p.shape[0] for p in own_parameters(module).values() if p.ndim == 3}
     if len(counts) != 1 or not _routing_names(inspect.signature(module.forward)):
         return 0
     return counts.pop()
