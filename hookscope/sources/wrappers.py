@@ -74,7 +74,7 @@ def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
     # Otherwise accelerate mistakes them for other weights at the same address.
     for module, hook in _accelerate_hooks(modules):
         recurse = getattr(hook, "place_submodules", False)
-        own = module.parameters(recurse=recurse)
+        own = dict(nn.Module.named_parameters(module, recurse=recurse)).values()
         if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
             hook.post_forward(module, None)
 
