@@ -96,6 +96,8 @@ def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
     if suffix in REPORT_MARKS:
         starts = (REPORT_MARKS[suffix].encode(),)
     try:
+        if not path.is_file():  # a pipe would be read, or waited for
+            return False
         if suffix == NPZ:
             return _has_comment(path)
         if suffix in PICTURE_MARKS:
