@@ -141,7 +141,9 @@ def check_ending(path: Path, *endings: str) -> None:
 
 def known_ending(path: Path, endings: Sequence[str]) -> str:
     """Return the suffix of a file in lower case, which determines its format."""
-    hint = f"Use {join_or(endings)}.{_ADD_CSV if path.suffix.lower() == '.csv' else ''}"
+    prints_table = tuple(endings) not in (TABLES, (PAGE,))  # export and report have no --csv
+    advice = _ADD_CSV if prints_table and path.suffix.lower() == ".csv" else ""
+    hint = f"Use {join_or(endings)}.{advice}"
     return _ending_among(endings, path, "has the extension of an unsupported format", hint)
 
 

@@ -167,6 +167,8 @@ def test_the_file_of_an_analysis_may_be_the_table(
     assert (done.rc, printed.rc) == (0, 0), done.stderr
     assert (tmp_path / "work" / "lens.csv").read_text(encoding="utf-8") == printed.stdout
     assert "add: --csv > FILE.csv" in refused("capture", DIGITS, "-o", "a.csv")
+    for command in ("export", "report"):  # they have no --csv
+        assert "--csv" not in refused(command, "x.safetensors", "-o", "a.csv")
 
 
 @pytest.mark.slow
