@@ -152,7 +152,7 @@ def test_a_damaged_shard_is_no_damage_of_the_index(folder: Path) -> None:
 
 
 def test_what_is_no_folder_of_features_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="contains no features"):
+    with pytest.raises(RequestError, match=r"(?s)contains no features.*by 'hookscope extract'\.$"):
         hookscope.verify(tmp_path)
     write_json(parse_location(tmp_path), ".parts/plan.json", {"rows": 8})
     with pytest.raises(StoreError, match="incomplete: 0 of 8 rows"):

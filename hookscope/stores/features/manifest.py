@@ -326,7 +326,7 @@ def read_manifest(location: Location) -> Manifest:
         reason = f"{folder.MANIFEST} describes none" if manifest else f"it has no {folder.MANIFEST}"
         raise RequestError(
             f"The folder {location} contains no features: {reason}.",
-            "Give a folder written by 'hookscope extract', or by 'hookscope run' (runs/train-1).",
+            "Give a folder written by 'hookscope extract'.",
         )
     check_schema(location, manifest)
     check_manifest(location, manifest)
