@@ -21,7 +21,7 @@ _MIN_LAYERS = 3  # of one type, for a trend over the depth
 
 
 def dead_findings(measured: MeasuredRun) -> Iterator[Finding]:
-    """Yield layers whose share of dead units is over the threshold from some step to the end.
+    """Yield layers whose share of dead units is at or over the threshold from some step to the end.
 
     With batches of fewer than 16 samples, only a layer whose units are all dead is reported.
     """
