@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hookscope.cli.commands import Command, Option, commands_of
 from hookscope.files.file_types import ONNX, describe_file
+from hookscope.files.optional_packages import package_folders
 from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
 from hookscope.specs.tensor_key import ATTENTION, OUTPUT
@@ -34,8 +34,12 @@ def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str
     if path is None:
         return _gradients(ctx, capture) if ctx.info_name == "capture" else ""
     if ctx.info_name != "capture":
-        return join_words(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
-    if any(record.kind == ATTENTION for record in capture.records) and find_spec("matplotlib"):
+        return join_words(
+            ["hookscope", "plot" if package_folders("matplotlib") else "report", str(path)]
+        )
+    if any(record.kind == ATTENTION for record in capture.records) and package_folders(
+        "matplotlib"
+    ):
         return join_words(["hookscope", "plot", str(path), "--kind", "attention"])
     maps = [record.key for record in capture.records if _has_maps(record, capture.image)]
     if maps and ctx.params["layers"]:

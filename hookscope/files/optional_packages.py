@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from hookscope.errors import EnvironmentFault
 
@@ -31,3 +32,9 @@ installed. Install it: python -m pip install "hookscope[plot]"
             f"{need} needs the package {package}, which {reason}.",
             f'Install it: python -m pip install "hookscope[{extra}]"',
         ) from error
+
+
+def package_folders(package: str) -> list[str]:
+    """Return the folders of a package, without importing it; none if it is not installed."""
+    spec = find_spec(package)
+    return list((spec.submodule_search_locations if spec else None) or ())

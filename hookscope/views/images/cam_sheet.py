@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from hookscope.errors import RequestError
+from hookscope.files.optional_packages import package_folders
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import number_text, plural, shape_text
 from hookscope.results.metadata import CamImage, CamMetadata
@@ -260,8 +260,7 @@ def paint(sheet: CamSheet) -> Image.Image:
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
     """The font of the other pictures, which is part of matplotlib; without it, that of pillow."""
-    package = find_spec("matplotlib")
-    for folder in (package.submodule_search_locations if package else None) or ():
+    for folder in package_folders("matplotlib"):
         file = Path(folder, "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
         if file.is_file():
             return ImageFont.truetype(str(file), size)
