@@ -56,7 +56,9 @@ class Setting:
 
     def fault(self, annotation: str, value: Any) -> str:
         """Say, in the words of the command line, what is wrong with a value that Python gives."""
-        if (value is None and annotation != "str") or (self.also is not None and self.also(value)):
+        if value is None and annotation not in ("str", "int", "float"):
+            return ""
+        if self.also is not None and self.also(value):
             return ""
         several = isinstance(value, list | tuple)
         if self.commas and isinstance(value, str):
@@ -118,7 +120,7 @@ def not_one_of(
 ) -> str:
     """Return the message about a value that is none of the choices."""
     several = " Separate several with commas." if commas else ""
-    near = did_you_mean(str(value), choices, aliases)
+    near = did_you_mean(value, choices, aliases) if isinstance(value, str) else ""
     return f"{value!r} is not one of {', '.join(choices)}.{several} {near}".strip()
 
 

@@ -129,6 +129,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: CheckOptions(ceiling=0), "ceiling cannot be 0"),
     (lambda: hookscope.ablate.checked(by="half"), "'half' is not one of zero, mean, noise."),
     (lambda: hookscope.ablate.checked(by=None), "None is not one of zero, mean, noise."),
+    (lambda: hookscope.similar.checked("f", every=None), "None is not a valid integer range."),
     (lambda: hookscope.cam.checked(by="gradcams"), "gradcams"),
     (lambda: GradcheckOptions(eps=0), "eps must be above 0"),
     (lambda: hookscope.step.checked(optimizer="sdg"), "Did you mean sgd"),

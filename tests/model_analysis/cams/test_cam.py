@@ -41,11 +41,10 @@ def cam_metadata(shot: hookscope.Capture) -> dict[str, Any]:
     return shot.metadata["cam"]
 
 
-def test_every_method_has_a_class_that_cites_its_paper() -> None:
+def test_every_method_has_a_class_and_cites_its_paper() -> None:
     assert list(CLASSES) == list(METHODS)
-    for name, kind in CLASSES.items():
-        [reference] = re.findall(r"\((\S+)\)$", METHODS[name].paper)
-        assert reference in (kind.__doc__ or "")
+    for method in METHODS.values():
+        assert re.search(r"\d{4} \((arXiv|doi):\S+\)$", method.paper)
 
 
 @pytest.mark.parametrize("method", WITHOUT_ATTENTION)
