@@ -202,9 +202,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
     if console.json:
         from hookscope.views.display import make_document
 
-        console.document(
-            make_document("extract", {**done.manifest, **done.summary(), "folder": folder})
-        )
+        console.document(make_document("extract", {**done.to_json(), "folder": folder}))
     else:
         _show_table(console, done)
     _say(console, folder, done)

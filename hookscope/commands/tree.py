@@ -114,7 +114,7 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.modules]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
         >>> tree = hookscope.tree("sample_models/digits.safetensors", depth=1)
-        >>> [(node.name, node.parameters) for node in tree.nodes]
+        >>> [(node.name, node.parameters) for node in tree.modules]
         [('.', 9930), ('conv1', 160), ('conv2', 4640), ('fc', 5130)]
     """
     from hookscope.model_analysis.model_tree import describe_request, initial_weights

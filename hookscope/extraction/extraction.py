@@ -53,6 +53,10 @@ class Extraction(Result):
         keys = ", ".join(str(entry["key"]) for entry in self.manifest["keys"])
         return f"<Extraction to {self.location}: {self.rows} rows of {keys}>"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest, ``summary()`` and the folder."""
+        return {**self.manifest, **self.summary(), "folder": str(self.location)}
+
     def summary(self) -> dict[str, Any]:
         """What the run did, as plain values; times are those of this process, in seconds."""
         times = {f"waited_for_{name}": value for name, value in vars(self.state.times).items()}

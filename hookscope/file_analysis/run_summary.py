@@ -82,7 +82,7 @@ class RunSummary(Result):
         return cls(run, tuple(summaries), loss, skipped)
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``run.json``, the loss, the layers, the events, and the ranks that ended early."""
+        """Return what the run returns, then the loss and a summary of each layer."""
         losses = None
         if self.loss is not None and len(self.loss.steps):
             losses = {
@@ -91,13 +91,10 @@ class RunSummary(Result):
                 "step": int(self.loss.steps[-1]),
             }
         return {
-            **self.run.info,
-            "sampled_steps": len(self.run.layers),
+            **self.run.to_json(),
             "loss": losses,
             "skipped_steps": self.skipped,
             "layer_values": [asdict(layer) for layer in self.layers],
-            "events": [event._asdict() for event in self.run.events],
-            "ended_early": [{"rank": rank, "steps": steps} for rank, steps in self.run.ended_early],
         }
 
 

@@ -14,7 +14,7 @@ from hookscope.errors import RequestError
 from hookscope.file_analysis.layer_rows import Matrix, row_count, row_counter, usable_rows
 from hookscope.file_analysis.unit_layer import UnitLayer, open_layer
 from hookscope.files.progress_types import Progress
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 from hookscope.specs.features_options import MAX, TopOptions
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.manifest import VisiblePart
@@ -69,7 +69,7 @@ class RankedUnit:
 
 
 @dataclass(frozen=True)
-class TopInputs(FiledResult):
+class TopInputs(Result):
     """The inputs that excite units most and least.
 
     Attributes:

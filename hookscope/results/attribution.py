@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.results.lens import Token
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 
 TOLERANCE = 0.05  # of the gap of integrated gradients, as a share of the difference of the scores
 
@@ -65,7 +65,7 @@ class AttributionRow:
 
 
 @dataclass(frozen=True)
-class Attribution(FiledResult):
+class Attribution(Result):
     """What each token of the input contributes to the score of a target.
 
     Attributes:
@@ -82,7 +82,6 @@ class Attribution(FiledResult):
     """
 
     view = "attribution"
-    checks_ending = True
 
     method: str
     formula: str

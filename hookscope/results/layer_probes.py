@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 from hookscope.specs.features_options import LOGISTIC
 
 
@@ -71,7 +71,7 @@ def _mean(values: tuple[float, ...]) -> float:
 
 
 @dataclass(frozen=True)
-class LayerProbes(FiledResult):
+class LayerProbes(Result):
     """How well labels can be read from layers.
 
     Attributes:

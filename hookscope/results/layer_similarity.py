@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.files.atomic_files import write_text
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 from hookscope.specs.features_options import MEASURES
 
 
@@ -39,7 +39,7 @@ class ComparedFolder:
 
 
 @dataclass(frozen=True)
-class LayerSimilarity(FiledResult):
+class LayerSimilarity(Result):
     """How similar layers are, from the features of the same inputs.
 
     Attributes:

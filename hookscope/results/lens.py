@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class LensRow:
 
 
 @dataclass(frozen=True)
-class Lens(FiledResult):
+class Lens(Result):
     """What each layer predicts, after the final norm and the unembedding.
 
     Attributes:
@@ -85,7 +85,6 @@ class Lens(FiledResult):
     """
 
     view = "lens"
-    checks_ending = True
 
     layers: tuple[str, ...]
     rows: tuple[LensRow, ...]

@@ -244,8 +244,18 @@ class Recording(Result):
         """Height and width of the input images or videos; None without images."""
         return image_size(self.metadata)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the metadata's keys, then records, absent tensors and coverage, without values."""
+        return {
+            **self.metadata,
+            "top": self.metadata.get("top", []),
+            "records": [record.to_json() for record in self.records],
+            "absent": [asdict(absent) for absent in self.absent],
+            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
+        }
+
     def to_info(self) -> dict[str, Any]:
-        """Return records and metadata as one plain dict."""
+        """Return records and metadata as the file of a recording has them."""
         return {
             **self.metadata,
             "records": [r.to_json() for r in self.records],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import PAGE, check_ending
@@ -38,6 +39,10 @@ class Report(Result):
     def __repr__(self) -> str:
         size = len(self.html.encode())
         return f"<Report of {self.tensors} tensors of {self.layers} layers: {size} bytes of HTML>"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the page shows and leaves out, without the page itself."""
+        return {name: value for name, value in vars(self).items() if name != "html"}
 
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the page to a file; return its size in bytes.

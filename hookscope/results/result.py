@@ -19,7 +19,7 @@ SCHEMA = 1  # of the files of results
 
 
 class Result:
-    """Data that a command prints and a notebook shows as a table.
+    """Data that a command prints, a notebook shows as a table, and a file of JSON keeps.
 
     Attributes:
         view: a file of ``hookscope.views``, which shows the result; see ``View`` there.
@@ -40,16 +40,6 @@ class Result:
         shown: str = import_module("hookscope.views.display").html(self)
         return shown
 
-
-class FiledResult(Result):
-    """A result that can be written to a file of JSON.
-
-    Attributes:
-        checks_ending: whether the name of the file must end in ``.json``, or have no ending.
-    """
-
-    checks_ending: ClassVar[bool] = False
-
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
         raise NotImplementedError
@@ -62,9 +52,8 @@ class FiledResult(Result):
         """Write ``to_json()`` to a file atomically; return its size in bytes.
 
         Raises:
-            RequestError: the name has another ending than ``.json``, if that is checked.
+            RequestError: the name has another ending than ``.json``.
             StoreError: the file cannot be written. An earlier file is not changed.
         """
-        if self.checks_ending:
-            check_ending(Path(path), ".json")
+        check_ending(Path(path), ".json")
         return write_text(path, strict_json.dumps(self.to_document()))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from hookscope.files import strict_json
 from hookscope.files.output_path import is_hookscope_file
 from hookscope.results.records import Coverage
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 from hookscope.specs.choices import SWEEP_METRICS
 
 SweepPlace = tuple[str, int]
@@ -47,7 +47,7 @@ class SkippedLayer:
     reason: str
 
 
-class ChangedRuns(FiledResult, Generic[Effect]):
+class ChangedRuns(Result, Generic[Effect]):
     """The effects of runs with one change each, and their file, which can be resumed.
 
     Attributes:
@@ -56,8 +56,6 @@ class ChangedRuns(FiledResult, Generic[Effect]):
         entry: their class.
         numbers: those of its fields that are floats.
     """
-
-    checks_ending = True
 
     settings: ClassVar[tuple[str, ...]]
     entries: ClassVar[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -249,19 +248,13 @@ def _drift_row(record: Record, entry: RecordChange, metadata: dict[str, Any]) ->
 def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:
     """Return a recording: the metadata's keys, then file, records, absent, coverage."""
     command = str(capture.metadata.get("command", "capture"))
-    records = [record.to_json() for record in capture.records]
+    content = capture.to_json()
     if any(record.kind.endswith("grad") for record in capture.records):
         marks = gradient_marks(capture.records)
-        for data, record in zip(records, capture.records, strict=True):
+        for data, record in zip(content["records"], capture.records, strict=True):
             data.update(ratio=record.ratio, mark=marks.get(record.key))
-    results = {
-        "top": capture.metadata.get("top", []),
-        "file": file,
-        "records": records,
-        "absent": [asdict(absent) for absent in capture.absent],
-        "coverage": {"matched": capture.coverage.matched, **capture.coverage.to_json()},
-    }
-    return make_document(command, {**capture.metadata, **results})
+    first = {**capture.metadata, "top": [], "file": file}  # the order of the keys
+    return make_document(command, {**first, **content})
 
 
 VIEW: View[Recording] = View(capture_lines, capture_document, columns=(*COLUMNS, NOTE))

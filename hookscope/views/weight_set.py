@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -70,17 +69,10 @@ def totals_text(weights: WeightSet) -> str:
 
 def weights_document(weights: WeightSet, summaries: Sequence[TensorSummary] = ()) -> dict[str, Any]:
     """Return a set of weights: ``file``, ``weights``, then the ``tensors`` of some summaries."""
-    about: dict[str, Any] = {
-        "kind": weights.kind,
-        "part": weights.part,
-        "parameters": weights.parameters,
-        "bytes": weights.nbytes,
-        "metadata": dict(weights.metadata),
-        "notes": list(weights.notes),
-    }
-    if not summaries:
-        about["tensors"] = [asdict(tensor) for tensor in weights.tensors.values()]
-    single = {"file": weights.path, "recording": None, "weights": about}
+    about = weights.to_json()
+    if summaries:
+        del about["tensors"]
+    single = {"file": about.pop("file"), "recording": None, "weights": about}
     tensors = list(map(tensor_document, summaries))
     return make_document("show", {**single, "tensors": tensors or None})
 

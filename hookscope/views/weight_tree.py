@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from hookscope.files.words import bytes_text, count_text, plural, shape_text, short_count_text
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
-from hookscope.views.display import View, json_document, make_document
+from hookscope.views.display import View, json_document
 from hookscope.views.module_tree import name_guides
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
@@ -37,7 +36,7 @@ def weight_tree_lines(tree: WeightTree, options: TextOptions) -> list[Text]:
     guides = _guides(tree, options)
     rows = tuple(
         Row(_cells(node), _note(node), *guide)
-        for node, guide in zip(tree.nodes, guides, strict=True)
+        for node, guide in zip(tree.modules, guides, strict=True)
     )
     table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
     totals = [line for text in _totals(tree) for line in sentence(text, options, "bold")]
@@ -51,27 +50,10 @@ def hash_lines(hashes: WeightHashes, options: TextOptions) -> list[Text]:
     return lines + sentence(f"weights       {hashes.weights}", options)
 
 
-def weight_tree_document(tree: WeightTree) -> dict[str, Any]:
-    """Return a tree of weights: the file, totals, metadata, and the selected names."""
-    weights = tree.weights
-    return make_document(
-        "tree",
-        {
-            "weights": weights.label,
-            "format": weights.kind,
-            "total": asdict(tree.total),
-            "dtypes": [asdict(total) for total in tree.dtypes],
-            "names": [asdict(node) for node in tree.nodes],
-            "metadata": dict(weights.metadata),
-            "notes": list(weights.notes),
-        },
-    )
-
-
 def _guides(tree: WeightTree, options: TextOptions) -> list[tuple[str, str]]:
     if options.width is None:  # a pipe has none, and this is a sixth of the time of the table
-        return [("", "")] * len(tree.nodes)
-    names = [node.name for node in tree.nodes]
+        return [("", "")] * len(tree.modules)
+    names = [node.name for node in tree.modules]
     if tree.separator != ".":
         names = [name.replace(tree.separator, ".") for name in names]
     return name_guides(names, options)
@@ -132,7 +114,5 @@ def _metadata(tree: WeightTree, options: TextOptions) -> list[Text]:
     return lines
 
 
-VIEW: View[WeightTree] = View(
-    weight_tree_lines, lambda tree, file: weight_tree_document(tree), columns=(*COLUMNS, NOTE)
-)
+VIEW: View[WeightTree] = View(weight_tree_lines, json_document("tree"), columns=(*COLUMNS, NOTE))
 HASHES: View[WeightHashes] = View(hash_lines, json_document("tree"))

@@ -24,7 +24,7 @@ def test_every_function_takes_an_opened_set() -> None:
     assert hookscope.plot(weights, "fc.weight").shows == hookscope.plot(DIGITS, "fc.weight").shows
     assert hookscope.filters(weights).shows == hookscope.filters(DIGITS).shows
     assert hookscope.diff(weights, DIGITS).same
-    assert hookscope.tree(weights).nodes == hookscope.tree(DIGITS).nodes
+    assert hookscope.tree(weights).modules == hookscope.tree(DIGITS).modules
 
 
 def test_a_pickled_model_is_checked_with_trust(tmp_path: Path) -> None:

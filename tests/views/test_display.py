@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 from typing import Any
 
 import pytest
 
 import hookscope
+from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
 from hookscope.results.health import Health
 from hookscope.results.result import Result
@@ -68,6 +72,21 @@ def test_a_result_has_a_document_of_its_command(command: str) -> None:
     assert document.get("file", "a.file") == "a.file"
 
 
+OPENED = [f"sample_models/{name}" for name in ("run", "digits.safetensors", "five.safetensors")]
+
+
+@pytest.mark.parametrize(
+    "make", [*(make for make, _ in RESULTS.values()), *(partial(hookscope.load, x) for x in OPENED)]
+)
+def test_a_result_is_saved_as_json(make: Callable[[], Result], tmp_path: Path) -> None:
+    result, file = make(), tmp_path / "x.json"
+    assert Result.save(result, file) == file.stat().st_size
+    saved = json.loads(file.read_text())
+    assert {*saved} == {*result.to_json(), "hookscope", "schema"}
+    with pytest.raises(RequestError, match="unsupported format"):
+        Result.save(result, tmp_path / "x.txt")
+
+
 def test_a_view_of_a_tensor_has_a_text() -> None:
     view = samples.looked()
     assert display.text(view, PIPE) == tensor_lines(view, PIPE)
@@ -80,6 +99,7 @@ def test_every_result_names_a_view_that_exists() -> None:
                 import_module(inner.name)
     named = {type.view for type in subclasses(Result) if isinstance(getattr(type, "view", 0), str)}
     assert len(named) > 25
+    assert not [type for type in subclasses(Result) if type.to_json is Result.to_json]
     for name in named:
         assert isinstance(display.find_view(name), View), name
 

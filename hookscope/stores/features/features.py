@@ -73,6 +73,10 @@ class Features(Result):
     def __reduce__(self) -> tuple[Any, ...]:
         return Features, (self.folder,)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return ``manifest`` and ``folder``."""
+        return {**self.manifest, "folder": self.folder}
+
     def __repr__(self) -> str:
         return f"<Features in {self.folder}: {self.rows} rows of {', '.join(self.keys)}>"
 

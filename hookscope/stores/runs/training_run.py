@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,15 @@ class TrainingRun(Result):
         self.names: list[Series] = self._read_names()
         self.ended_early: list[tuple[int, int]] = []
         self.events: list[RunEvent] = read_lines(self.folder / EVENTS_FILE, RunEvent)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``run.json``, the number of sampled steps, events, and ranks that ended early."""
+        return {
+            **self.info,
+            "sampled_steps": len(self.layers),
+            "events": [event._asdict() for event in self.events],
+            "ended_early": [{"rank": rank, "steps": steps} for rank, steps in self.ended_early],
+        }
 
     def __repr__(self) -> str:
         steps, status = self.info["steps"], self.info["status"]

@@ -160,6 +160,19 @@ class WeightSet(Result):
         """The size of all tensors as stored in bytes, tied ones counted once."""
         return sum(tensor.nbytes for tensor in self.tensors.values() if not tensor.tied_to)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known of the file, and its tensors without their values."""
+        return {
+            "file": self.path,
+            "kind": self.kind,
+            "part": self.part,
+            "parameters": self.parameters,
+            "bytes": self.nbytes,
+            "metadata": dict(self.metadata),
+            "notes": list(self.notes),
+            "tensors": [dict(vars(tensor)) for tensor in self.tensors.values()],
+        }
+
     def tensor(self, name: str, index: Index = WHOLE) -> NDArray[Any]:
         """Return the values of a tensor, or of a part of it; only that part is read.
 

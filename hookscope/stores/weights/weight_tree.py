@@ -55,7 +55,7 @@ class WeightTree(Result):
 
     Attributes:
         weights: the set.
-        nodes: all nodes or some of them, each after its branch; that of all tensors first.
+        modules: all nodes or some of them, each after its branch; that of all tensors first.
         separator: what separates the parts of names.
         total: the node of all tensors.
         dtypes: totals by dtype, the largest first.
@@ -64,7 +64,7 @@ class WeightTree(Result):
     view = "weight_tree"
 
     weights: WeightSet
-    nodes: tuple[WeightNode, ...]
+    modules: tuple[WeightNode, ...]
     separator: str
     total: WeightNode
     dtypes: tuple[DtypeTotal, ...]
@@ -90,14 +90,14 @@ class WeightTree(Result):
 
     def select(self, layers: Iterable[str], depth: int | None, leaves: bool) -> WeightTree:
         """Return the tree with only some of its nodes; see ``of``."""
-        names = [node.name for node in self.nodes]
+        names = [node.name for node in self.modules]
         included, excluded = split_exclusions(layers)
         chosen = set[str]().union(*(self._matching(p, names) for p in included))
         chosen = chosen if included else set(names)
         chosen.difference_update(*(self._matching(pattern, names) for pattern in excluded))
         nodes = tuple(
             node
-            for node in self.nodes
+            for node in self.modules
             if node.name in chosen
             and (depth is None or node.depth <= depth)
             and (node.tensor is not None or not leaves)
@@ -107,7 +107,7 @@ class WeightTree(Result):
                 f"Nothing in {self.weights.label} matches all of the filters.",
                 f"{cite_command('hookscope', 'tree', self.weights.label)} lists all names.",
             )
-        return replace(self, nodes=nodes)
+        return replace(self, modules=nodes)
 
     def _matching(self, pattern: str, names: Sequence[str]) -> set[str]:
         test: Callable[[str], bool] = compile_pattern(pattern)
@@ -125,9 +125,22 @@ class WeightTree(Result):
             f"{hint} {cite_command('hookscope', 'tree', label)} lists them all.".strip(),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the file, totals, metadata, and the selected names as ``modules``."""
+        weights = self.weights
+        return {
+            "weights": weights.label,
+            "format": weights.kind,
+            "total": asdict(self.total),
+            "dtypes": [asdict(total) for total in self.dtypes],
+            "modules": [asdict(node) for node in self.modules],
+            "metadata": dict(weights.metadata),
+            "notes": list(weights.notes),
+        }
+
     def __repr__(self) -> str:
         return (
-            f"<WeightTree of {self.weights.label}: {len(self.nodes)} names,"
+            f"<WeightTree of {self.weights.label}: {len(self.modules)} names,"
             f" {self.total.parameters:,} parameters>"
         )
 

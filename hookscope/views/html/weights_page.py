@@ -113,13 +113,14 @@ class PageTree:
 def page_tree(tree: WeightTree, levels: Mapping[str, str]) -> PageTree:
     """Return the modules that the names of the tensors tell."""
     opens = [
-        after.depth > node.depth for node, after in zip(tree.nodes, tree.nodes[1:], strict=False)
+        after.depth > node.depth
+        for node, after in zip(tree.modules, tree.modules[1:], strict=False)
     ]
     modules: list[TreeNode] = []
     parents: list[int] = []
     owners: dict[str, int] = {}
     path: list[int] = []  # the modules above the current name
-    for node, is_open in zip(tree.nodes, [*opens, False], strict=True):
+    for node, is_open in zip(tree.modules, [*opens, False], strict=True):
         while path and modules[path[-1]].depth >= node.depth:
             path.pop()
         if is_open or not path:

@@ -36,7 +36,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_branches_have_the_sums_of_their_tensors(model: Path) -> None:
     tree = hookscope.tree(model)
-    assert [(n.name, n.depth, n.tensors, n.parameters, n.nbytes) for n in tree.nodes] == [
+    assert [(n.name, n.depth, n.tensors, n.parameters, n.nbytes) for n in tree.modules] == [
         (".", 0, 5, 55, 208),
         ("layers", 1, 3, 15, 48),
         ("layers.10", 2, 1, 6, 24),
@@ -53,7 +53,7 @@ def test_branches_have_the_sums_of_their_tensors(model: Path) -> None:
 
 def test_patterns_depth_and_leaves_select(model: Path) -> None:
     def names(**options) -> list[str]:
-        return [node.name for node in hookscope.tree(model, **options).nodes]
+        return [node.name for node in hookscope.tree(model, **options).modules]
 
     assert names(depth=1) == [".", "layers", "embed", "head"]
     assert names(layers="layers.2*") == ["layers.2", "layers.2.weight", "layers.2.bias"]
@@ -69,7 +69,7 @@ def test_patterns_depth_and_leaves_select(model: Path) -> None:
 
 def test_the_pattern_of_a_branch_selects_and_excludes_all_inside_it(model: Path) -> None:
     def names(*layers: str) -> list[str]:
-        return [node.name for node in hookscope.tree(model, layers=layers, leaves=True).nodes]
+        return [node.name for node in hookscope.tree(model, layers=layers, leaves=True).modules]
 
     assert names("layers") == ["layers.10.weight", "layers.2.weight", "layers.2.bias"]
     assert names("layers.2") == ["layers.2.weight", "layers.2.bias"]
@@ -95,14 +95,14 @@ def test_names_with_slashes_are_a_tree_too(tmp_path: Path) -> None:
     arrays = {"params/Dense_0/kernel": np.ones((2, 3)), "params/Dense_0/bias": np.ones(3)}
     np.savez(tmp_path / "a.npz", **arrays)
     tree = hookscope.tree(tmp_path / "a.npz")
-    assert [node.name for node in tree.nodes] == [
+    assert [node.name for node in tree.modules] == [
         *(".", "params", "params/Dense_0", "params/Dense_0/kernel", "params/Dense_0/bias"),
     ]
 
 
 def test_a_tensor_may_have_the_name_of_a_branch(tmp_path: Path) -> None:
     tree = hookscope.tree(save_torch({"a": torch.ones(2), "a.b": torch.ones(3)}, tmp_path / "a.pt"))
-    assert [(n.name, n.parameters, n.tensor is not None) for n in tree.nodes] == [
+    assert [(n.name, n.parameters, n.tensor is not None) for n in tree.modules] == [
         *((".", 5, False), ("a", 5, True), ("a.b", 3, True)),
     ]
 
@@ -163,8 +163,8 @@ def test_a_notebook_shows_a_tree_and_a_document_has_all(model: Path) -> None:
     document = display.document(tree)
     assert document["command"] == "tree"
     assert document["total"]["parameters"] == 55
-    assert [one["name"] for one in document["names"]] == [node.name for node in tree.nodes]
-    assert document["names"][9]["tensor"]["tied_to"] == "embed"
+    assert [one["name"] for one in document["modules"]] == [node.name for node in tree.modules]
+    assert document["modules"][9]["tensor"]["tied_to"] == "embed"
 
 
 def test_a_set_that_is_open_has_a_tree(model: Path) -> None:
