@@ -15,7 +15,7 @@ from hookscope.version import __version__ as __version__
 # Editors and type checkers read the names and their types in __init__.pyi.
 _MODULES = {
     **{name: f"hookscope.commands.{name}" for name in FUNCTIONS},
-    "models": "hookscope.specs.catalog",
+    "models": "hookscope.commands.models",
     "emit": "hookscope.hooks.user_hooks",
     "wrap": "hookscope.hooks.wrap",
     "Ablation": "hookscope.results.ablation",

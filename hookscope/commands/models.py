@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -11,7 +12,11 @@ from hookscope.cli.commands import Example, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import command, row_options
 from hookscope.cli.param_types import Choice
-from hookscope.specs import catalog
+from hookscope.errors import ModelError
+from hookscope.specs import catalog, model_spec
+from hookscope.specs.catalog import ModelInfo
+from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.settings import not_one_of
 
 EXAMPLES = (
     Example("hookscope models", "All models."),
@@ -22,6 +27,44 @@ EXAMPLES = (
     ),
     Example("hookscope models --task segmentation --json", "Models for one task, as JSON."),
 )
+
+
+def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
+    """Return the models of torchvision or timm whose name matches ``pattern``.
+
+    Example:
+        >>> import hookscope
+        >>> [m.name for m in hookscope.models("resnet{18,34}")]
+        ['resnet18', 'resnet34']
+    """
+    if task is not None and task not in catalog.TASKS:
+        raise ModelError(f"Invalid value for task: {not_one_of(task, catalog.TASKS)}")
+    prefix = f"{model_spec.TIMM}:" if pattern.startswith(f"{model_spec.TIMM}:") else ""
+    every = _known_models(model_spec.TIMM if prefix else model_spec.TORCHVISION)
+    is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}
+    part = pattern.removeprefix(prefix).lower()
+    matches = compile_pattern(f"{prefix}*{part}*" if is_part else pattern)
+    matching = [m for m in every if matches(m.name) and task in (None, m.task)]
+    if not matching:
+        tasks = ", ".join(sorted({m.task for m in every}))
+        raise ModelError(
+            f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
+            f"'hookscope models' lists all names. The tasks are {tasks}.",
+        )
+    return matching
+
+
+def _known_models(source: str) -> tuple[ModelInfo, ...]:
+    """Return the models of the installed torchvision or timm, sorted by name."""
+    if source == model_spec.TIMM:
+        from hookscope.sources import timm
+
+        return timm.live()
+    if catalog.list_is_current():
+        return catalog.bundled_models()
+    from hookscope.sources import torchvision
+
+    return torchvision.live()
 
 
 @command(
@@ -47,7 +90,7 @@ def models_command(ctx: click.Context, **values: Any) -> None:
     Shows their task, number of parameters, input shape and pretrained weights.
     """
     console: Console = ctx.obj
-    matches = catalog.models(**values)
+    matches = models(**values)
     if console.json:
         from hookscope.views.models import models_document
 

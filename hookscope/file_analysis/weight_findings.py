@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -326,8 +326,24 @@ def weight_findings(
     measures: Sequence[TensorMeasures], names: Iterable[str] = checks.WEIGHT_CHECKS
 ) -> tuple[Finding, ...]:
     """Return the findings of some checks: errors, then warnings, then notes."""
-    findings = [finding for name in names for finding in checks.WEIGHT_CHECKS[name].find(measures)]
+    findings = [finding for name in names for finding in FINDERS[name](measures)]
     order = list(checks.WEIGHT_CHECKS)
     return tuple(
         sorted(findings, key=lambda f: (checks.LEVELS.index(f.level), order.index(f.check)))
     )
+
+
+# The function that makes each check of ``WEIGHT_CHECKS``.
+FINDERS: dict[str, Callable[[Sequence[TensorMeasures]], Iterator[Finding]]] = {
+    checks.NAN: nan_findings,
+    checks.INF: inf_findings,
+    checks.VARIANCE: variance_findings,
+    checks.ZERO: zero_findings,
+    checks.CONSTANT: constant_findings,
+    checks.FLOAT16_OVERFLOW: float16_overflow_findings,
+    checks.ADAPTER: adapter_findings,
+    checks.BATCHNORM: batchnorm_findings,
+    checks.OUTLIER: outlier_findings,
+    checks.FLOAT16_UNDERFLOW: float16_underflow_findings,
+    checks.UNREAD: unread_findings,
+}

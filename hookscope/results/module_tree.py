@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Any
 
 from hookscope.results.result import Result
 from hookscope.specs.patterns import ROOT
-
-_GRAPHS = "hookscope.views.text.module_graph"
 
 
 @dataclass(frozen=True)
@@ -102,11 +99,11 @@ class ModuleTree(Result):
               m0["features<br/>Sequential"]
               m1["avgpool<br/>AdaptiveAvgPool2d(6x6)"]
         """
-        return str(import_module(_GRAPHS).mermaid_text(self))
+        return self._shown("text.module_graph", "mermaid_text")
 
     def dot(self) -> str:
         """Return the modules as a graph for Graphviz, as ``hookscope tree --dot`` prints it."""
-        return str(import_module(_GRAPHS).dot_text(self))
+        return self._shown("text.module_graph", "dot_text")
 
     def __repr__(self) -> str:
         whole = any(node.name == ROOT for node in self.modules)

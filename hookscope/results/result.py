@@ -37,8 +37,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the result as HTML; Jupyter calls this."""
-        shown: str = import_module("hookscope.views.display").html(self)
-        return shown
+        return self._shown("display", "html")
+
+    def _shown(self, file: str, function: str) -> str:
+        """Return the text that a function of a file of ``hookscope.views`` makes of the result."""
+        return str(getattr(import_module(f"hookscope.views.{file}"), function)(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs import model_spec
-from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.settings import not_one_of
 
 FILE = Path(__file__).with_name("catalog.json")
 ALL_NAMES = "hookscope models lists all names."
@@ -56,41 +51,7 @@ def list_is_current() -> bool:
     return bool(installed.split(".")[:2] == made_for.split(".")[:2])
 
 
-def known_models(source: str = model_spec.TORCHVISION) -> tuple[ModelInfo, ...]:
-    """Return the models of the installed torchvision or timm, sorted by name."""
-    if source == model_spec.TORCHVISION and list_is_current():
-        return bundled_models()
-    # Imported by name: this file is torch-free and that one is not.
-    live = import_module(f"hookscope.sources.{source}").live
-    return cast("tuple[ModelInfo, ...]", live())
-
-
 TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
-
-
-def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
-    """Return the models of torchvision or timm whose name matches ``pattern``.
-
-    Example:
-        >>> import hookscope
-        >>> [m.name for m in hookscope.models("resnet{18,34}")]
-        ['resnet18', 'resnet34']
-    """
-    if task is not None and task not in TASKS:
-        raise ModelError(f"Invalid value for task: {not_one_of(task, TASKS)}")
-    prefix = f"{model_spec.TIMM}:" if pattern.startswith(f"{model_spec.TIMM}:") else ""
-    every = known_models(model_spec.TIMM if prefix else model_spec.TORCHVISION)
-    is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}
-    part = pattern.removeprefix(prefix).lower()
-    matches = compile_pattern(f"{prefix}*{part}*" if is_part else pattern)
-    matching = [m for m in every if matches(m.name) and task in (None, m.task)]
-    if not matching:
-        tasks = ", ".join(sorted({m.task for m in every}))
-        raise ModelError(
-            f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
-            f"'hookscope models' lists all names. The tasks are {tasks}.",
-        )
-    return matching
 
 
 def check_model_spec(text: str, trust: bool = False) -> model_spec.ModelSpec:

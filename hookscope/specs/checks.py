@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hookscope.errors import RequestError
 from hookscope.files.suggestions import did_you_mean
@@ -44,20 +42,11 @@ class Check(NamedTuple):
     measure: str  # the sentence of a measured value: one, or ``singular|plural``
     thresholds: tuple[str, ...] = ()  # the options that move its limits
     backward: bool = False
-    module: str = ""  # of ``hookscope.file_analysis``, unless it is a check of a model
 
     @classmethod
     def table(cls, *checks: Check) -> dict[str, Check]:
         """Return checks by their names."""
         return {check.name: check for check in checks}
-
-    @property
-    def find(self) -> Callable[[Any], Iterator[Any]]:
-        """The function that yields the findings in what was measured of a run or of weights."""
-        module = import_module(f"hookscope.file_analysis.{self.module}")
-        found: Callable[[Any], Iterator[Any]]
-        found = getattr(module, f"{self.name.replace('-', '_')}_findings")
-        return found
 
 
 CHECKS = Check.table(
@@ -202,43 +191,35 @@ def select_checks(
     return tuple(chosen)
 
 
-_of_loss = partial(Check, module="run_findings.loss_curve")
-_of_updates = partial(Check, module="run_findings.weight_updates")
-_of_layers = partial(Check, module="run_findings.layer_activations")
-_of_record = partial(Check, module="run_findings.run_health")
-
 RUN_CHECKS = Check.table(
     Check(
         NONFINITE,
         "the first NaN or infinity: its step, phase and layer",
         "{}",
-        module="run_findings.first_nonfinite",
     ),
-    _of_loss(SPIKE, "spikes of the loss and of the gradient norm", "{}"),
-    _of_loss(LOSS, "a loss that does not fall", "fall of {}"),
-    _of_loss(LEARNING_RATE, "a learning rate at which the loss grows", "update/weight {}"),
-    _of_updates(UPDATES, "updates that are too large or too small for their weights", "{}"),
-    _of_layers(
-        DEAD, "layers whose units are zero for the whole batch", CHECKS[DEAD].measure, ("dead",)
-    ),
-    _of_updates(
+    Check(SPIKE, "spikes of the loss and of the gradient norm", "{}"),
+    Check(LOSS, "a loss that does not fall", "fall of {}"),
+    Check(LEARNING_RATE, "a learning rate at which the loss grows", "update/weight {}"),
+    Check(UPDATES, "updates that are too large or too small for their weights", "{}"),
+    Check(DEAD, "layers whose units are zero for the whole batch", CHECKS[DEAD].measure, ("dead",)),
+    Check(
         VANISHING,
         "layers whose gradients are too small",
         CHECKS[VANISHING].measure,
         ("vanishing", "floor"),
     ),
-    _of_layers(GROWTH, "activations that grow with depth at the start", "growth of {}"),
-    _of_layers(OVERFLOW, "activations near the largest number of float16", "{}"),
-    _of_updates(
+    Check(GROWTH, "activations that grow with depth at the start", "growth of {}"),
+    Check(OVERFLOW, "activations near the largest number of float16", "{}"),
+    Check(
         UNUSED,
         "parameters whose gradient stays zero",
         "no gradient in {} sampled step|no gradient in {} sampled steps",
     ),
-    _of_updates(FROZEN, "layers that are frozen while others are trained", CHECKS[FROZEN].measure),
-    _of_record(SKIPPED, "many steps that the gradient scaler skipped", "{} of steps skipped"),
-    _of_updates(ADAM, "gradients that outgrow Adam's second moment", "RMS of {}"),
-    _of_record(INCOMPLETE, "a record that has gaps", ""),
-    _of_record(UNFINISHED, "a script that did not end normally", ""),
+    Check(FROZEN, "layers that are frozen while others are trained", CHECKS[FROZEN].measure),
+    Check(SKIPPED, "many steps that the gradient scaler skipped", "{} of steps skipped"),
+    Check(ADAM, "gradients that outgrow Adam's second moment", "RMS of {}"),
+    Check(INCOMPLETE, "a record that has gaps", ""),
+    Check(UNFINISHED, "a script that did not end normally", ""),
 )
 
 
@@ -318,32 +299,28 @@ class RunThresholds(_Limits):
 DEFAULT_RUN_THRESHOLDS = RunThresholds()
 
 
-_of_weights = partial(Check, module="weight_findings")
-
 WEIGHT_CHECKS = Check.table(
-    _of_weights(NAN, "NaN in the tensors", CHECKS[NAN].measure),
-    _of_weights(INF, "infinities there", CHECKS[INF].measure),
-    _of_weights(VARIANCE, "running variances that are zero or negative", "{} channel|{} channels"),
-    _of_weights(
+    Check(NAN, "NaN in the tensors", CHECKS[NAN].measure),
+    Check(INF, "infinities there", CHECKS[INF].measure),
+    Check(VARIANCE, "running variances that are zero or negative", "{} channel|{} channels"),
+    Check(
         ZERO, "channels of a weight that are zero throughout", "{} zero channel|{} zero channels"
     ),
-    _of_weights(
+    Check(
         CONSTANT,
         "channels of a weight whose entries are all equal",
         "{} constant channel|{} constant channels",
     ),
-    _of_weights(FLOAT16_OVERFLOW, "entries that float16 cannot hold", "magnitude of {}"),
-    _of_weights(
+    Check(FLOAT16_OVERFLOW, "entries that float16 cannot hold", "magnitude of {}"),
+    Check(
         ADAPTER,
         "adapters that are still at their start values",
         "{} adapter without an effect|{} adapters without an effect",
     ),
-    _of_weights(BATCHNORM, CHECKS[BATCHNORM].finds, CHECKS[BATCHNORM].measure),
-    _of_weights(OUTLIER, "channels whose norm is far from the median", "modified z-score of {}"),
-    _of_weights(
-        FLOAT16_UNDERFLOW, "small entries that float16 would lose", "{} of the non-zero entries"
-    ),
-    _of_weights(UNREAD, "tensors without values that can be read", "{} tensor|{} tensors"),
+    Check(BATCHNORM, CHECKS[BATCHNORM].finds, CHECKS[BATCHNORM].measure),
+    Check(OUTLIER, "channels whose norm is far from the median", "modified z-score of {}"),
+    Check(FLOAT16_UNDERFLOW, "small entries that float16 would lose", "{} of the non-zero entries"),
+    Check(UNREAD, "tensors without values that can be read", "{} tensor|{} tensors"),
 )
 
 

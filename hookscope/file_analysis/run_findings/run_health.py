@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hookscope.file_analysis.run_findings import layer_activations, loss_curve, weight_updates
+from hookscope.file_analysis.run_findings.first_nonfinite import nonfinite_findings
 from hookscope.file_analysis.run_findings.layer_activations import uses_float16
 from hookscope.file_analysis.run_findings.loss_curve import why_loss_is_not_judged
 from hookscope.file_analysis.run_findings.measured_run import MeasuredRun
@@ -33,7 +35,7 @@ def check_run(path: str | os.PathLike[str], options: RunCheckOptions) -> Health:
         measured = MeasuredRun(run, thresholds)
         unmade |= _unmade_checks(measured, names)
         for name in names:
-            for finding in checks.RUN_CHECKS[name].find(measured):
+            for finding in FINDERS[name](measured):
                 found.append((ranks[n] if ranks else None, finding))
     findings = _merge_ranks(found)
     order = list(checks.RUN_CHECKS)
@@ -188,3 +190,23 @@ def _unmade_checks(measured: MeasuredRun, names: Iterable[str]) -> dict[str, str
     if measured.of_step("loss_scale", "skipped") is None:
         reasons[checks.SKIPPED] = "no gradient scaler"
     return {name: reasons[name] for name in names if name in reasons}
+
+
+# The function that makes each check of ``RUN_CHECKS``.
+FINDERS: dict[str, Callable[[MeasuredRun], Iterator[Finding]]] = {
+    checks.NONFINITE: nonfinite_findings,
+    checks.SPIKE: loss_curve.spike_findings,
+    checks.LOSS: loss_curve.loss_findings,
+    checks.LEARNING_RATE: loss_curve.learning_rate_findings,
+    checks.UPDATES: weight_updates.updates_findings,
+    checks.DEAD: layer_activations.dead_findings,
+    checks.VANISHING: weight_updates.vanishing_findings,
+    checks.GROWTH: layer_activations.growth_findings,
+    checks.OVERFLOW: layer_activations.overflow_findings,
+    checks.UNUSED: weight_updates.unused_findings,
+    checks.FROZEN: weight_updates.frozen_findings,
+    checks.SKIPPED: skipped_findings,
+    checks.ADAM: weight_updates.adam_findings,
+    checks.INCOMPLETE: incomplete_findings,
+    checks.UNFINISHED: unfinished_findings,
+}

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
+from hookscope.file_analysis import weight_findings
+from hookscope.file_analysis.run_findings import run_health
 from hookscope.file_analysis.run_findings.loss_curve import find_spike
 from hookscope.file_analysis.run_findings.run_health import check_run
 from hookscope.results.health import Finding, Health
@@ -430,8 +432,8 @@ def test_findings_come_in_the_order_of_levels_and_checks() -> None:
 
 
 def test_every_check_has_a_function_and_a_source_of_each_threshold() -> None:
-    for check in (*RUN_CHECKS.values(), *WEIGHT_CHECKS.values()):
-        assert callable(check.find)
+    assert list(run_health.FINDERS) == list(RUN_CHECKS)
+    assert list(weight_findings.FINDERS) == list(WEIGHT_CHECKS)
     assert RunThresholds.__doc__ is not None
     for name in RunThresholds().to_json():
         assert f"        {name}: " in RunThresholds.__doc__
