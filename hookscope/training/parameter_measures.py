@@ -22,7 +22,6 @@ from hookscope.training.found_models import dense_values, local_part
 from hookscope.training.tensor_measures import PendingValues, is_measurable, norm_of, unnoticed
 
 KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
-_KINDS = ("gradients", "nonfinite", "clipped", "weights", "updates")
 
 
 class NamedParameters:
@@ -120,6 +119,17 @@ class _Numbers:
         return found
 
 
+class _NumbersByKind:
+    """The numbers of each kind."""
+
+    def __init__(self) -> None:
+        self.gradients = _Numbers()
+        self.nonfinite = _Numbers()
+        self.clipped = _Numbers()
+        self.weights = _Numbers()
+        self.updates = _Numbers()
+
+
 class ParameterMeasures:
     """Measures the parameters of a model in one step; gradients, before the script clips them."""
 
@@ -133,7 +143,7 @@ class ParameterMeasures:
         self.named = named
         self._pending = pending
         self._measures_state = optimizer
-        self._numbers = {kind: _Numbers() for kind in _KINDS}
+        self._numbers = _NumbersByKind()
         self._measured: set[int] = set()  # positions of gradients
         self._adam: dict[int, float] = {}
         self._before: dict[int, Tensor] = {}
@@ -161,17 +171,17 @@ class ParameterMeasures:
             # Those left are of the step before, or were set without a backward pass.
             self._measure_gradients([n for n in own if n not in self._measured])
             self._measured.difference_update(own)
-            self._numbers["gradients"].keep(measured)
-            self._numbers["nonfinite"].keep(measured)
+            self._numbers.gradients.keep(measured)
+            self._numbers.nonfinite.keep(measured)
             measured = [n for n in measured if parameters[n].grad is not None]
             norms = _norms([_values(parameters[n].grad) for n in measured])
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
             if isinstance(scale, Tensor) and norms:
                 norms = list(foreach_div(norms, float(scale)))
-            self._numbers["clipped"].add(measured, norms)
+            self._numbers.clipped.add(measured, norms)
             copies = [self.named.copy(n) for n in own]
             self._before = dict(zip(own, copies, strict=True))
-            self._numbers["weights"].add(own, _norms(copies))
+            self._numbers.weights.add(own, _norms(copies))
             self._weighed.update(own)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -186,7 +196,7 @@ class ParameterMeasures:
             updates = [self._before.pop(n) for n in own]
             if updates:
                 weights = [local_part(parameters[n].detach()) for n in own]
-                self._numbers["updates"].add(own, _norms_of_differences(updates, weights))
+                self._numbers.updates.add(own, _norms_of_differences(updates, weights))
             if self._measures_state and optimizer.state:
                 for n, group in self.named.with_groups(optimizer):
                     ratio = _adam_rms(optimizer, parameters[n], group)
@@ -199,8 +209,8 @@ class ParameterMeasures:
         rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
         with unnoticed():
             weights = [local_part(self.named.parameters[n].detach()) for n in rest]
-            self._numbers["weights"].add(rest, _norms(weights))
-            for numbers in self._numbers.values():
+            self._numbers.weights.add(rest, _norms(weights))
+            for numbers in vars(self._numbers).values():
                 numbers.send(self._pending)
 
     def _take_adam(self, position: int, numbers: list[float]) -> None:
@@ -216,7 +226,7 @@ class ParameterMeasures:
         count = len(self.named.keys)
         adam = np.full(count, -1.0)
         adam[list(self._adam)] = list(self._adam.values())
-        return {kind: one.read(count) for kind, one in self._numbers.items()} | {"adam": adam}
+        return {kind: one.read(count) for kind, one in vars(self._numbers).items()} | {"adam": adam}
 
     def _read_all(self) -> dict[str, NDArray[np.float64]]:
         """Return the numbers of all parts: of that in which an optimizer stepped, else the last."""
@@ -232,7 +242,10 @@ class ParameterMeasures:
 
     def values(self, scale: float) -> dict[Series, float]:
         """Return the numbers once they have arrived."""
-        gradients, nonfinite, clipped, weights, updates, adam = self._read_all().values()
+        numbers = self._read_all()
+        gradients, nonfinite = numbers["gradients"], numbers["nonfinite"]
+        clipped, adam = numbers["clipped"], numbers["adam"]
+        weights, updates = numbers["weights"], numbers["updates"]
         found: dict[Series, float] = {}
         for n, key in enumerate(self.named.keys):
             series = _series(self.name, key)
@@ -267,12 +280,12 @@ class ParameterMeasures:
         positions = [n for n in positions if parameters[n].grad is not None]
         gradients = [_values(parameters[n].grad) for n in positions]
         norms = _norms(gradients)
-        joined = self._numbers["gradients"].add(positions, norms)
+        joined = self._numbers.gradients.add(positions, norms)
         self._measured.update(positions)
         if joined is not None and joined.device.type == "cpu" and bool(joined.isfinite().all()):
             return
         counts = [gradient.numel() - torch.isfinite(gradient).sum() for gradient in gradients]
-        self._numbers["nonfinite"].add(positions, counts)
+        self._numbers.nonfinite.add(positions, counts)
 
 
 @cache
