@@ -162,7 +162,12 @@ class Capture(Recording, Mapping[str, Tensor]):
     ) -> Record:
         """Store ``tensor`` itself, not a copy, under the key of its module, call and name.
 
-        Without ``held`` only its record is stored, with the current statistics or the ``summary``.
+        The arguments that are not listed are those of ``Record``.
+
+        Args:
+            tensor: the tensor, which must not be changed later.
+            held: if False, only the record is stored, with the current statistics.
+            summary: computes the statistics when they are read; else they are those of ``tensor``.
         """
         self.make_records()  # those before it
         origin: TensorOrigin = {
@@ -206,7 +211,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     def name_layers(self, names: Iterable[str]) -> None:
         """Fix how the keys of these layers begin, before any of them runs.
 
-        The second call of ``d`` is named like a layer ``d:2``.
+        The second call of ``d`` has the prefix ``d:2``, which may also be the name of a layer.
         """
         for name in names:
             if name not in self._prefixes:
@@ -218,7 +223,12 @@ class Capture(Recording, Mapping[str, Tensor]):
         return prefix if call == 1 else free_name(f"{prefix}:{call}", self._taken)
 
     def add(self, key: RecordKey, tensor: Tensor) -> None:
-        """Store ``tensor`` itself as ``put`` does, and make its record when records are read."""
+        """Store ``tensor`` itself as ``put`` does, and make its record when records are read.
+
+        Args:
+            key: module, call and name of the tensor.
+            tensor: the tensor, which must not be changed later.
+        """
         self._added.append((key, tensor))
 
     @property

@@ -266,7 +266,16 @@ class Recording(Result):
     def load_info(
         self, info: dict[str, Any], shapes: Mapping[str, Sequence[int]], path: object
     ) -> None:
-        """Load what ``to_info`` returned from ``path``, a file with tensors of these shapes."""
+        """Load what ``to_info`` returned.
+
+        Args:
+            info: the metadata of a file.
+            shapes: the shapes of the tensors in the file, by key.
+            path: the file, for messages.
+
+        Raises:
+            ResultsFileError: the metadata is damaged.
+        """
         metadata = dict(info)
         try:
             self._records = {r.key: r for r in map(Record.from_json, metadata.pop("records"))}
