@@ -233,9 +233,7 @@ class Console:
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Show the step ``text`` during the block, in which output of the user's model is no
-        result.
-        """
+        """Show the step ``text`` during the block, whose prints go to standard error."""
         self.step(text)
         try:
             with redirect_stdout(sys.stderr):
@@ -244,9 +242,7 @@ class Console:
             self._wipe()
 
     def step(self, text: str) -> None:
-        """Show the current step: with ``--verbose`` as a line, else until anything else is
-        printed.
-        """
+        """Show the current step: a line with ``--verbose``, else a text that is wiped later."""
         if self.quiet or self._shows_bar:
             return
         if self.verbose:
@@ -340,9 +336,7 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def columns(stream: TextIO | None = None) -> int:
-    """Return the width from ``COLUMNS`` or the terminal of a stream (None: standard output), or
-    80.
-    """
+    """Return the width from ``COLUMNS`` or a stream's terminal, or 80; None is standard output."""
     return _side("COLUMNS", 0, 80, stream)
 
 

@@ -68,9 +68,7 @@ _CALLBACKS: dict[str, Callable[..., Any]] = {"one_batch": one_batch, "one_layer"
 
 
 def options_of(group: type, *names: str, **changes: Mapping[str, Any]) -> Decorator:
-    """Return the options of some fields of a group, with changes of their descriptions; else of
-    all.
-    """
+    """Return the options of the named fields of a group, or of all, with changed descriptions."""
     described = dict(settings_of(group))
     return combine(
         *(

@@ -25,7 +25,8 @@ class Terminated(KeyboardInterrupt):
 def catch_termination() -> Iterator[None]:
     """Raise Terminated in the block on SIGTERM and SIGHUP. A second signal kills the process.
 
-    Under torchrun nothing changes: a process that waits for another would not notice the signal.
+    A signal that is ignored, as under ``nohup``, stays ignored. Under torchrun nothing changes: a
+    process that waits for another would not notice the signal.
     """
     numbers = [getattr(_signal, name) for name in _NAMES if hasattr(_signal, name)]
     if (

@@ -19,9 +19,7 @@ Rows = list[tuple[str, str]]
 
 
 class Formatter(click.HelpFormatter):
-    """Click's formatter. In a narrow terminal the meaning of a term, which may be wide, is below
-    it.
-    """
+    """Click's formatter. In a narrow terminal the meaning of a term is below it."""
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2

@@ -78,9 +78,7 @@ def edit_command(ctx: click.Context, edit: str) -> str:
 
 
 def grads_command(ctx: click.Context, layer: str | None) -> str:
-    """Return the command of the gradients of the score that ``cam`` explained; empty if it has
-    none.
-    """
+    """Return the command for gradients of the score that ``cam`` explained; empty without them."""
     if not _has_gradients(ctx):
         return ""
     words = ["--loss", "logit", *(["--layer", layer] if layer else [])]

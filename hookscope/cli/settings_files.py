@@ -56,8 +56,9 @@ Vocabulary = Callable[[], KnownKeys]
 
 
 class Settings(NamedTuple):
-    """The settings in ``files``, the weakest first, by command and key; ``ignored`` are another
-    user's.
+    """The settings in ``files``, the weakest first, by command and key.
+
+    Files in ``ignored`` belong to another user.
     """
 
     files: tuple[SettingsFile, ...] = ()
@@ -96,9 +97,7 @@ def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
 
 
 def find_project(start: Path, ignored: list[Path]) -> SettingsFile | None:
-    """Return the nearest settings file in ``start`` or above, up to a repository's root or the
-    home.
-    """
+    """Return the nearest settings file in ``start`` or above, up to a repository root or home."""
     for folder in _folders(start):
         for path in (folder / FILE_NAME, folder / "pyproject.toml"):
             file = _read(path, ignored, found=True) if path.is_file() else None

@@ -45,9 +45,9 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
 
 
 def last_logits(prepared: Prepared, output: Any) -> Tensor | None:
-    """Return the logits after the last real position of each row, (N, V), as ``next_tokens`` does.
+    """Return the logits after the last real position of each row, (N, V).
 
-    None if there are none, or a row is only padding.
+    None if ``next_tokens`` would be empty, or a row is only padding.
     """
     logits = _logits(output)
     prompt = _predicted_prompt(prepared, logits)

@@ -72,7 +72,7 @@ def take_step(
 ) -> dict[str, Any]:
     """Run forward, backward and one step of the optimizer, while ``recorder`` records.
 
-    The capture gets the gradients of the chosen layers, and the updates: value after less before.
+    The capture gets the gradients of the chosen layers, and the updates: new minus old values.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:

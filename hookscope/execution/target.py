@@ -70,6 +70,9 @@ def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) 
 def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[Any, str]:
     """Return ``target`` in the form that a custom loss gets, and its description.
 
+    An index or a label becomes an int, several become an int64 tensor, the path of a file becomes
+    the tensor in it. Other objects are passed on as they are.
+
     >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
     ((3, '3'), (1, '1 (dog)'))
     >>> target_for_function("argmax")

@@ -65,7 +65,10 @@ class UnitLayer:
         return self.over == MAX and not (self.index is not None and self.directions is not None)
 
     def activations(self, rows: NDArray[np.intp]) -> tuple[Matrix, NDArray[np.intp]]:
-        """Return activation and place of the largest value, (rows, units); 0 if in ``index``."""
+        """Return activation and place of the largest value, (rows, units).
+
+        Places are 0 if they are stored in ``index``.
+        """
         block = self.rows.matrix(rows).reshape(len(rows), *self.shape)
         if self.dim is not None:
             block = np.moveaxis(block, 1 + self.dim, 1)

@@ -205,7 +205,7 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """Let signals interrupt a function that changes no state, such as one that only waits."""
+    """Let signals interrupt a function whose caller defers them; it must change no state."""
     _WAITING.add(function.__code__)
     return function
 

@@ -50,9 +50,12 @@ class OpenCall:
 class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     """Records the chosen layers of a model while the ``with`` block runs.
 
-    With ``model_input`` it also records the gradient at the model's own input. If the input does
-    not require grad, the model gets a clone that does. With ``clones`` gradients are watched at
-    clones: those that are differentiated again add uses of tensors that belong to no call.
+    Recording changes nothing in the model, with one exception: ``model_input`` also records the
+    gradient at the model's own input, and an input that does not require grad is replaced by a
+    clone that does. ``modified_inputs`` names the modules for which that may matter.
+
+    With ``clones`` gradients are watched at clones: those that are differentiated again add uses of
+    tensors that belong to no call.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class FunctionMode(SignalSafeContext[None]):
     """Enables a function mode of PyTorch; afterwards the stack of modes is as before.
 
     PyTorch removes a mode from its stack while the mode handles a call. If an interrupt comes then,
-    Python would add it again when it frees the block's generator, which is closed for that.
+    Python would add it again when it frees the block's generator, so the generator is closed first.
     """
 
     def __init__(self, mode: TorchFunctionMode) -> None:

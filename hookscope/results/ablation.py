@@ -122,7 +122,7 @@ class Ablation(ChangedRuns[LayerAblation]):
 
 
 def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[LayerAblation, ...]:
-    """Return the ablations by the size of a metric: NaN first, undefined last, equal ones stay."""
+    """Return the ablations by the size of a metric: NaN first, undefined last; stable."""
 
     def sort_key(ablation: LayerAblation) -> tuple[int, float]:
         value: float | None = getattr(ablation, metric)

@@ -20,7 +20,6 @@ _CONTAINERS = {list: "[1,2]", tuple: "[1,2]", set: "[1,2]", dict: '{"a":1}'}
 
 def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with the text from a command line converted to the types of ``target``."""
-    # Text for a parameter without an annotation is read as JSON, else as a Python literal.
     hints = _hints(target)
     return {
         key: _convert(key, str(value), hints.get(key))
@@ -102,6 +101,7 @@ def _convert_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
 
 
 def _literal(text: str) -> Any:
+    """The text read as JSON, else as a Python literal, else the text itself."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)

@@ -111,12 +111,12 @@ def has_other_meta_tensors(model: nn.Module) -> bool:
 
 def meta_copy(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` on the meta device, which has shapes but no values."""
-    # The hooks of accelerate are left out: they would load the offloaded weights.
-    if getattr(model, "_hookscope_computes_shapes", False):
+    if getattr(model, "_hookscope_computes_shapes", False):  # an ONNX file's, which has no state
         return model
     memo: dict[int, object] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         memo[id(tensor)] = _empty_like(tensor, "meta")
+    # The hooks of accelerate are left out: they would load the offloaded weights.
     for module in model.modules():
         if hook := getattr(module, "_hf_hook", None):
             memo[id(hook)] = hook

@@ -46,7 +46,7 @@ def import_user_module(name: str) -> ModuleType:
 
 
 def run_user_code(path: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns, run as code of ``path``. Nested calls are much faster."""
+    """Return what ``call`` returns, run as code of ``path``. A nested call prepares no imports."""
     if path not in _running:
         with _importing_from(path):
             return run_user_code(path, call)
@@ -79,6 +79,7 @@ def _importing_from(path: str) -> Iterator[None]:
         # A walk in Python through the names of all modules takes longer than to read many an item.
         added = sys.modules.keys() - before
         new = [name for name in added if name.partition(".")[0] not in before]
+        # The next file may have other helpers of the same names.
         for name in [name for name in new if _is_in(folder, name.partition(".")[0])]:
             sys.modules.pop(name)
 

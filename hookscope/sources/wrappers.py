@@ -71,11 +71,11 @@ def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
 
 def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
     """Release the offloaded weights that accelerate loaded for calls that did not end."""
-    # Otherwise accelerate mistakes them for other weights at the same address.
     for module, hook in _accelerate_hooks(modules):
         recurse = getattr(hook, "place_submodules", False)
         own = dict(nn.Module.named_parameters(module, recurse=recurse)).values()
         if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
+            # Else accelerate mistakes them for other weights at the same address.
             hook.post_forward(module, None)
 
 

@@ -93,9 +93,7 @@ def check_onnx_run(
 
 
 def check_onnx_ops(is_onnx: bool, ops: bool) -> None:
-    """Raise RequestError if operations between modules are asked for and the model is an ONNX
-    file.
-    """
+    """Raise RequestError if operations between modules of an ONNX file are asked for."""
     if is_onnx and ops:
         raise RequestError(
             "--ops records functions of PyTorch that a model calls between its modules, and an ONNX"

@@ -278,9 +278,7 @@ def _flat(function: F) -> Any:
 
 
 def handles(function: Any, kind: str, /, **hints: str) -> Callable[[F], F]:
-    """Mark what a public function does for a kind of subject, with hints for what does not apply
-    to it.
-    """
+    """Mark what a public function does for a kind of subject; ``hints`` are for other options."""
 
     def register(handler: F) -> F:
         HANDLERS[function.__name__, kind] = Handler(_flat(handler), hints)

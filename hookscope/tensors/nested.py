@@ -43,7 +43,7 @@ def is_cache(value: Any) -> bool:
 def cached_tensors(cache: Any) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Yield ``(path, tensor)`` for the tensors of a cache, such as ``("3", "keys")`` in layer 3.
 
-    That of an ``EncoderDecoderCache`` begins with ``self_attention_cache`` or
+    The path in an ``EncoderDecoderCache`` begins with ``self_attention_cache`` or
     ``cross_attention_cache``.
     """
     parts = [name for name in _SHARED if hasattr(cache, name)]
@@ -278,8 +278,8 @@ def _items(value: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]
 def _distinct_names(names: list[str], items: list[Any], above: tuple[int, ...]) -> list[str]:
     """The names, marked ``~2`` where a tensor's path, joined by dots, would be that of another.
 
-    That is so for the keys ``1`` and ``"1"``, for ``"a.b"`` beside ``"b"`` in ``"a"``, and where a
-    path is that of another tensor's gradient. It does not depend on what is recorded.
+    The keys ``1`` and ``"1"`` have one path, and so have ``"a.b"`` and ``"b"`` in ``"a"``. A path
+    may also be the name of another tensor's gradient. What is recorded changes no name.
     """
     taken: set[str] = set()
     distinct = []

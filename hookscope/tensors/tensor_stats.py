@@ -133,6 +133,7 @@ def _dense(tensor: Tensor) -> Tensor:
 def _widen(block: Tensor) -> Tensor:
     """The block, or the magnitude of it, in float64; on the CPU where the device (MPS) has none."""
     here = block.cpu() if block.device.type == "mps" else block
+    # Complex numbers are widened first, so that the magnitude of finite ones is finite.
     return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
 
 

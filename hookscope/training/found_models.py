@@ -113,7 +113,9 @@ def _variables_of(frame: FrameType) -> dict[str, object]:
     found = dict(variables)
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     if is_function and sys.version_info < (3, 13):
-        variables.clear()  # a copy; the variables themselves stay as they are
+        # The frame would keep this copy, and all values in it, until the function ends, even after
+        # the script deletes a variable. The variables themselves stay as they are.
+        variables.clear()
     return found
 
 

@@ -47,14 +47,17 @@ def inside_encoder_layers(model: nn.Module) -> set[nn.Module]:
 
 
 class TrainingHooks(HookSet):
-    """Hooks that stay for a step of a training, in all threads; compiled modules stay compiled."""
+    """Hooks that stay for a step of a training; compiled modules stay compiled.
 
-    # A script may make its model in one thread and train it in another.
+    Handlers of signals are not replaced: they would be for a whole step, and Ctrl-C leaves only
+    hooks behind, in a process that ends.
+    """
 
     keeps_compiled = True
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
+        # A script may make its model in one thread and train it in another.
         self.threads = EveryThread()
 
     @property

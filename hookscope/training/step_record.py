@@ -185,7 +185,10 @@ class StepRecord:
         self._part_loss.add(value)
 
     def end_part(self, series: Series | None) -> None:
-        """Record the loss since the last step of an optimizer; without one, the same."""
+        """Record the loss since the last step of an optimizer.
+
+        Without a backward pass since then, the loss is that of the last step.
+        """
         if not self._is_new_part:
             self._losses.end_part(self._part_loss.count)
         if series is not None and self._part_loss.count:

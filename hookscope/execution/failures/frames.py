@@ -33,7 +33,10 @@ _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | None:
-    """Return the arguments of the last call of ``module`` in ``traceback``; None if it has none."""
+    """Return the arguments of the last call of ``module`` in ``traceback``.
+
+    None if its parent calls a method of it, such as ``forward``, in place of the module.
+    """
     call: Call | None = None
     for frame, _ in walk_tb(traceback):
         variables = frame.f_locals

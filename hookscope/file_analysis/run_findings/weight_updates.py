@@ -18,7 +18,10 @@ PARAMETER_FACTOR = 100  # the ratio for gradients at outputs over it, as in chec
 
 
 def update_ratios(measured: MeasuredRun) -> Measured:
-    """Return the update ratios of weights, without skipped steps, and biases, which start at 0."""
+    """Return the update ratios of weights, NaN for skipped steps.
+
+    Biases are left out: they start at 0.
+    """
     ratios = measured.layers(UPDATE, "ratio")
     columns = [n for n, one in enumerate(ratios.series) if "bias" not in one.what]
     values = np.where(measured.skipped_rows[:, None], np.nan, ratios.values)[:, columns]

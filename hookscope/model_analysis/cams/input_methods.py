@@ -116,7 +116,11 @@ class Saliency(CamAlgorithm):
 
 
 class GuidedBackprop(CamAlgorithm):
-    """Guided backpropagation: ``guided`` in ``METHODS``, section 3.4 of the paper."""
+    """Guided backpropagation: ``guided`` in ``METHODS``, section 3.4 of the paper.
+
+    For the gradient G at its output, a ReLU passes back relu(G) where its input was positive, and 0
+    elsewhere.
+    """
 
     def attribute(self, inputs: CamInput) -> CamResult:
         """Return the maps from one run of the model."""

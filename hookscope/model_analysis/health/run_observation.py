@@ -229,7 +229,10 @@ class RunObservation:
 def run_and_observe(
     prepared: Prepared, objective: Objective | None, *, chosen_loss: bool, margin: float
 ) -> RunObservation:
-    """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor."""
+    """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor.
+
+    If the model raises, the observation has the error as ``failure``.
+    """
     kinds = VALUES | (GRADIENTS if objective else set())
     recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)
     metadata: dict[str, Any] = {}

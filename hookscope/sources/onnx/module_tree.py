@@ -167,7 +167,7 @@ def _fate(node: GraphNode) -> str:
 
 
 def has_changed_weights(node: GraphNode) -> bool:
-    """Whether a convolution has unnamed weights, as after a batch norm is folded by TorchScript."""
+    """Whether a convolution has unnamed weights, such as where a batch norm is folded into it."""
     weights = node.inputs[1:2]
     return node.op in ("Conv", "ConvTranspose") and any(map(_CHANGED.fullmatch, weights))
 
