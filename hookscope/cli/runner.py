@@ -119,11 +119,11 @@ def checked_job(ctx: click.Context, function: Any, values: Mapping[str, Any]) ->
     """Check the values that apply to the kind of subject; another that was typed is an error."""
     subject = function.find_subject(values)
     handler = HANDLERS.get((function.__name__, subject.kind))
-    keywords = handler.function.keywords if handler else values
-    for name in values:
-        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and name not in keywords:
-            check_accepted(function, name, subject)
+    if handler:
+        for name in values:
+            typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if typed and name not in handler.function.keywords:
+                check_accepted(function, name, subject)
     job: Checked = function.checked_of(subject.kind, values)
     return job
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load, save
@@ -47,8 +47,6 @@ from hookscope.stores.features.manifest import GatheredResults, KeyEntry, RowFil
 from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")
-
-_DESCRIBED = ("key", "module", "type", "call", "what", "kind")  # of the record of a layer
 
 
 @dataclass(frozen=True)
@@ -319,8 +317,17 @@ class ChannelStatisticsSink:
                     what=f"{record.what}.{name}",
                     kind="statistics",
                 )
-            described = {name: getattr(record, name) for name in _DESCRIBED}
-            summaries.append(cast(LayerStatistics, {**described, **channels.summary()}))
+            summaries.append(
+                {
+                    "key": record.key,
+                    "module": record.module,
+                    "type": record.type,
+                    "call": record.call,
+                    "what": record.what,
+                    "kind": record.kind,
+                    **channels.summary(),
+                }
+            )
         capture.metadata = {
             "command": "statistics",
             "rows": rows,

@@ -84,9 +84,10 @@ class ErrorSums:
         self.largest = max(self.largest, other.largest)
         self.relative = max(self.relative, other.relative)
         self.comparable |= other.comparable
-        for name in ("aa", "bb", "ab", "noise"):
-            theirs = getattr(other, name)
-            getattr(self, name).add(theirs.value, theirs.exponent)
+        self.aa.add(other.aa.value, other.aa.exponent)
+        self.bb.add(other.bb.value, other.bb.exponent)
+        self.ab.add(other.ab.value, other.ab.exponent)
+        self.noise.add(other.noise.value, other.noise.exponent)
 
     def metrics(self) -> ErrorMetrics:
         """Return the figures."""

@@ -213,11 +213,12 @@ def check_output(
             f"The output {path} is not a regular file.", f"Name a file with {option}."
         )
     if not force and not is_hookscope_file(path, suffix):
-        other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
-        what = "contains results of another kind" if other else "was not written by hookscope"
-        problem = f"The file {path} exists and {what}."
         if suffix in _MARKLESS:
             problem = f"{path} exists, and {suffix} files do not say who wrote them."
+        else:
+            other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
+            what = "contains results of another kind" if other else "was not written by hookscope"
+            problem = f"The file {path} exists and {what}."
         repair = f"Add --force to replace it, or name another file with {option}."
         raise RequestError(problem, repair)
     return True

@@ -226,9 +226,10 @@ def _flat(function: F) -> Any:
         if not made.find_subject:
             return check_values(given)
         subject = made.find_subject(given)
-        for name in made.options if (verb, subject.kind) in HANDLERS else ():
-            if name in given and not _is_default(given[name], signature.parameters[name].default):
-                check_accepted(made, name, subject)
+        if (verb, subject.kind) in HANDLERS:
+            for name in [name for name in made.options if name in given]:
+                if not _is_default(given[name], signature.parameters[name].default):
+                    check_accepted(made, name, subject)
         return checked_of(subject.kind, given)
 
     def checked_of(kind: str, given: Mapping[str, Any]) -> Checked:

@@ -133,8 +133,9 @@ class OpenSteps:
         """Measure the gradients of parameters."""
         for record in (*self._held, self.record):
             record.expect_gradients(False)
-        for parameters in self.record.parameters if self.record.is_sampled else ():
-            parameters.after_backward()
+        if self.record.is_sampled:
+            for parameters in self.record.parameters:
+                parameters.after_backward()
         if self._holds_after_backward:
             self._hold()
 

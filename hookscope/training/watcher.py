@@ -246,8 +246,9 @@ class Watcher:
         loss = tensors[0] if is_list else tensors
         if isinstance(loss, Tensor) and loss.numel() == 1 and not inside_backward():
             record.add_loss(loss if type(loss) is Tensor else local_part(loss.detach()))
-            for stop in () if record.has(LOSS_SCALE) else self._hooks.stops:
-                stop.before_backward(local_part(loss.detach()))
+            if not record.has(LOSS_SCALE):  # else the scaler skips the step
+                for stop in self._hooks.stops:
+                    stop.before_backward(local_part(loss.detach()))
 
     def _after_backward(self, result: None, *args: Any, **kwargs: Any) -> None:
         if inside_backward():  # of a part that a checkpoint runs again
@@ -276,8 +277,9 @@ class Watcher:
             for stop in self._hooks.stops:
                 stop.check_gradients()
         record = self._steps.record
-        for parameters in record.parameters if record.is_sampled else ():
-            parameters.before_step(optimizer)
+        if record.is_sampled:
+            for parameters in record.parameters:
+                parameters.before_step(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
                 record.set(_rate_series(name, number), group["lr"])
@@ -288,8 +290,9 @@ class Watcher:
         name = self._optimizers[optimizer]
         record = self._steps.record
         record.end_part(LOSS._replace(model=name) if len(self._optimizers) > 1 else None)
-        for parameters in record.parameters if record.is_sampled else ():
-            parameters.after_step(optimizer)
+        if record.is_sampled:
+            for parameters in record.parameters:
+                parameters.after_step(optimizer)
         for stop in self._hooks.stops:
             stop.after_step(optimizer)
         if self._scaler is None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from hookscope.files.words import number_text, plural, token_text
-from hookscope.results.sweep import Sweep, SweepCell
+from hookscope.results.sweep import Sweep, SweepCell, SweepColumn
 from hookscope.specs.choices import SWEEP_METRICS
 from hookscope.specs.patterns import layer_text
 from hookscope.views.display import View, filed_document
@@ -186,16 +186,19 @@ def _row(result: Sweep, cell: SweepCell, metrics: tuple[str, ...], options: Text
     return Row(cells, Cell("not finite" if wrong else "", style=ALERT_STYLE))
 
 
+def _column_title(column: SweepColumn, ascii: bool) -> str:
+    """The token of a position, or the number of a head or expert."""
+    has_token = column.label != column.name
+    return (token_text(column.label, ascii) if has_token else column.name) or "whole layer"
+
+
 def sweep_maps(result: Sweep, ascii: bool = False) -> LayerMaps:
     """Return the map: layers by positions, heads or experts."""
     rows = [cells for _, cells in result.by_layer()]
     only = LayerMap(
         f"By {result.axis}" if result.axis else "By layer",
         list(map(layer_text, result.layers)),
-        [
-            (token_text(x.label, ascii) if x.label != x.name else x.name) or "whole layer"
-            for x in result.columns
-        ],
+        [_column_title(column, ascii) for column in result.columns],
         sweep_values(result),
         [[cell_text(result, cell) for cell in cells] for cells in rows],
         [[_details(result, cell) for cell in cells] for cells in rows],

@@ -214,7 +214,7 @@ class IntegratedGradients(CamAlgorithm):
         """Return the maps, the attribution, and how far it is from completeness."""
         score, image = inputs.score, inputs.image
         output = inputs.run(image)
-        score.loss(inputs.prepared, output)  # fixes the classes
+        score.fix_classes(inputs.prepared, output)
         start = baseline_image(inputs, self.baseline)
         attribution = integrate_gradient(
             lambda at: inputs.gradient_at(at)[1], start, image, self.steps, inputs.progress
@@ -255,7 +255,7 @@ class Occlusion(CamAlgorithm):
                 f"Give a --patch of at most {min(height, width)}.",
             )
         output = inputs.run(image)
-        score.loss(inputs.prepared, output)  # fixes the classes
+        score.fix_classes(inputs.prepared, output)
         start = baseline_image(inputs, self.baseline)
         every = slice(None)
         regions = [

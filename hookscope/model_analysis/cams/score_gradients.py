@@ -229,6 +229,10 @@ class ClassScore:
             self._target = loss.classes
         return loss
 
+    def fix_classes(self, prepared: Prepared, output: Any) -> None:
+        """Take the classes from the output for the image as given."""
+        self.loss(prepared, output)
+
     def each(self, output: Any) -> Tensor:
         """Return the score of every image, (N,); of a segmentation, the sum over its positions."""
         assert self.classes is not None

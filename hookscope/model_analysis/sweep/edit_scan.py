@@ -68,11 +68,10 @@ class EditScan(CallSubscriber):
         """Yield the layers that ran and cannot be edited, or not all of their ``channels``."""
         for layer in self.executed():
             reason = self.faults.get(layer, "")
-            counts = self.channels.get(layer) or {0}
-            least, most = min(counts), max(counts)
-            if channels and not reason and least < most:
-                reason = f"channels from {least} up, which some of its output tensors lack"
-            if reason or layer in self.faults:
+            counts = self.channels.get(layer, set())
+            if channels and not reason and len(counts) > 1:
+                reason = f"channels from {min(counts)} up, which some of its output tensors lack"
+            if reason:
                 yield SkippedLayer(layer.name, layer.type, reason)
 
     def before_call(self, call: ModuleCall) -> None:

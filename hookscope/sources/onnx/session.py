@@ -34,6 +34,12 @@ _INT = 2  # in AttributeProto.AttributeType
 _UNUSED = ("functions", "metadata_props", "training_info")
 
 _SESSIONS = 2  # kept: one with recorded values and one without, for a check of the output
+_LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
 _LAST_NODE = 60  # seconds that a node may take after Ctrl-C
 _SPINNING = "session.intra_op.allow_spinning"
 _NO_PREPACKING = "session.disable_prepacking"
@@ -200,9 +206,8 @@ class GraphSession:
         """A session of a model, with these entries of its configuration."""
         options = runtime.SessionOptions()
         options.log_severity_level = SILENT
-        is_off = self.optimize == "none"
-        level = "ORT_DISABLE_ALL" if is_off else f"ORT_ENABLE_{self.optimize.upper()}"
-        options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
+        level = getattr(runtime.GraphOptimizationLevel, _LEVELS[self.optimize])
+        options.graph_optimization_level = level
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True

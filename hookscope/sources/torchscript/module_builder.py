@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -235,10 +234,10 @@ class ModuleBuilder:
             return self._enums[static.text](*value.args)
         if kind == "Class" and not static.text.startswith(private.CUSTOM):
             instance = runtime.new(self.script_class(static))
-            read = value.state.__getitem__ if is_record else partial(getattr, value)
             for name, attribute_type in self._attributes[static.text].items():
-                attribute = self._converted(read(name), attribute_type)
-                setattr(instance, runtime.own_name(name), attribute)
+                attribute = value.state[name] if is_record else getattr(value, name)
+                converted = self._converted(attribute, attribute_type)
+                setattr(instance, runtime.own_name(name), converted)
             return instance
         return value
 

@@ -286,8 +286,15 @@ def _write_inputs(location: Location) -> list[RowFile]:
                 file.writelines(
                     f"{strict_json.dumps(line, surrogates=True)}\n" for line in part["inputs"]
                 )
-                entry = {name: v for name, v in part.items() if name in RowFile.__annotations__}
-                shards.append(cast(RowFile, entry))
+                shards.append(
+                    {
+                        "file": part["file"],
+                        "first": part["first"],
+                        "rows": part["rows"],
+                        "bytes": part["bytes"],
+                        "crc32": part["crc32"],
+                    }
+                )
         location.publish(scratch, folder.INPUTS)
     except OSError as error:
         raise write_error(f"{folder.INPUTS} to {location}", error) from error

@@ -36,7 +36,7 @@ from hookscope.views.html.page_tree import (
     missing_entries,
     module_types,
     page_nodes,
-    tree_positions,
+    tree_items,
 )
 from hookscope.views.html.svg import BINS, flow_figures, histogram_figure
 from hookscope.views.images.tensor_view import histogram
@@ -119,8 +119,8 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePa
     keys = list(dict.fromkeys(r.key for capture in captures for r in capture.records))
     shown = keys[: limits.rows]
     types = module_types(captures)
-    positions = list(tree_positions(types))
-    node_indexes = {position.name: n for n, position in enumerate(positions)}
+    items = dict(tree_items(types))
+    node_indexes = {name: n for n, name in enumerate(items)}
     notes = [_tensor_notes(capture) for capture in captures]
     records_by_key = [{r.key: r for r in capture.records} for capture in captures]
     entries: dict[str, list[PanelEntry]] = {}
@@ -151,7 +151,7 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> CapturePa
         ),
         tuple(_selection_notes(captures, limits, len(keys))),
         flow_figures(captures, letters, shown, node_indexes),
-        tuple(page_nodes(captures, positions, types, entries, notes, missing)),
+        tuple(page_nodes(captures, items, types, entries, notes, missing)),
         columns,
         tuple(rows),
     )

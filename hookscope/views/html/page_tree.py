@@ -97,10 +97,10 @@ def module_types(captures: Iterable[Recording]) -> dict[str, str]:
     return types or {ROOT: ""}  # an empty file is still a file of a model
 
 
-def tree_positions(names: Iterable[str]) -> Iterator[TreeItem]:
-    """Yield the positions of modules, parents first.
+def tree_items(names: Iterable[str]) -> Iterator[tuple[str, TreeItem]]:
+    """Yield the names of modules, parents first, each with its item, whose name is escaped.
 
-    >>> [(module.name, module.level) for module in tree_positions([".", "a", "a.0", "b"])]
+    >>> [(name, item.level) for name, item in tree_items([".", "a", "a.0", "b"])]
     [('.', 1), ('a', 2), ('a.0', 3), ('b', 2)]
     """
     children: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreeItem]:
         name, level, place, siblings = waiting.pop()
         below = children.get(name, [])
         label = visible(layer_text(name.rpartition(".")[2] or name))
-        yield TreeItem(name, label, level, place, siblings, opens=bool(below))
+        yield name, TreeItem(visible(name), label, level, place, siblings, opens=bool(below))
         waiting += [
             (child, level + 1, n, len(below)) for n, child in reversed([*enumerate(below, 1)])
         ]
@@ -120,7 +120,7 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreeItem]:
 
 def page_nodes(
     captures: Sequence[Recording],
-    positions: Sequence[TreeItem],
+    items: Mapping[str, TreeItem],
     types: Mapping[str, str],
     entries: Mapping[str, Sequence[PanelEntry]],
     notes: Sequence[Mapping[str, TensorNote]],
@@ -132,12 +132,11 @@ def page_nodes(
     marks = _marks(captures, notes)
     calls = _call_counts(captures)
     shapes = _output_shapes(captures)
-    followers = _followers(positions, captures[0])
-    unfolded = _unfolded(positions)
-    for position in positions:
-        name = position.name
+    followers = _followers(items, captures[0])
+    unfolded = _unfolded(items)
+    for name, item in items.items():
         yield PageNode(
-            **{**vars(position), "name": visible(name)},
+            **vars(item),
             type=visible(types[name]),
             calls=calls.get(name, 0),
             unused=name in unused,
@@ -184,14 +183,14 @@ def _call_counts(captures: Iterable[Recording]) -> dict[str, int]:
     return calls
 
 
-def _followers(positions: Iterable[TreeItem], first: Recording) -> set[str]:
+def _followers(names: Iterable[str], first: Recording) -> set[str]:
     """The modules that ran after the sibling before them, in the order of the first file."""
     ran = {executed.module for executed in first.coverage.executed}
     ran |= ancestors_of(ran)
     followers = set()
     previous: dict[str, str] = {}  # the sibling before, by their parent
-    for position in positions:
-        name, parent = position.name, parent_of(position.name)
+    for name in names:
+        parent = parent_of(name)
         if name == ROOT:
             continue
         if name in ran and previous.get(parent) in ran:
@@ -200,13 +199,12 @@ def _followers(positions: Iterable[TreeItem], first: Recording) -> set[str]:
     return followers
 
 
-def _unfolded(positions: Sequence[TreeItem]) -> set[str]:
+def _unfolded(items: Mapping[str, TreeItem]) -> set[str]:
     """The modules that the graph unfolds at first: all of a small model, else only children."""
     unfolded: set[str] = set()
-    for position in positions:
-        name = position.name
-        only_child = position.siblings == 1 and parent_of(name) in unfolded
-        if name == ROOT or len(positions) <= MAX_UNFOLDED or only_child:
+    for name, item in items.items():
+        only_child = item.siblings == 1 and parent_of(name) in unfolded
+        if name == ROOT or len(items) <= MAX_UNFOLDED or only_child:
             unfolded.add(name)
     return unfolded
 
