@@ -179,6 +179,20 @@ MEASURES = (
         "ms",
         lambda: inside("bench.small_modules", "gradients", "whole", "15"),
     ),
+    *(
+        Measure(
+            f"a program that calls {name}, {what}",
+            "the bare program",
+            limit,
+            "ms",
+            lambda words=words: inside("bench.program", *words),  # type: ignore[misc]
+        )
+        for name, what, limit, words in (
+            ("resnet18", "run --list", 1.05, ("resnet18", "list", "20", "15")),
+            ("resnet18", "one layer recorded", 1.05, ("resnet18", "capture", "20", "15")),
+            ("1,000 tiny modules", "run --list", 1.35, ("small", "list", "20", "15")),
+        )
+    ),
     Measure(
         "capture of layer1 of resnet50 from one's own file, 28 images",  # stops after it
         "the same by hand, whole forward",

@@ -41,3 +41,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magic ``%%hookscope`` to a notebook; ``%load_ext hookscope`` calls this."""
+    from hookscope.commands.notebook import add_magic
+
+    add_magic(shell)

@@ -548,7 +548,7 @@ def probe(
     progress: Progress | None = None,
 ) -> LayerProbes: ...
 def record(
-    module: nn.Module | torch.export.ExportedProgram,
+    module: nn.Module | torch.export.ExportedProgram | None = None,
     layers: str | Iterable[str] = ...,
     what: str | Iterable[str] = ...,
     grads: bool = False,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
+from hookscope.errors import LayerError
 from hookscope.execution.provenance import versions
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
@@ -17,16 +19,20 @@ from hookscope.hooks.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_ops
+from hookscope.specs.patterns import as_texts
+from hookscope.specs.program_options import ProgramOptions
 from hookscope.specs.request import LayerSelection
 from hookscope.specs.tensor_key import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
+from hookscope.training.followed_models import FollowedModels
 
 log = logging.getLogger("hookscope")
 
 
 @signal_safe_contextmanager
 def record(
-    module: nn.Module | torch.export.ExportedProgram,
+    module: nn.Module | torch.export.ExportedProgram | None = None,
     layers: str | Iterable[str] = (),
     what: str | Iterable[str] = ("output",),
     grads: bool = False,
@@ -42,7 +48,10 @@ def record(
 
     Args:
         module: the model, in any mode and on any device; also a scripted or traced model, or an
-            exported program, which is run through the result of its ``module()``.
+            exported program, which is run through the result of its ``module()``. None records the
+            models that the block calls, whatever they are: their layers are ``MODEL.LAYER``, with
+            the name of the variable that holds the model, and are in the capture when the block
+            has ended.
         layers: layer patterns; none means all.
         what: ``output``, ``input`` or both.
         grads: also record gradients.
@@ -63,6 +72,10 @@ def record(
     kinds = resolve_kinds(what, VALUE_KINDS) | ({OP} if ops else set())
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
+    if module is None:
+        with _recorded_block(as_texts(selection.layers), kinds) as capture:
+            yield capture
+        return
     check_model(module)
     with hookable(module) as open_module:
         check_onnx_ops(is_graph(open_module), ops)
@@ -87,3 +100,20 @@ def record(
             " Record only what='output', or pass inputs that require grad.",
             name,
         )
+
+
+@contextmanager
+def _recorded_block(patterns: Sequence[str], kinds: set[str]) -> Iterator[Capture]:
+    """Record the models that the block calls; the capture is filled at the end of the block."""
+    options = ProgramOptions(capture=True, what=sorted(kinds))
+    followed, capture = FollowedModels(options, patterns, Interventions()), Capture()
+    followed.start()
+    try:
+        yield capture
+    finally:
+        followed.end()
+        followed.fill(capture, sys.argv[0] or "python", "record")
+    if not followed.called.models:
+        log.warning("nothing was recorded: no module was called in the block")
+    elif unmatched := followed.unmatched():
+        raise LayerError(" ".join(unmatched), "Name a layer as MODEL.LAYER.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -13,9 +14,13 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
 from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
-from hookscope.specs.watch_options import WatchOptions
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.program_options import RECORDED, ProgramOptions, check_mode
+from hookscope.specs.tensor_key import OUTPUT
+from hookscope.specs.watch_options import WATCHED, WatchOptions
 from hookscope.stores.runs.run_folder import check_run_folder
-from hookscope.training.run_session import RunSession, check_program
+from hookscope.training.model_session import ModelSession
+from hookscope.training.run_session import ProgramSession, RunSession, check_program
 from hookscope.training.script_runner import Program
 
 EXAMPLES = (
@@ -26,6 +31,15 @@ EXAMPLES = (
     Example(
         "hookscope run --every 10 --stop-on nan sample_models/train_digits.py",
         "Each tenth step, and the end at the first NaN.",
+    ),
+    Example(
+        "hookscope run --list sample_models/read_digits.py sample_models/five.png",
+        "The models that any program calls, with their names in it.",
+    ),
+    Example(
+        'hookscope run --capture --layer "network.conv*" sample_models/read_digits.py'
+        " sample_models/five.png",
+        "The outputs of some layers of a model inside a program.",
     ),
 )
 
@@ -51,12 +65,29 @@ program = combine(
 _OWN_OPTIONS = ("--stop-on", "--what", "--live")
 
 
+_OUTPUT = (
+    "Folder of a training (default: runs/SCRIPT-NUMBER), file of --capture (default:"
+    " SCRIPT.run.safetensors), or JSON file of another mode."
+)
+_WHAT = {
+    "choices": (*WATCHED, *RECORDED),
+    "help": "What to record. Separate several with commas; with --capture output, input and"
+    " their gradients.",
+    "shell_default": None,
+    "shown_default": f"{','.join(WATCHED)}; with --capture {OUTPUT}",
+}
+
+
 @command(
     "run",
     program,
-    options_of(WatchOptions),
+    options_of(WatchOptions, "layers", "every", "what", what=_WHAT),
+    options_of(WatchOptions, "stop_on", "live"),
+    options_of(ProgramOptions),
+    options_of(Interventions, "edits", "grad_edits", "hooks", "hook_kind", "hook_args"),
+    options_of(WatchOptions, "output", output={"help": _OUTPUT, "metavar": "PATH"}),
     examples=EXAMPLES,
-    main="module every layer what stop-on output",
+    main="module list capture check layer calls every stop-on output",
     context_settings={"allow_interspersed_args": False},
     topics="layers",
 )
@@ -65,31 +96,55 @@ def run_command(
     script: str | None,
     args: tuple[str, ...],
     module: bool,
-    layers: tuple[str, ...],
-    stop_on: tuple[str, ...] | None,
     **values: Any,
 ) -> Program:
-    """Run a training script and watch it.
+    """Run a program as Python would, and watch its training or look into its models.
 
-    Runs the script as Python would and records its models and optimizers: statistics of
-    activations, gradients, parameters and updates, by layer and step. The output of the script, its
+    Without a mode, records a training: statistics of activations, gradients, parameters and
+    updates, by layer and step, in a run folder. With --list, --capture, --check or --trace, finds
+    the models that any program calls, by the names that they have in it, and shows or records their
+    layers as MODEL.LAYER. What it prints goes to standard error. The output of the program, its
     results and its exit status are those of a run without hookscope. Exit status: that of the
-    script; 2 for a wrong request.
+    program; 2 for a wrong request.
     """
     if script is None:
         raise RequestError(
             "No module was named." if module else "No script was named.",
             f"Write: hookscope run {'-m mypackage.train' if module else 'train.py'}",
         )
-    options = WatchOptions(layers=layers or None, stop_on=stop_on or (), **values)
+    chosen, interventions, options = read_groups(values)
     console: Console = ctx.obj
     if late := [word for word in args if word.partition("=")[0] in _OWN_OPTIONS]:
         console.note(
             f"{late[0]} is passed to the script: options of hookscope come before the script's name"
         )
     program = Program(script, args, is_module=module)
-    session = RunSession(options, program, quiet=console.quiet)
+    session: ProgramSession
+    if chosen.mode:
+        layers, output = tuple(values["layers"]), values["output"]
+        session = ModelSession(chosen, interventions, layers, output, program, quiet=console.quiet)
+    else:
+        session = RunSession(options, program, quiet=console.quiet)
     check_program(session.program)
     check_run_folder(options.output, os.environ)
     session.watch_from_import()
     return session.program
+
+
+def read_groups(values: dict[str, Any]) -> tuple[ProgramOptions, Interventions, WatchOptions]:
+    """Return the options of the shell as groups: of any program, interventions, of a training."""
+
+    def taken(group: type) -> dict[str, Any]:
+        names = [field.name for field in fields(group) if field.name in values]
+        return {name: values[name] for name in names}
+
+    options = ProgramOptions(**taken(ProgramOptions))
+    given = [name for name, value in values.items() if value not in (None, False, ())]
+    check_mode(options.mode, given)
+    interventions = Interventions(**taken(Interventions))
+    if options.mode:
+        return options, interventions, WatchOptions()
+    watched = {
+        name: value for name, value in taken(WatchOptions).items() if value not in (None, ())
+    }
+    return options, interventions, WatchOptions(**watched)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -70,7 +69,7 @@ def trace(
     from hookscope.execution.provenance import describe_run
     from hookscope.execution.verification import verify_output_unchanged
     from hookscope.hooks.recorder import Recorder
-    from hookscope.hooks.tracer import Tracer
+    from hookscope.hooks.tracer import TraceClock, Tracer
     from hookscope.tensors.grad_mode import grad_mode
 
     if model.source == ONNX and loss.is_default:
@@ -81,13 +80,13 @@ def trace(
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
     guard = preserve_model_state(prepared.module, train=run.train, seed=run.seed)
-    watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    clock, backward = TraceClock(prepared.device), objective is not None
     with (
         explain_forward_errors(prepared),
         signal_safe(torch.inference_mode(False)),
-        grad_mode(objective is not None),
+        grad_mode(backward),
         guard,
-        watch(backward=objective is not None) as tracer,
+        Tracer(prepared.module, prepared.layers, clock, backward=backward) as tracer,
     ):
         if objective is None:
             output = detach_clone(forward(prepared))

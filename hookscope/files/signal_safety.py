@@ -35,13 +35,14 @@ class _Signals:
     """Replaces the handlers, which run in the main thread, while there is state to restore."""
 
     def __init__(self) -> None:
+        self.untouched = False  # by what is entered now
         self.pending: list[int] = []
         self._open = 0
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def begin(self) -> bool:
         """Replace the handlers until ``end``; return False on threads other than the main one."""
-        if threading.get_ident() != threading.main_thread().ident:
+        if self.untouched or threading.get_ident() != threading.main_thread().ident:
             return False
         if not self._open:
             try:
@@ -103,6 +104,19 @@ class _Signals:
 
 
 _signals = _Signals()
+
+
+@contextmanager
+def untouched_signals() -> Iterator[None]:
+    """Replace no handlers for what is entered in the block, which stays until the program ends.
+
+    The program would notice the replacement. What an interrupt leaves behind ends with the process.
+    """
+    _signals.untouched = True
+    try:
+        yield
+    finally:
+        _signals.untouched = False
 
 
 def is_signal_safe(frame: FrameType | None) -> bool:

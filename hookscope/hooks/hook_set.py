@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import modules_in
 from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER, is_compiled
-from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
+from hookscope.tensors.threads import EveryThread, RecordingThreads, fork_safe_lock
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 
@@ -275,6 +275,16 @@ class HookSet(SignalSafeContext["HookSet"]):
     def _leave_out_of_copies(self, hooks: HookDict, *options: HookDict) -> None:
         self._left_out[id(hooks)] = (hooks, *options)
         leave_out_of_copies(hooks, *options)
+
+
+class LastingHooks(HookSet):
+    """Hooks that stay in a program: called for all threads, and compiled modules stay compiled."""
+
+    keeps_compiled = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.threads = EveryThread()
 
 
 def disable_module_fast_path(module: nn.Module) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from functools import wraps
 from traceback import walk_stack
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import (
     register_module_forward_pre_hook,
     register_module_parameter_registration_hook,
@@ -25,8 +27,9 @@ OnModule = Callable[[nn.Module], None]
 Undo = Callable[[], None]
 
 # ``warnings.warn`` counts the frames up to the line that it names, without those of a file with
-# this name. So it names the same line of the script as without hookscope.
-_NOT_COUNTED = "<frozen importlib._bootstrap>"
+# these words in its name. So it names the same line of the script as without hookscope. The name
+# does not begin like that of Python's own file, whose functions torch.compile does not compile.
+_NOT_COUNTED = "<hookscope importlib._bootstrap>"
 
 
 def leave_out_this_frame(error: BaseException) -> None:
@@ -91,6 +94,12 @@ def around_function(
             after(result, *args, **kwargs)
         return result
 
+    return _replace(owner, name, call)
+
+
+def _replace(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
+    """Put ``call`` in the place of a function, as a frame that warnings do not count."""
+    original = getattr(owner, name)
     function = cast(FunctionType, call)
     function.__code__ = function.__code__.replace(co_filename=_NOT_COUNTED)
     setattr(owner, name, call)
@@ -100,6 +109,58 @@ def around_function(
             setattr(owner, name, original)
 
     return restore
+
+
+class CallObserver(Protocol):
+    """What learns of the calls of modules that are outside the call of another module."""
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Act before the call; the result is passed to the method that ends it."""
+
+    def end(self, call: Any, output: Any) -> None:
+        """Act when the call has returned."""
+
+    def fail(self, call: Any, error: BaseException) -> None:
+        """Act when the call has raised an exception."""
+
+
+class _InCall(threading.local):
+    now = False
+
+
+def around_outer_calls(observer: CallObserver) -> Undo:
+    """Pass each call of a module that no other module makes to ``observer``; return how to end it.
+
+    ``nn.Module.__call__`` is replaced: a hook on all modules would make each call of one several
+    times slower, and compiled code would not be compiled with it. In code that is being compiled
+    the replacement does nothing, and nothing of it is compiled.
+    """
+    original = nn.Module.__call__
+    inside = _InCall()
+
+    @wraps(original)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or inside.now:
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                raise
+        inside.now = True
+        try:
+            observed = observer.begin(self, args, kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                leave_out_this_frame(error)
+                observer.fail(observed, error)
+                raise
+            observer.end(observed, result)
+            return result
+        finally:
+            inside.now = False
+
+    return _replace(nn.Module, "__call__", call)
 
 
 def on_new_parameters(function: OnModule) -> list[Undo]:

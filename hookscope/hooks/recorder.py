@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -58,6 +58,8 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     tensors that belong to no call.
     """
 
+    hooks_class: ClassVar[type[HookSet]] = HookSet
+
     def __init__(
         self,
         model: nn.Module,
@@ -74,12 +76,12 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
-        self.calls = CallRegistry(model)
+        self.calls = CallRegistry(model, self.hooks_class(model))
         self.sink: TensorSink = CaptureSink() if sink is None else sink
         self.capture = self.sink.capture
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass
-        self._hooks = HookSet(model)
+        self._hooks = self.hooks_class(model)
         self.gradients = GradientRecorder(self._hooks, self.sink, clones=clones)
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._follows_gradients = model_input or bool(self.kinds & {INPUT_GRAD, OUTPUT_GRAD})
@@ -174,12 +176,12 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     def _watch_parameters(self) -> None:
         """Watch each distinct parameter of the chosen layers, under the first of its names."""
         owners: dict[nn.Parameter, list[tuple[Layer, str]]] = {}
+        chosen = {layer.module: layer for layer in self.layers}  # their names may be longer
         for layer in layers_of(self.model):
             for name, parameter in own_parameters(layer.module).items():
-                owners.setdefault(parameter, []).append((layer, name))
-        chosen = set(self.layers)
+                owners.setdefault(parameter, []).append((chosen.get(layer.module, layer), name))
         for parameter, owned in owners.items():
-            first = next((owner for owner in owned if owner[0] in chosen), None)
+            first = next((owner for owner in owned if owner[0].module in chosen), None)
             if first is not None:
                 others = [owner for owner in owned if owner != first]
                 self.gradients.watch_parameter(*first, parameter, others)

@@ -179,9 +179,9 @@ class CallRegistry:
     it gets it when it ends; see ``HookedModule``. Replicas of a module count as the module itself.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, hooks: HookSet | None = None) -> None:
         self.model = model
-        self.hooks = HookSet(model)  # registered while there is a subscriber
+        self.hooks = HookSet(model) if hooks is None else hooks  # while there is a subscriber
         self.counts: dict[nn.Module, int] = {}  # calls that have begun, in order of first calls
         self._subscribers: list[CallSubscriber] = []
         self._modules: dict[nn.Module, HookedModule] = {}

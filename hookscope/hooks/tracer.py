@@ -27,7 +27,7 @@ from hookscope.tensors.grad_mode import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
 
 
-class _Clock:
+class TraceClock:
     """Milliseconds since it was made, without those for which it was stopped."""
 
     def __init__(self, device: torch.device) -> None:
@@ -48,15 +48,15 @@ class _Clock:
 
 
 @dataclass(eq=False)
-class _Span:
+class Span:
     """One call of a module in one direction; ``within`` is the span of the surrounding call."""
 
     direction: str
     layer: Layer
     call: int
-    within: _Span | None
+    within: Span | None
     start: float
-    call_of: _Span | None = None
+    call_of: Span | None = None
     depth: int = 0
     end: float = 0.0
     inner: float = 0.0
@@ -65,7 +65,7 @@ class _Span:
     bytes: int = 0
     gates: BackwardHookPair | None = field(default=None, repr=False)
 
-    def is_within(self, other: _Span | None) -> bool:
+    def is_within(self, other: Span | None) -> bool:
         """Whether it is ``other`` or ran within it."""
         return self is other or (self.within is not None and self.within.is_within(other))
 
@@ -91,18 +91,18 @@ class _RunningCall(threading.local):
     """The spans of open calls on this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.spans: list[_Span] = []
+        self.spans: list[Span] = []
 
 
 class _GradientRequest(CallSubscriber):
     """Gives a model inputs that require grad, so that gradients reach them."""
 
-    def __init__(self, clock: _Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: TraceClock) -> None:
+        self.clock = clock
 
     def before_call(self, call: ModuleCall) -> None:
         """Replace the inputs."""
-        with self._clock.stopped():
+        with self.clock.stopped():
             call.args, call.kwargs = map_tensors((call.args, call.kwargs), _requiring_grad)
 
 
@@ -110,28 +110,34 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
     """Records every call of the chosen layers of a model while the ``with`` block runs."""
 
     def __init__(
-        self, model: nn.Module, layers: Iterable[Layer], device: torch.device, *, backward: bool
+        self,
+        model: nn.Module,
+        layers: Iterable[Layer],
+        clock: TraceClock,
+        *,
+        backward: bool,
+        calls: CallRegistry | None = None,
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
         self.backward = backward
-        self._clock = _Clock(device)
-        self._calls = CallRegistry(model)
-        self._gradient_request = _GradientRequest(self._clock)
-        self._spans: list[_Span] = []
+        self.clock = clock
+        self.calls = CallRegistry(model) if calls is None else calls
+        self._gradient_request = _GradientRequest(self.clock)
+        self.spans: list[Span] = []
         self._running = _RunningCall()
-        self._opener: list[_Span] = []  # the open spans of the thread that entered the block
-        self._returning: list[_Span] = []
+        self._opener: list[Span] = []  # the open spans of the thread that entered the block
+        self._returning: list[Span] = []
         self._open = False
 
     def _enter(self) -> Tracer:
         self._opener = self._running.spans
         if self.backward:
-            self._calls.subscribe(self._gradient_request, [Layer(ROOT, self.model)])
+            self.calls.subscribe(self._gradient_request, [Layer(ROOT, self.model)])
         try:
-            self._calls.subscribe(self, self.layers)
+            self.calls.subscribe(self, self.layers)
         except BaseException:
-            self._calls.unsubscribe(self._gradient_request)
+            self.calls.unsubscribe(self._gradient_request)
             raise
         self._open = True
         return self
@@ -139,31 +145,31 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
     def _leave(self, *error: object) -> None:
         self._open = False
         for subscriber in (self._gradient_request, self):
-            self._calls.unsubscribe(subscriber)
-        with self._clock.stopped() as now:
+            self.calls.unsubscribe(subscriber)
+        with self.clock.stopped() as now:
             while self._returning:
                 self._close(now)
 
     def trace(self, metadata: dict[str, Any], output: Any) -> Trace:
         """Return the events."""
-        calls = self._calls
+        calls = self.calls
         counts = calls.counts_of({layer.module for layer in self.layers})
         elsewhere = calls.hooks.called_elsewhere
         coverage = summarize_coverage(self.model, self.layers, counts, elsewhere)
-        return Trace(tuple(span.event() for span in self._spans), coverage, metadata, output)
+        return Trace(tuple(span.event() for span in self.spans), coverage, metadata, output)
 
-    def before_call(self, call: ModuleCall) -> _Span | None:
+    def before_call(self, call: ModuleCall) -> Span | None:
         """Begin the span of a call."""
-        with self._clock.stopped() as now:
+        with self.clock.stopped() as now:
             running = self._running.spans
             if not self._open or not call.number:  # a module that is recomputed
                 return None
             # A replica's thread is within the call that started it.
             outside = running if running is self._opener else [*self._opener, *running]
             outer = outside[-1] if outside else None
-            span = _Span(FORWARD, call.layer, call.number, outer, now, depth=len(outside))
+            span = Span(FORWARD, call.layer, call.number, outer, now, depth=len(outside))
             span.inputs = _shapes((call.args, call.kwargs))
-            self._spans.append(span)
+            self.spans.append(span)
             running.append(span)
             if self.backward:
                 span.gates = BackwardHookPair(
@@ -178,9 +184,9 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
                     raise
             return span
 
-    def after_call(self, call: ModuleCall, span: _Span | None) -> None:
+    def after_call(self, call: ModuleCall, span: Span | None) -> None:
         """End the span of a call."""
-        with self._clock.stopped() as now:
+        with self.clock.stopped() as now:
             if span is None:
                 return
             self.abandon_call(call, span)
@@ -191,31 +197,31 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
             if span.gates is not None:
                 call.output = span.gates.leave(call.output)
 
-    def abandon_call(self, call: ModuleCall, span: _Span | None) -> None:
+    def abandon_call(self, call: ModuleCall, span: Span | None) -> None:
         """Remove the span of a call, and those within it, from the open ones."""
         running = self._running.spans
         if span in running:
             del running[running.index(span) :]
 
-    def _on_output_gradients(self, forward: _Span, grads: Grads) -> None:
+    def _on_output_gradients(self, forward: Span, grads: Grads) -> None:
         """Gradients have arrived at the outputs of a call: its backward span begins."""
-        with self._clock.stopped() as now:
-            if not self._open or not self._calls.hooks.threads.includes_current_thread():
+        with self.clock.stopped() as now:
+            if not self._open or not self.calls.hooks.threads.includes_current_thread():
                 return
             while self._returning and not forward.is_within(self._returning[-1].call_of):
                 self._close(now)
             outer = self._returning[-1] if self._returning else None
-            span = _Span(BACKWARD, forward.layer, forward.call, outer, now, call_of=forward)
+            span = Span(BACKWARD, forward.layer, forward.call, outer, now, call_of=forward)
             span.depth = len(self._returning)
             span.outputs, span.bytes = _shapes(grads), _size(grads)
-            self._spans.append(span)
+            self.spans.append(span)
             self._returning.append(span)
 
-    def _on_input_gradients(self, forward: _Span, into: Grads, out: Grads) -> Grads:
+    def _on_input_gradients(self, forward: Span, into: Grads, out: Grads) -> Grads:
         """Gradients leave a call through its inputs: its backward span ends."""
-        if not self._calls.hooks.threads.includes_current_thread():
+        if not self.calls.hooks.threads.includes_current_thread():
             return into
-        with self._clock.stopped() as now:
+        with self.clock.stopped() as now:
             known = any(span.call_of is forward for span in self._returning)
             if known and any(grad is not None for grad in into):
                 while self._returning[-1].call_of is not forward:

@@ -6,6 +6,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -352,11 +353,11 @@ def attach_user_hooks(
     backward = [binding for binding in bindings if binding.hook.kind in choices.GRADIENT_HOOKS]
     others = [binding for binding in bindings if binding not in backward]
     try:
-        with HookSet(calls.model) as hook_set:
+        with HookSet(calls.model) if optimizer is not None else nullcontext() as hook_set:
             for binding in (*others, *reversed(backward)):  # a gradient reaches the last one first
                 if binding.hook.kind not in choices.STEP_HOOKS:
                     calls.subscribe(binding, [binding.layer])
-                elif optimizer is not None:
+                elif optimizer is not None and hook_set is not None:
                     binding.attach_to_step(hook_set, optimizer)
             yield
     finally:

@@ -69,6 +69,7 @@ HOOK_KINDS_OF = {
     "capture": VALUE_HOOKS,
     "grads": (*VALUE_HOOKS, *GRADIENT_HOOKS),
     "step": HOOK_KINDS,
+    "run": (*VALUE_HOOKS, *GRADIENT_HOOKS),
 }
 
 # Which channels of a tensor are drawn, and whether they share one colour scale.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from hookscope.hooks.torch_state import is_compiled
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, inner_name, unwrapped
 
+_LIBRARY = os.path.dirname(inspect.__file__) + os.sep
+_MOST_HELD = 1000  # entries of a list that are looked at
 _PACKAGES = ("torch.", "hookscope.")  # frames of these are not the script's
 
 
@@ -50,7 +53,7 @@ def find_models(
         del found[id(root)]
     models = []
     for _, root in sorted(found.values(), key=lambda entry: entry[0]):
-        name = names.get(root) or _unused(_name_of(root, modules), used)
+        name = names.get(root) or unused_name(_name_of(root, modules), used)
         used.add(name)
         models.append(FoundModel(name, root))
     return models
@@ -72,7 +75,8 @@ def _doubles(roots: Iterable[nn.Module]) -> list[nn.Module]:
     return doubles
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused_name(name: str, taken: set[str]) -> str:
+    """Return a name, with a number from 2 if it is taken."""
     number = 2
     unused = name
     while unused in taken:
@@ -82,29 +86,96 @@ def _unused(name: str, taken: set[str]) -> str:
 
 def _name_of(model: nn.Module, modules: Iterable[nn.Module]) -> str:
     """The name that the script uses for a model or its wrapper, else its class name."""
-    same = {id(model)}
-    same |= {id(module) for module in modules if inner_name(module) and unwrapped(module) is model}
+    wrappers = [module for module in modules if inner_name(module) and unwrapped(module) is model]
+    return name_in_script([model, *wrappers]) or class_name(model)
+
+
+def name_in_script(same: Iterable[nn.Module]) -> str:
+    """Return the variable or attribute that holds one of these modules; empty if none does."""
+    ids = set(map(id, same))
     for variables in _variables():
-        for name, value in variables.items():
-            if id(value) in same and name != "self" and not name.startswith("_"):
+        if name := _name_among(variables, ids):
+            return name
+    return ""
+
+
+def name_in_program(same: Iterable[nn.Module]) -> str:
+    """Return the name of one of these modules, by which the program knows it best.
+
+    That is a variable of the program itself, else of a function that is running, which may have
+    the same name for several models; else an attribute of an object that a variable holds, or its
+    key or number in a list or dict.
+    """
+    modules, main = list(same), vars(sys.modules["__main__"])
+    if name := _name_among(main, set(map(id, modules))) or name_in_script(modules):
+        return name
+    ids = set(map(id, modules))
+    for variables in (main, *_variables()):
+        for holder, value in list(variables.items()):
+            if not holder.startswith("_") and (name := _name_within(holder, value, ids)):
                 return name
-    return class_name(model)
+    return ""
 
 
-def _variables() -> Iterator[dict[str, object]]:
-    """The variables of the running functions and of their ``self``, those of the script first."""
+def _name_within(holder: str, value: object, ids: set[int]) -> str:
+    """The name of a module that a variable holds as an attribute, or in a list or dict."""
+    if type(value) in (list, tuple, dict):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
+        for key, one in list(pairs)[:_MOST_HELD]:
+            if id(one) in ids:
+                return key if isinstance(key, str) else f"{holder}.{key}"
+        return ""
+    attributes = None if isinstance(value, ModuleType | type) else getattr(value, "__dict__", None)
+    if type(attributes) is not dict:
+        return ""
+    inner = attributes.get("_modules") if isinstance(value, nn.Module) else attributes
+    return _name_among(inner, ids) if type(inner) is dict else ""
+
+
+def _name_among(variables: dict[str, object], ids: set[int]) -> str:
+    for name, value in list(variables.items()):
+        if id(value) in ids and name != "self" and not name.startswith("_"):
+            return name
+    return ""
+
+
+def script_frames() -> list[FrameType]:
+    """Return the frames that are not PyTorch's or hookscope's, the innermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith(_PACKAGES):
             frames.append(frame)
         frame = frame.f_back
-    for frame in sorted(frames, key=lambda frame: "-packages" in frame.f_code.co_filename):
+    return frames
+
+
+def is_installed(frame: FrameType) -> bool:
+    """Whether the code of a frame is of an installed package."""
+    return "-packages" in frame.f_code.co_filename
+
+
+def is_of_program(frame: FrameType) -> bool:
+    """Whether the code of a frame is neither of a package nor of Python's own library."""
+    path = frame.f_code.co_filename
+    return not (is_installed(frame) or path.startswith((_LIBRARY, "<frozen ")))
+
+
+def _variables() -> Iterator[dict[str, object]]:
+    """The variables of the functions that are running, the innermost first.
+
+    Those of the script come before those of the packages that it uses, such as a trainer. Those of
+    a function are followed by the attributes of its ``self``.
+    """
+    for frame in sorted(script_frames(), key=is_installed):
         variables = _variables_of(frame)
         yield variables
         attributes = getattr(variables.get("self"), "__dict__", None)
         if type(attributes) is dict:
             yield attributes
+            modules = attributes.get("_modules")
+            if type(modules) is dict:
+                yield modules
 
 
 def _variables_of(frame: FrameType) -> dict[str, object]:

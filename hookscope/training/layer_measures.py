@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.hooks.hook_set import HookSet
+from hookscope.hooks.hook_set import LastingHooks
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
@@ -19,7 +19,6 @@ from hookscope.specs.tensor_key import OUTPUT
 from hookscope.stores.runs.series import Series
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import ZEROING, unit_dims
-from hookscope.tensors.threads import EveryThread
 from hookscope.tensors.torch_internals import is_tracing
 from hookscope.training.tensor_measures import (
     CallMeasure,
@@ -46,28 +45,21 @@ def inside_encoder_layers(model: nn.Module) -> set[nn.Module]:
     }
 
 
-class TrainingHooks(HookSet):
-    """Hooks that stay for a step of a training; compiled modules stay compiled.
+class TrainingHooks(LastingHooks):
+    """Hooks that stay for a step of a training.
 
     Handlers of signals are not replaced: they would be for a whole step, and Ctrl-C leaves only
     hooks behind, in a process that ends.
     """
 
-    keeps_compiled = True
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
-        # A script may make its model in one thread and train it in another.
-        self.threads = EveryThread()
+    def attach(self) -> None:
+        """Begin to accept hooks."""
+        self._enter()
 
     @property
     def is_complete(self) -> bool:
         """Whether the script has removed none of the hooks."""
         return all(handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles)
-
-    def attach(self) -> None:
-        """Begin to accept hooks."""
-        self._enter()
 
     def after_calls(self, layers: Iterable[Layer], function: Callable[..., None]) -> None:
         """Call ``function(layer, module, args, kwargs, output)`` after the calls of layers."""

@@ -240,33 +240,72 @@ class _Finder:
         _call(self._name, self._function)
 
 
-class RunSession:
-    """A program and how it is watched."""
+class ProgramSession:
+    """A program that runs in this process, and what is done with it from its import of torch on."""
 
-    def __init__(self, options: WatchOptions, program: Program, *, quiet: bool = False) -> None:
+    def __init__(self, program: Program, *, quiet: bool = False) -> None:
         self.program = Program(program.name, program.args, program.is_module, self._on_end)
-        self._options = options
-        self._quiet = quiet
+        self.quiet = quiet
+        self.started_in = os.getcwd()  # the script may change it
+        self.status: Status = "finished"
+        self.exit_status: int | None = 0
         self._process = os.getpid()
-        self._started_in = os.getcwd()  # the script may change it
-        self._watcher: Watcher | None = None
-        self._status: Status = "finished"
-        self._exit_status: int | None = 0
 
     def watch_from_import(self) -> None:
-        """Begin to watch once the program has imported torch; it may set variables before."""
-        call_after_import("torch", self._start)
+        """Begin once the program has imported torch.
+
+        Torch is not imported for it: the program may set variables that torch reads on import.
+        """
+        call_after_import("torch", self.start)
         atexit.register(self._finish)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin; torch has just been imported."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Write and say what was found; the program has ended."""
+        raise NotImplementedError
+
+    def _on_end(self, error: BaseException | None) -> None:
+        if isinstance(error, SystemExit):
+            code = error.code
+            self.exit_status = 0 if code is None else code if isinstance(code, int) else 1
+            self.status = "failed" if self.exit_status else "finished"
+        elif error is not None:
+            self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.exit_status = None if self.status == "interrupted" else 1
+
+    def _finish(self) -> None:
+        if os.getpid() != self._process:  # a copy of this one that the script has forked
+            return
+        try:
+            if "torch" in sys.modules:
+                self.finish()
+            elif not self.quiet:
+                say("the script did not import torch, so nothing was recorded.")
+        except Exception as error:
+            report_fault("the end of the run could not be recorded", error)
+
+
+class RunSession(ProgramSession):
+    """A training script that is watched."""
+
+    def __init__(self, options: WatchOptions, program: Program, *, quiet: bool = False) -> None:
+        super().__init__(program, quiet=quiet)
+        self._options = options
+        self._watcher: Watcher | None = None
+
+    def start(self) -> None:
+        """Create the folder of the run and begin to watch."""
         from hookscope.stores.runs.run_writer import RunWriter
         from hookscope.training.watcher import Watcher
 
         folder = create_run_folder(
-            self.program.title, self._options.output, os.environ, self._started_in
+            self.program.title, self._options.output, os.environ, self.started_in
         )
         info = run_info(self.program.name, list(self.program.args), self._options)
-        place = os.path.relpath(folder, self._started_in)
+        place = os.path.relpath(folder, self.started_in)
         is_below = not place.startswith(os.pardir)
         writer = RunWriter(folder, info, say, Path(place) if is_below else folder)
         self._watcher = Watcher(self._options, writer, live=self._live_rows())
@@ -280,32 +319,17 @@ class RunSession:
 
         return LiveRows(LiveView(sys.stderr, self.program.title))
 
-    def _on_end(self, error: BaseException | None) -> None:
-        if isinstance(error, SystemExit):
-            code = error.code
-            self._exit_status = 0 if code is None else code if isinstance(code, int) else 1
-            self._status = "failed" if self._exit_status else "finished"
-        elif error is not None:
-            self._status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            self._exit_status = None if self._status == "interrupted" else 1
-
-    def _finish(self) -> None:
-        if os.getpid() != self._process:  # a copy of this one that the script has forked
-            return
-        try:
-            if self._watcher is not None:
-                self._watcher.finish(self._status, self._exit_status)
-                self._say_where(self._watcher)
-            elif "torch" not in sys.modules and not self._quiet:
-                say("the script did not import torch, so nothing was recorded.")
-        except Exception as error:
-            report_fault("the end of the run could not be recorded", error)
+    def finish(self) -> None:
+        """End the record and say where it is."""
+        if self._watcher is not None:
+            self._watcher.finish(self.status, self.exit_status)
+            self._say_where(self._watcher)
 
     def _say_where(self, watcher: Watcher) -> None:
         """Say where the record is, once for all ranks."""
         writer = watcher.writer
         info = writer.info
-        if self._quiet or info["rank"]:
+        if self.quiet or info["rank"]:
             return
         place = str(writer.place.parent if writer.place.name == "rank0" else writer.place)
         count = recorded_steps(info, writer)

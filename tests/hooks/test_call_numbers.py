@@ -37,7 +37,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
-from hookscope.hooks.tracer import Tracer
+from hookscope.hooks.tracer import TraceClock, Tracer
 from hookscope.hooks.user_hooks import bind_user_hooks, load_user_hooks
 from hookscope.model_analysis.cams.layer_scan import LayerScan
 from hookscope.results.records import key_of
@@ -216,7 +216,7 @@ def watch(net: Node, edited: list[str]) -> tuple[Log, Capture, Tracer, Editor]:
     hooks = bind_user_hooks(found, net, layers, "NET")
     plan = BoundInterventions(values=edits, hooks=hooks)
     recorder = Recorder(net, layers, [OUTPUT, OP])
-    tracer = Tracer(net, layers, torch.device("cpu"), backward=False)
+    tracer = Tracer(net, layers, TraceClock(torch.device("cpu")), backward=False)
     with (
         tracer,
         forward_interventions(plan, net, 0, recorder, keep=True) as editor,

@@ -5,4 +5,4 @@ from tests.training.forked_scripts import fork_server as fork_server
 from tests.training.forked_scripts import watched as watched
 from tests.training.forked_scripts import work as work
 
-collect_ignore = ["scripts"]
+collect_ignore = ["scripts", "programs"]

@@ -232,7 +232,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         findings = [finding for finding in findings if finding.check != FROZEN]
         unavailable[FROZEN] = "an ONNX file is not trained"
     return Health(
-        tuple(_sort_findings(findings, names)),
+        tuple(sort_findings(findings, names)),
         tuple(name for name in names if name not in unavailable),
         unavailable,
         thresholds.to_json(),
@@ -240,8 +240,8 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     )
 
 
-def _sort_findings(findings: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
-    """The findings of the chosen checks, the most severe first."""
+def sort_findings(findings: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
+    """Return the findings of the chosen checks, the most severe first."""
     order = (RUN, *CHECKS)
     kept = [finding for finding in findings if finding.check in (RUN, *names)]
     return sorted(

@@ -1,0 +1,87 @@
+"""Follows the models that a program, a cell or a block calls, as long as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hookscope.execution.provenance import versions
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.process_hooks import around_outer_calls
+from hookscope.hooks.user_hooks import load_user_hooks
+from hookscope.results.health import Health
+from hookscope.results.program_models import ProgramModels
+from hookscope.results.trace_events import Trace
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.program_options import CAPTURE, CHECK, TRACE, ProgramOptions
+from hookscope.training.called_models import CalledModels, RootFollower
+from hookscope.training.model_capture import ModelCapture
+from hookscope.training.model_check import ModelCheck
+from hookscope.training.model_trace import ModelTrace
+
+_HOOKED: dict[str, type[ModelCapture | ModelCheck | ModelTrace]]
+_HOOKED = {CAPTURE: ModelCapture, CHECK: ModelCheck, TRACE: ModelTrace}
+
+
+class FollowedModels:
+    """The models that are called between ``start`` and ``end``.
+
+    Raises:
+        HookscopeError: a user hook cannot be loaded.
+    """
+
+    def __init__(
+        self, options: ProgramOptions, layers: Sequence[str], interventions: Interventions
+    ) -> None:
+        kind = _HOOKED.get(options.mode)
+        self._hooked: ModelCapture | ModelCheck | ModelTrace | None = None
+        if kind is None:
+            self.called = CalledModels(RootFollower(options.stop_after))
+        else:
+            arguments = interventions.hook_args or {}
+            kinds = tuple(interventions.hook_kind)
+            hooks = load_user_hooks(interventions.hooks, kinds, arguments, verb="run")
+            self._hooked = kind(options, layers, interventions, hooks)
+            self.called = self._hooked.called
+
+    def start(self) -> None:
+        """Follow the calls from now on."""
+        self._undo = around_outer_calls(self.called)
+
+    def end(self) -> None:
+        """Follow no more calls, and remove all hooks."""
+        self._undo()
+        if self._hooked is not None:
+            self._hooked.detach()
+
+    def unmet(self) -> list[str]:
+        """Return a sentence about each thing that was asked for and did not come."""
+        return [] if self._hooked is None else list(self._hooked.unmet())
+
+    def unmatched(self) -> list[str]:
+        """Return a sentence about each pattern that matches no layer."""
+        return [] if self._hooked is None else list(self._hooked.unmatched())
+
+    def result(
+        self, program: str, command: str = "run", arguments: Sequence[str] = ()
+    ) -> ProgramModels | Capture | Health | Trace:
+        """Return what was found, after the end."""
+        listed = self.called.result(program)
+        if self._hooked is None:
+            return listed
+        return self._hooked.result(self._metadata(listed, command, arguments))
+
+    def fill(self, capture: Capture, program: str, command: str) -> None:
+        """Put what was recorded into a capture, after the end."""
+        assert isinstance(self._hooked, ModelCapture)
+        self._hooked.result(self._metadata(self.called.result(program), command), capture)
+
+    def _metadata(
+        self, listed: ProgramModels, command: str, arguments: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        return {
+            "command": command,
+            "model": {"spec": listed.program},
+            "program": listed.to_json() | {"arguments": list(arguments)},
+            "versions": versions(),
+        }

@@ -1,0 +1,289 @@
+"""The models of a program with hooks in them: the chosen layers, edits and user hooks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+from hookscope.errors import HookscopeError, LayerError
+from hookscope.files.signal_safety import untouched_signals
+from hookscope.files.suggestions import did_you_mean
+from hookscope.files.words import plural
+from hookscope.hooks.edits.bound_edit import BoundEdit, bind_edits
+from hookscope.hooks.edits.editor import Editor
+from hookscope.hooks.layers import Layer, select
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
+from hookscope.sources.torchscript.private import is_scripted
+from hookscope.sources.wrappers import unwrapped
+from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
+from hookscope.specs.edit import Edit
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.patterns import ROOT, near_patterns, split_exclusions
+from hookscope.specs.program_options import CallChoice, ProgramOptions
+from hookscope.training.called_models import (
+    CalledModels,
+    ProgramStopped,
+    RootCall,
+    RootFollower,
+)
+from hookscope.training.found_models import compiled_parts
+from hookscope.training.run_session import say
+from hookscope.training.watched_models import COMPILED, SCRIPTED
+
+
+class CallGate(threading.local):
+    """Whether the call of a model that runs on this thread is one of the chosen ones."""
+
+    def __init__(self, choice: CallChoice) -> None:
+        self.choice = choice
+        self.number = 0
+
+    def begin(self, number: int) -> None:
+        """A call of the model begins."""
+        is_chosen = self.choice.last or number in self.choice
+        self.number = number if is_chosen else 0
+
+    def end(self) -> None:
+        """It has ended."""
+        self.number = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this call is chosen."""
+        return self.number > 0
+
+
+class HookedModel:
+    """One model of a program, and the hooks that stay in it until the program ends.
+
+    Attributes:
+        name: the name of the model in the program.
+        gate: says which calls are chosen.
+        whole: the model as a layer if it can have no hooks; only its input and output are seen.
+        layers: the chosen layers that have hooks. Their names begin with that of the model.
+    """
+
+    def __init__(self, name: str, module: nn.Module, gate: CallGate) -> None:
+        self.name = name
+        self.module = module
+        self.gate = gate
+        self.whole: Layer | None = None
+        self.layers: tuple[Layer, ...] = ()
+        self._open = ExitStack()
+
+    def begin(self, call: RootCall) -> None:
+        """Act before the model is called."""
+        self.gate.begin(call.number)
+
+    def end(self, call: RootCall, output: Any = None, *, failed: bool = False) -> None:
+        """Act when the call has ended."""
+        self.gate.end()
+
+    def attach(self) -> None:
+        """Attach the hooks that observe the layers; called where signals stay untouched."""
+        raise NotImplementedError
+
+    def calls(self) -> CallRegistry:
+        """Return what passes on the calls of the layers."""
+        raise NotImplementedError
+
+    def recorder(self) -> Recorder | None:
+        """Return the recorder, if there is one, which gets the values before an edit."""
+        return None
+
+    def attach_all(
+        self,
+        layers: Sequence[Layer],
+        edits: tuple[BoundEdit, ...],
+        gradient_edits: tuple[BoundEdit, ...],
+        hooks: Sequence[UserHook],
+    ) -> None:
+        """Attach edits and hooks around those that observe, as a run of ``capture`` does."""
+        self.layers = tuple(layers)
+        calls, recorder, enter = self.calls(), self.recorder(), self._open.enter_context
+        forward = [hook for hook in hooks if hook.kind in VALUE_HOOKS]
+        backward = [hook for hook in hooks if hook.kind in GRADIENT_HOOKS]
+        with untouched_signals():
+            if edits:
+                enter(Editor(self.module, edits, 0, calls, recorder))
+            enter(attach_user_hooks(calls, forward, recorder))
+            self.attach()
+            enter(attach_user_hooks(calls, backward, recorder))
+            if gradient_edits:
+                enter(Editor(self.module, gradient_edits, 0, calls, recorder))
+
+    def enter(self, *managers: AbstractContextManager[Any]) -> None:
+        """Enter context managers, which are left when the hooks are removed."""
+        for manager in managers:
+            self._open.enter_context(manager)
+
+    def detach(self) -> None:
+        """Remove all hooks."""
+        self._open.close()
+
+
+M = TypeVar("M", bound=HookedModel)
+
+
+class HookedModels(RootFollower, Generic[M]):
+    """Puts hooks into the models of a program at their first calls. A subclass says which."""
+
+    def __init__(
+        self,
+        options: ProgramOptions,
+        patterns: Sequence[str],
+        interventions: Interventions,
+        hooks: Sequence[UserHook] = (),
+    ) -> None:
+        super().__init__(options.stop_after)
+        self.options = options
+        self.interventions = interventions
+        self.patterns = tuple(patterns)
+        self.called = CalledModels(self)
+        self.choice = options.choice
+        self.models: dict[str, M] = {}
+        self._hooks = tuple(hooks)
+        self._matched: set[str] = set()  # patterns
+        self._names: set[str] = set()  # of layers
+        self._starting = threading.RLock()
+
+    def make(self, name: str, module: nn.Module) -> M:
+        """Return a model without hooks."""
+        raise NotImplementedError
+
+    def before_root(self, call: RootCall) -> None:
+        """Put hooks into a model at its first call."""
+        super().before_root(call)
+        with self._starting:
+            if call.model.name not in self.models:
+                self._start(call.model.name, call.module)
+        self.models[call.model.name].begin(call)
+
+    def after_root(self, call: RootCall, output: Any) -> None:
+        """End what was begun for the call."""
+        self.models[call.model.name].end(call, output)
+        super().after_root(call, output)
+
+    def failed_root(self, call: RootCall, error: BaseException) -> None:
+        """End the program if what was asked for is wrong, such as an edit that does not fit."""
+        self.models[call.model.name].end(call, failed=True)
+        if isinstance(error, HookscopeError):
+            say(f"stopped the program. {error.message} {error.hint}".strip())
+            raise ProgramStopped(error.exit_code) from None
+
+    def _start(self, name: str, outer: nn.Module) -> None:
+        module = unwrapped(outer)
+        model = self.models[name] = self.make(name, module)
+        tree = _ModelTree(name, module, self._matched)
+        self._names.update(layer.name for layer in tree.layers)
+        chosen = tree.choose(self.patterns)
+        closed = self._closed(name, outer)
+        if module in closed and any(layer.module is module for layer in chosen):
+            model.whole = Layer(name, outer)
+        layers = [layer for layer in chosen if layer.module not in closed]
+        asked = self.interventions
+        edits = tree.bind(asked.value_edits, closed)
+        gradient_edits = tree.bind(asked.gradient_edits, closed)
+        hooks = [
+            replace(hook, layers=tuple(found))
+            for hook in self._hooks
+            if (found := layers if hook.glob is None else tree.choose([hook.glob]))
+        ]
+        if layers or edits or gradient_edits or hooks:
+            model.attach_all(layers, edits, gradient_edits, hooks)
+
+    def _closed(self, name: str, outer: nn.Module) -> set[nn.Module]:
+        """The modules that can have no hooks, which is noted."""
+        scripted = {one for one in outer.modules() if is_scripted(one)}
+        compiled = compiled_parts(outer)
+        for modules, reason in ((scripted, SCRIPTED), (compiled, COMPILED)):
+            if modules:
+                self.called.note(f"layers in {name}", reason)
+        return scripted | compiled
+
+    def unmatched(self) -> Iterator[str]:
+        """Yield a sentence about each pattern that matches no layer of the models."""
+        included, excluded = split_exclusions(self.patterns)
+        asked = [
+            *(edit.pattern for edit in self.interventions.value_edits),
+            *(edit.pattern for edit in self.interventions.gradient_edits),
+            *(hook.glob for hook in self._hooks if hook.glob is not None),
+        ]
+        for pattern in dict.fromkeys((*included, *excluded, *asked)):
+            if pattern not in self._matched:
+                near = did_you_mean(pattern, near_patterns(pattern, self._names) or self._names)
+                names = ", ".join(sorted(self.models))
+                yield f"{pattern!r} matches no layer of {names}. {near}".strip()
+
+    def unmet(self) -> Iterator[str]:
+        """Yield a sentence about each thing that was asked for and did not come."""
+        if not self.called.models:
+            yield "the program called no model, so nothing was recorded."
+            return
+        yield from self.unmatched()
+        if self.options.calls is not None:
+            for model in self.called.models:
+                for part in self.choice.later_than(model.calls) if model.info.parameters else ():
+                    times = plural(model.calls, "time")
+                    yield f"{model.name} was called {times}, so call {part} did not come."
+
+    def detach(self) -> None:
+        """Remove all hooks."""
+        for model in self.models.values():
+            model.detach()
+
+
+class _ModelTree:
+    """The layers of a model, as ``model.layer`` and as ``layer``, and what patterns choose."""
+
+    def __init__(self, name: str, module: nn.Module, matched: set[str]) -> None:
+        self._module = module
+        self._holder = nn.Module()
+        self._holder._modules[name] = module
+        self._matched = matched  # patterns
+        self.layers = [layer for layer in select(self._holder) if layer.name != ROOT]
+
+    def choose(self, patterns: Sequence[str]) -> list[Layer]:
+        """Return the layers that patterns choose; without patterns all of a model with weights."""
+        included, excluded = split_exclusions(patterns)
+        within: set[nn.Module] = set()
+        if not included and next(self._module.parameters(), None) is not None:
+            within.update(self._module.modules())
+        for pattern in included:
+            within |= self._matching(pattern)
+        for pattern in excluded:
+            within -= self._matching(pattern)
+        return [layer for layer in self.layers if layer.module in within]
+
+    def bind(self, edits: Sequence[Edit], closed: set[nn.Module]) -> tuple[BoundEdit, ...]:
+        """Bind edits to the layers that they name."""
+        bound: list[BoundEdit] = []
+        for position, edit in enumerate(edits):
+            for owner in (self._holder, self._module):
+                with suppress(LayerError):
+                    found = bind_edits(owner, (edit,))
+                    self._matched.add(edit.pattern)
+                    bound += (replace(one, position=position) for one in found)
+                    break
+        names = {layer.module: layer for layer in self.layers}
+        return tuple(
+            replace(one, layer=names[one.layer.module])
+            for one in bound
+            if one.layer.module in names and one.layer.module not in closed
+        )
+
+    def _matching(self, pattern: str) -> set[nn.Module]:
+        for owner in (self._holder, self._module):
+            with suppress(LayerError):
+                found = {layer.module for layer in select(owner, [pattern])} - {self._holder}
+                if found:
+                    self._matched.add(pattern)
+                    return found
+        return set()

@@ -1,0 +1,97 @@
+"""A program whose models are listed or recorded, from its first import of torch to its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookscope.errors import HookscopeError
+from hookscope.files import strict_json
+from hookscope.files.atomic_files import write_text
+from hookscope.files.shell_words import join_words
+from hookscope.files.words import plural
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.program_options import ProgramOptions
+from hookscope.training.run_session import ProgramSession, say
+from hookscope.training.script_runner import Program
+
+if TYPE_CHECKING:
+    from hookscope.hooks.capture import Capture
+    from hookscope.results.result import Result
+    from hookscope.training.followed_models import FollowedModels
+
+
+class ModelSession(ProgramSession):
+    """A program whose models are looked into."""
+
+    def __init__(
+        self,
+        options: ProgramOptions,
+        interventions: Interventions,
+        layers: Sequence[str],
+        output: str | os.PathLike[str] | None,
+        program: Program,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        super().__init__(program, quiet=quiet)
+        self._options = options
+        self._interventions = interventions
+        self._layers = layers
+        self._output = output
+        self._followed: FollowedModels | None = None
+
+    def start(self) -> None:
+        """Follow the calls of all models from now on."""
+        from hookscope.training.followed_models import FollowedModels
+
+        try:
+            followed = FollowedModels(self._options, self._layers, self._interventions)
+        except HookscopeError as error:  # a hook that cannot be loaded
+            say(f"{error.message} {error.hint}".strip())
+            raise SystemExit(error.exit_code) from None
+        followed.start()
+        self._followed = followed
+
+    def finish(self) -> None:
+        """Show what was found, or write the file."""
+        from hookscope.hooks.capture import Capture
+
+        if self._followed is None:
+            return
+        self._followed.end()
+        result = self._followed.result(self.program.name, arguments=self.program.args)
+        if isinstance(result, Capture):
+            self._save(result)
+        else:
+            self._show(result)
+        for sentence in () if self.quiet else self._followed.unmet():
+            say(sentence)
+
+    def _save(self, capture: Capture) -> None:
+        path = Path(self.started_in, self._output or f"{self.program.title}.run.safetensors")
+        capture.save(path)
+        relative = os.path.relpath(path, self.started_in)
+        shown = str(path) if relative.startswith(os.pardir) else relative
+        if not self.quiet:
+            count = plural(len(capture), "tensor")
+            say(f"recorded {count} in {shown}. Next: {join_words(['hookscope', 'show', shown])}")
+
+    def _show(self, result: Result) -> None:
+        """Write the document of a result, or print it on standard error."""
+        from hookscope.views.display import document, text
+        from hookscope.views.text.text_table import TextOptions
+
+        if self._output is not None:
+            path = Path(self.started_in, self._output)
+            write_text(path, strict_json.dumps(document(result)))
+        elif not self.quiet and sys.stderr is not None:
+            is_terminal = sys.stderr.isatty()
+            width = shutil.get_terminal_size().columns if is_terminal else None
+            lines = text(result, TextOptions(width=width))
+            sys.stderr.write("".join(f"{line.plain}\n" for line in lines))
+            sys.stderr.flush()

@@ -1,0 +1,87 @@
+"""Lists the calls of the layers in the models of a program, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.hooks.hook_set import LastingHooks
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tracer import Span, TraceClock, Tracer
+from hookscope.results.records import Coverage
+from hookscope.results.trace_events import Trace
+from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
+from hookscope.training.run_session import report_fault
+
+MAX_CALLS = 100_000  # of the layers of one model; each takes about 500 bytes
+
+
+class ModelTracer(Tracer):
+    """Traces the layers of one model during chosen calls; it never raises into the program."""
+
+    def __init__(
+        self, model: nn.Module, layers: Sequence[Layer], clock: TraceClock, gate: CallGate
+    ) -> None:
+        calls = CallRegistry(model, LastingHooks(model))
+        super().__init__(model, layers, clock, backward=False, calls=calls)
+        self._gate = gate
+
+    def before_call(self, call: ModuleCall) -> Span | None:
+        """Begin the span of a call, if its model's call is chosen."""
+        if not self._gate.is_open or len(self.spans) >= MAX_CALLS:
+            return None
+        try:
+            return super().before_call(call)
+        except Exception as error:
+            report_fault("a call is not listed", error)
+            return None
+
+
+class TracedModel(HookedModel):
+    """A model whose calls of chosen layers are listed."""
+
+    def __init__(self, name: str, module: nn.Module, gate: CallGate, clock: TraceClock) -> None:
+        super().__init__(name, module, gate)
+        self.clock = clock
+        self.tracer: ModelTracer | None = None
+
+    def calls(self) -> CallRegistry:
+        """Return what passes on the calls to the tracer."""
+        if self.tracer is None:
+            self.tracer = ModelTracer(self.module, self.layers, self.clock, self.gate)
+        return self.tracer.calls
+
+    def attach(self) -> None:
+        """Attach the tracer."""
+        assert self.tracer is not None
+        self.enter(self.tracer)
+
+
+class ModelTrace(HookedModels[TracedModel]):
+    """Lists the calls of the chosen layers of all models of a program."""
+
+    def make(self, name: str, module: nn.Module) -> TracedModel:
+        """Return a model whose calls will be listed."""
+        first = next(module.parameters(), None)
+        if not self.models:
+            self._clock = TraceClock(torch.device("cpu") if first is None else first.device)
+        return TracedModel(name, module, CallGate(self.choice), self._clock)
+
+    def result(self, metadata: dict[str, Any]) -> Trace:
+        """Return the calls of all models in the order in which they began."""
+        traces = [
+            model.tracer.trace({}, None)
+            for model in self.models.values()
+            if model.tracer is not None
+        ]
+        events = sorted((e for trace in traces for e in trace.events), key=lambda e: e.start)
+        coverage = Coverage(
+            tuple(x for trace in traces for x in trace.coverage.executed),
+            tuple(x for trace in traces for x in trace.coverage.not_executed),
+        )
+        return Trace(tuple(events), coverage, metadata)

@@ -1,0 +1,207 @@
+"""The models that a program calls: their names, the calls that are chosen, and what is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.hooks.capture import Capture
+from hookscope.results.health import Health
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.program_options import ProgramOptions, read_calls
+from hookscope.training.called_models import ProgramStopped
+from hookscope.training.followed_models import FollowedModels
+
+
+@contextmanager
+def following(
+    options: ProgramOptions, layers: Sequence[str] = (), interventions: Interventions | None = None
+) -> Iterator[FollowedModels]:
+    """Follow the models that the block calls; afterwards nothing of it is left."""
+    call = nn.Module.__call__
+    followed = FollowedModels(options, layers, interventions or Interventions())
+    followed.start()
+    try:
+        yield followed
+    finally:
+        followed.end()
+        assert nn.Module.__call__ is call
+
+
+def recorded(
+    program: Callable[[], Any],
+    layers: Sequence[str] = (),
+    interventions: Interventions | None = None,
+    **options: Any,
+) -> tuple[Capture, list[str]]:
+    """Record a program; return the capture and what is said at its end."""
+    options = {"capture": True, **options}
+    with following(ProgramOptions(**options), layers, interventions) as followed:
+        program()
+    result = followed.result("test")
+    assert isinstance(result, Capture)
+    return result, followed.unmet()
+
+
+def test_names_are_those_of_variables_attributes_and_entries() -> None:
+    class Pipeline:
+        def __init__(self) -> None:
+            self.unet = nn.Linear(2, 2)
+            self.parts = {"vae": nn.Linear(2, 2)}
+            self._hidden = nn.Linear(2, 2)
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return self._hidden(self.parts["vae"](self.unet(x)))
+
+    net, nets, pipe, x = nn.Linear(2, 2), [nn.Linear(2, 2)], Pipeline(), torch.ones(1, 2)
+    with following(ProgramOptions(list=True)) as followed:
+        net(x)
+        nets[0](x)
+        pipe(x)
+        nn.Linear(2, 2)(x)
+    names = [model.name for model in followed.called.result("test").models]
+    assert names == ["net", "nets.0", "unet", "vae", "Linear", "Linear2"]
+
+
+def test_two_models_of_one_name_are_numbered_and_a_replaced_one_is_another() -> None:
+    def call(model: nn.Module) -> None:
+        model(torch.ones(1, 2))
+
+    with following(ProgramOptions(list=True)) as followed:
+        for _ in range(2):
+            call(nn.Sequential(nn.Linear(2, 2)))
+    assert [m.name for m in followed.called.models] == ["model", "model2"]
+    assert [m.calls for m in followed.called.models] == [1, 1]
+    assert all(m.outer is None for m in followed.called.models)  # nothing keeps them
+
+
+def test_chosen_calls_are_recorded_under_the_numbers_of_their_layers() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
+    inputs = [torch.randn(1, 2) for _ in range(6)]
+    expected = [net[0](x).clone() for x in inputs]
+
+    def program() -> None:
+        for x in inputs:
+            net(x)
+
+    for calls, numbers in (("2,4-5", [2, 4, 5]), ("last", [6]), ("1,last", [1, 6])):
+        capture, _ = recorded(program, ["net.0"], calls=read_calls(calls))
+        keys = [f"net.0{f':{n}' if n > 1 else ''}/output" for n in numbers]
+        assert list(capture) == keys
+        for key, number in zip(keys, numbers, strict=True):
+            assert capture[key].equal(expected[number - 1])
+    capture, _ = recorded(program, ["0"], every=4)
+    assert list(capture) == ["net.0/output", "net.0:5/output"]
+
+
+def test_inputs_and_gradients_are_those_of_autograd() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.randn(2, 3)
+    hidden = net[1](net[0](x))
+    gradient, weight = torch.autograd.grad(net[2](hidden).sum(), [hidden, net[0].weight])
+    kinds = "output,input,output.grad,param.grad"
+    capture, _ = recorded(
+        lambda: net(x).sum().backward(), ["net.0", "net.1"], what=kinds.split(",")
+    )
+    assert capture["net.0/input.0"].equal(x)
+    assert capture["net.1/output"].equal(hidden)
+    assert capture["net.1/output.grad"].equal(gradient)
+    assert capture["net.0/weight.grad"].equal(weight)
+
+
+def test_an_edit_changes_the_program_and_one_that_does_not_fit_ends_it() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    results = []
+    capture, _ = recorded(
+        lambda: results.append(net(torch.ones(1, 2))), ["0"], Interventions(edits=["net.0=zero"])
+    )
+    assert results[0].equal(net[1](torch.zeros(1, 2)))
+    assert capture["net.0/output"].eq(0).all()
+    with pytest.raises(ProgramStopped) as stopped:
+        recorded(lambda: net(torch.ones(1, 2)), (), Interventions(edits=["net.0[9]=zero"]))
+    assert stopped.value.code == 2
+
+
+def test_the_program_ends_after_the_last_call_that_is_asked_for() -> None:
+    net, done = nn.Linear(2, 2), []
+    with (
+        pytest.raises(ProgramStopped) as stopped,
+        following(ProgramOptions(capture=True, stop_after=2)),
+    ):
+        for number in range(5):
+            net(torch.ones(1, 2))
+            done.append(number)
+    assert stopped.value.code == 0 and done == [0]
+
+
+def test_what_did_not_come_is_said() -> None:
+    net, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
+    _, said = recorded(lambda: net(x), ["net.1", "ne.0"], calls=read_calls("1,3"))
+    assert said == [
+        "'net.1' matches no layer of net. Did you mean net.0 or net?",
+        "'ne.0' matches no layer of net. Did you mean net.0?",
+        "net was called 1 time, so call 3 did not come.",
+    ]
+    assert recorded(lambda: None)[1] == ["the program called no model, so nothing was recorded."]
+    capture, said = recorded(lambda: [net(x) for _ in range(9)], ["0"], max_bytes=40)
+    assert len(capture) == 5 and said == ["recording ended at net.0: --max-bytes is 40 B."]
+
+
+def test_a_forward_that_is_called_itself_is_named() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with following(ProgramOptions(list=True)) as followed:
+        net.forward(torch.ones(1, 2))
+    result = followed.called.result("test")
+    assert not result.models and [one.what for one in result.unseen] == ["net (Sequential)"]
+
+
+def test_a_checkpoint_and_a_failed_call_leave_the_models_as_they_are() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    x = torch.ones(1, 2, requires_grad=True)
+
+    def program() -> None:
+        output = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)
+        output.sum().backward()
+        with pytest.raises(RuntimeError) as failed:
+            net(torch.ones(1, 3))
+        files = [entry.path for entry in failed.traceback]
+        assert not any("hookscope" in str(path) and "tests" not in str(path) for path in files)
+
+    with following(ProgramOptions(list=True)) as followed:
+        program()
+    assert [(m.name, m.calls) for m in followed.called.models] == [("net", 2)]
+
+
+def test_a_check_finds_the_first_nan_and_units_that_are_dead_in_all_calls() -> None:
+    net = nn.Sequential(nn.Linear(4, 32), nn.ReLU())
+    log = nn.Sequential(nn.Linear(1, 1))
+    with torch.no_grad():
+        net[0].weight[:] = torch.randn(32, 4)
+        net[0].bias[:20] = -1e3
+        log[0].weight.fill_(math.nan)
+    with following(ProgramOptions(check=True)) as followed, torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(16, 4))
+        log(torch.ones(1, 1))
+    result = followed.result("test")
+    assert isinstance(result, Health)
+    found = {(finding.check, finding.layer) for finding in result.findings}
+    assert ("dead", "net.1") in found and ("nan", "log.0") in found
+
+
+def test_record_without_a_model_records_what_the_block_calls() -> None:
+    encoder, decoder = nn.Linear(2, 3), nn.Linear(3, 1)
+    with hookscope.record(layers=["encoder", "decoder"], grads=True) as shot:
+        decoder(encoder(torch.ones(1, 2))).sum().backward()
+    assert shot["encoder/output.grad"].equal(decoder.weight)
+    refused = pytest.raises(hookscope.HookscopeError, match="Did you mean encoder")
+    with refused, hookscope.record(layers="encodr"):
+        encoder(torch.ones(1, 2))
+    assert not encoder._forward_hooks and not encoder._forward_pre_hooks

@@ -1,0 +1,118 @@
+"""Programs that are not changed end as under ``python``, and their models are found and recorded.
+
+The oracle of the values is ``hooked_by_hand``: the same program with PyTorch's own hooks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+PROGRAMS = Path(__file__).with_name("programs")
+BY_HAND = Path(__file__).with_name("hooked_by_hand.py")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip a test where an optional package is missing."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}")
+
+
+# Each program with its arguments, and its models with parameters in the order of their calls.
+CASES = [
+    ("classify 3", "net"),
+    pytest.param("timm_inference --batch-size 1", "model", marks=needs("timm")),
+    ("detection", "model detector"),
+    ("segmentation", "network"),
+    pytest.param("text_pipeline", "model", marks=needs("transformers")),
+    pytest.param("image_pipeline", "model", marks=needs("transformers")),
+    pytest.param("speech_pipeline", "model", marks=needs("transformers")),
+    pytest.param("generate", "llm", marks=needs("transformers")),
+    ("diffusion --steps 4", "text_encoder unet vae"),
+    ("two_encoders", "visual textual"),
+    ("translate", "encoder decoder"),
+    ("gan_sampler", "net_g"),
+    ("tracker", "tracker"),
+    ("rollout", "policy value"),
+    ("siamese", "siamese"),
+    ("threads", "large small"),
+    ("server", "model"),
+    ("worker_process", "here"),
+    ("scripted", "loaded"),
+    ("compiled aot_eager", "features head"),
+]
+pytestmark = pytest.mark.slow
+
+
+def run(
+    folder: Path, *words: str | Path, compiled: bool = True
+) -> subprocess.CompletedProcess[bytes]:
+    """Run Python in a folder, with or without torch.compile."""
+    environment = {**os.environ, "HOOKSCOPE_QUIET": "", "PYTHONHASHSEED": "0"}
+    environment["TORCHDYNAMO_DISABLE"] = str(int(not compiled))
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=300)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same bytes."""
+    one, other = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return one.equal(other)
+
+
+@pytest.mark.parametrize(("words", "names"), CASES)
+def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
+    words: str, names: str, tmp_path: Path
+) -> None:
+    program, *arguments = words.split()
+    script = PROGRAMS / f"{program}.py"
+    bare = run(tmp_path, script, *arguments)
+    assert bare.returncode == 0, bare.stderr.decode()
+    ours = run(tmp_path, "-m", "hookscope", "run", "--list", "-o", "list.json", script, *arguments)
+    assert (ours.stdout, ours.returncode) == (bare.stdout, 0), ours.stderr.decode()
+    listed = json.loads((tmp_path / "list.json").read_text())
+    found = [model["name"] for model in listed["models"] if model["parameters"]]
+    if program == "threads":  # either may be first
+        found.sort()
+    assert found == names.split()
+
+
+@pytest.mark.parametrize(("words", "names"), CASES)
+def test_values_are_those_of_hand_written_hooks(words: str, names: str, tmp_path: Path) -> None:
+    program, *arguments = words.split()
+    script = PROGRAMS / f"{program}.py"
+    # Compiled code calls no hooks, and is not compiled with those of the whole process.
+    by_hand = run(tmp_path, BY_HAND, tmp_path / "by_hand.pt", script, *arguments, compiled=False)
+    assert by_hand.returncode == 0, by_hand.stderr.decode()
+    command = ("-m", "hookscope", "run", "--capture", "-o", "ours.safetensors", script)
+    ours = run(tmp_path, *command, *arguments)
+    assert (ours.stdout, ours.returncode) == (by_hand.stdout, 0), ours.stderr.decode()
+    recorded = load_file(tmp_path / "ours.safetensors")
+    # The hooks by hand do not look into caches of transformers.
+    recorded = {key: value for key, value in recorded.items() if ".cache." not in key}
+    models = [model for model in torch.load(tmp_path / "by_hand.pt") if model[1]]
+    if program == "threads":
+        models.sort(key=lambda model: -model[1])
+    expected = {
+        name + key: tensor
+        for name, (_, _, tensors) in zip(names.split(), models, strict=True)
+        for key, tensor in tensors.items()
+    }
+    if program == "compiled":
+        expected = {key: value for key, value in expected.items() if "features." not in key}
+    assert recorded.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert recorded[key].dtype == tensor.dtype
+        assert (
+            recorded[key]
+            .contiguous()
+            .view(torch.uint8)
+            .equal(tensor.contiguous().view(torch.uint8))
+        ), key
