@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from hookscope.results.result import FiledResult
+from hookscope.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class UnseenModel:
 
 
 @dataclass(frozen=True)
-class ProgramModels(FiledResult):
+class ProgramModels(Result):
     """The models that a program called: the result of ``hookscope run --list``.
 
     Attributes:
