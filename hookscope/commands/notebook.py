@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hookscope.results.result import Result
 
 CELL = "the cell"
+log = logging.getLogger("hookscope")
 
 
 def add_magic(shell: Any) -> None:
@@ -63,7 +65,7 @@ def run_cell(shell: Any, line: str, cell: str) -> Result | None:
     if not ran.success:  # the shell has shown the error
         return None
     for sentence in followed.unmet():
-        print(sentence)
+        log.warning(sentence)
     result = followed.result(CELL)
     if values["output"] is not None and isinstance(result, Capture):
         result.save(values["output"])

@@ -111,7 +111,7 @@ def _replace(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
     return restore
 
 
-class CallObserver(Protocol):
+class OuterCallObserver(Protocol):
     """What learns of the calls of modules that are outside the call of another module."""
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +128,7 @@ class _InCall(threading.local):
     now = False
 
 
-def around_outer_calls(observer: CallObserver) -> Undo:
+def around_outer_calls(observer: OuterCallObserver) -> Undo:
     """Pass each call of a module that no other module makes to ``observer``; return how to end it.
 
     ``nn.Module.__call__`` is replaced: a hook on all modules would make each call of one several

@@ -151,7 +151,7 @@ def test_what_did_not_come_is_said() -> None:
     ]
     assert recorded(lambda: None)[1] == ["the program called no model, so nothing was recorded."]
     capture, said = recorded(lambda: [net(x) for _ in range(9)], ["0"], max_bytes=40)
-    assert len(capture) == 5 and said == ["recording ended at net.0: --max-bytes is 40 B."]
+    assert len(capture) == 5 and said == ["recording ended at net.0: --max-bytes is 40 bytes."]
 
 
 def test_a_forward_that_is_called_itself_is_named() -> None:
