@@ -23,7 +23,7 @@ PLACES = {
     "hooks": (r"\.register_(\w+_)?hook$", r"hooks/(hook_set|process_hooks)\.py"),
     "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
     "matplotlib": (r"^matplotlib\b", r"views/(images/.*|\w+\.py)"),  # an extra
-    "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py|views/.*"),
+    "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py"),
 }
 
 

@@ -68,12 +68,13 @@ def report(
         CheckFailed: the metadata alone is too large for a page.
 
     Example:
-        >>> import torch, hookscope
+        >>> import tempfile, torch, hookscope
         >>> model = torch.nn.Linear(4, 2)
         >>> with hookscope.record(model) as capture:
         ...     _ = model(torch.ones(1, 4))
-        >>> _ = capture.save("linear.safetensors")
-        >>> page = hookscope.report("linear.safetensors")
+        >>> path = tempfile.mkdtemp() + "/linear.safetensors"
+        >>> _ = capture.save(path)
+        >>> page = hookscope.report(path)
         >>> page.tensors, page.warnings, page.html[:15]
         (1, (), '<!doctype html>')
     """

@@ -245,7 +245,7 @@ class ChangeSums:
         return True
 
     def _scratch_of(self, count: int) -> list[NDArray[np.float64]]:
-        """Three arrays of so many entries, in memory that is used again."""
+        """Three arrays of this length, in memory that is used again."""
         if not self._scratch or len(self._scratch[0]) < count:
             self._scratch = [np.empty(count) for _ in range(3)]
         return [array[:count] for array in self._scratch]

@@ -1,4 +1,4 @@
-"""The only file that registers hooks and numbers the calls of modules."""
+"""Numbers the calls of modules and passes each to its subscribers."""
 
 from __future__ import annotations
 

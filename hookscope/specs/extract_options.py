@@ -209,7 +209,7 @@ class ExtractOptions:
         section="Input",
         metavar="N",
         minimum=1,
-        python="cut longer texts to so many tokens, special tokens included.",
+        python="cut longer texts to this number of tokens, special tokens included.",
     )
 
     def __post_init__(self) -> None:

@@ -75,8 +75,8 @@ class RunOptions:
         "Generate N tokens greedily with a language model.",
         metavar="N",
         minimum=1,
-        python="greedily generate so many tokens with a language model's own ``generate``. Every"
-        " step has its own call number: ``lm_head:2/output``.",
+        python="greedily generate this number of tokens with a language model's own ``generate``."
+        " Every step has its own call number: ``lm_head:2/output``.",
     )
 
     def __post_init__(self) -> None:

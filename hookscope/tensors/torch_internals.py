@@ -1,7 +1,8 @@
 """Every private name of PyTorch that hookscope uses; a release may change any of them.
 
-No other file names one. What ``_found`` does not find is replaced by its fallback, or else by an
-error that names the release where the name is used: the rest of hookscope runs without it.
+No other file names one of a module of torch; private attributes that others read are listed here.
+What ``_found`` does not find is replaced by its fallback, or else by an error that names the
+release where the name is used: the rest of hookscope runs without it.
 ``tests/tensors/test_torch_internals.py`` compares this file with the installed release.
 """
 

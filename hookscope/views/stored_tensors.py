@@ -86,7 +86,7 @@ def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
 
 
 def _bar(cells: float, ascii: bool) -> str:
-    """A bar of so many cells, at least an eighth of a cell if it is not zero."""
+    """A bar of ``cells``, at least an eighth of a cell if it is not zero."""
     if ascii:
         return "#" * max(round(cells), cells > 0)
     eighths = max(round(cells * 8), cells > 0)

@@ -23,7 +23,7 @@ _LONGEST_HEADER = 10_000  # bytes; numpy itself reads no longer one from a file 
 _MOST_HEADERS = 1 << 25  # bytes of all headers: usually 128 of each
 _LISTED = 5
 
-# What evaluating a text raises that is no table of plain values.
+# What evaluating a text raises if it is not a table of plain values.
 _NO_HEADER = (SyntaxError, ValueError, LookupError, TypeError, RecursionError, MemoryError)
 
 Header = tuple[str, bool, tuple[int, ...], bool]  # dtype, big-endian, shape, column-major

@@ -97,7 +97,7 @@ def named_files(folder: str) -> list[str]:
 
 
 def _may_be_read(path: str) -> bool:
-    """Whether a path is no pipe or device by the name of a file of weights, or such a file."""
+    """Whether a path can be opened as weights: False for a pipe or a device with such a name."""
     return not path.endswith((*_ANY_FORMAT, _INDEX)) or os.path.isfile(path)
 
 
@@ -155,10 +155,10 @@ def split_part(text: str) -> tuple[str, str]:
 
 
 def is_weights(text: str) -> bool:
-    """Whether a path, with ``#part`` or without, holds weights, and is no result of hookscope.
+    """Whether a path, with ``#part`` or without, holds weights, and not a result of hookscope.
 
-    The name of a model of torchvision is none, even if there is a folder of that name. A scripted
-    or exported file is a model. A damaged file is one of weights if its name says so.
+    A torchvision name such as resnet18 always means the model, even if a folder has that name. A
+    scripted or exported file is a model. A damaged file is one of weights if its name says so.
     """
     if _is_torchvision_name(text):
         return False

@@ -297,7 +297,7 @@ def _no_tensors(path: str, content: _TorchFile) -> WeightsFileError:
 
 
 def _noun(kind: str) -> str:
-    """What a value is that is no plain tensor, by the function that would build it."""
+    """What a value is that is not a plain tensor, by the function that would build it."""
     function = kind.rpartition(".")[2]
     if kind == "numpy.ndarray":
         return "an array of numpy without plain numbers"
