@@ -20,9 +20,9 @@ _LONGEST_GLOBAL = 1000  # characters
 _MOST_GLOBALS = 10_000
 
 # The errors of zipfile for a damaged archive: an unknown version, names that are not text, a
-# password, compressed data that cannot be decompressed.
+# password, compressed data that cannot be decompressed, a record beyond the end of the file.
 DAMAGED_ZIP = (
-    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError, OSError),
 )
 
@@ -110,7 +110,7 @@ def list_globals(file: IO[bytes]) -> list[str]:
         return list(names)
     except LongPickle:
         raise
-    except (IndexError, KeyError, StopIteration, EOFError, MemoryError, *DAMAGED_ZIP) as exc:
+    except (IndexError, KeyError, StopIteration, MemoryError, *DAMAGED_ZIP) as exc:
         raise DamagedPickle(str(exc)) from exc
 
 

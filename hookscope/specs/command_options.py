@@ -459,6 +459,8 @@ class SweepOptions:
     def __post_init__(self) -> None:
         edit = parse_sweep_edit(self.edit)
         check_sweep_places(edit, self.positions, self.heads, self.experts)
+        if isinstance(self.against, str):
+            check_target(self.against)
         if self.metric == "difference" and self.against is None:
             raise RequestError(
                 "The metric difference needs a second class.", "Add --against CLASS."

@@ -13,15 +13,23 @@ from tests.processes import run_python
 # For keys whose values are no words of a list, numbers or pairs.
 WRONG = {
     **{"output": "no/such/folder/x", "file": "no/such/folder/x", "chrome": "no/such/folder/x"},
-    **{"weights": "no/such.pth", "target": "no-such.npy", "input": "no-such.png"},
+    **{
+        "weights": "no/such.pth",
+        "target": "no-such.npy",
+        "against": "no-such.npy",
+        "input": "no-such.png",
+    },
     **{"model": "no-such-model", "config": "no-such.toml", "layer": "{a"},
 }
 # Any word may be a type or a method of some model; the columns of a table are known with its view,
 # and the colour maps to matplotlib.
 LATE = ("type", "method", "sort", "colormap")
-BY_FILE = [("show", "sort")]  # the file says which columns its table has
+BY_FILE = [(name, "sort") for name in ("show", "similar", "probe", "top")]  # its columns vary
+BY_FILE += [("lens", "model"), ("attribute", "model")]  # an argument, which is given here
+FILES = ("show", "plot", "export", "verify", "report", "similar", "probe", "top")
 ARGUMENTS = {
-    **{name: ["no-such-file"] for name in ("show", "plot", "export", "verify", "report")},
+    **{name: ["no-such-file"] for name in FILES},
+    **{name: ["no-such.py:Net"] for name in ("lens", "attribute")},
     "diff": ["resnet18", "alexnet"],
     "filters": ["conv1"],
     "completion": ["bash"],

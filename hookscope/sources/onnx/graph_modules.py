@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EditError, InputError, RequestError
+from hookscope.escapes import visible
 from hookscope.sources.onnx.dtypes import torch_dtype
 from hookscope.sources.onnx.graph import Graph, GraphCall
 from hookscope.sources.onnx.input_contract import GraphContract
@@ -191,7 +192,7 @@ def accepts(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 def part_class(name: str, base: type[GraphPart] = GraphPart) -> type[GraphPart]:
     """Return a class of parts with the name of the class that was exported."""
     members = {"__module__": __name__, "__doc__": base.__doc__, "_hookscope_class": name}
-    return type(name.rpartition(".")[2], (base,), members)
+    return type(visible(name.rpartition(".")[2]), (base,), members)
 
 
 def _has_hooks(part: nn.Module) -> bool:

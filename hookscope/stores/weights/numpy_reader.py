@@ -54,7 +54,7 @@ def read_npz(path: str) -> StoredWeights:
                     others.append(name)
                     continue
                 tensors.append(_entry(path, name, header, start, records.range(record)))
-    except (KeyError, EOFError, DamagedArchive, *DAMAGED_ZIP) as error:
+    except (KeyError, DamagedArchive, *DAMAGED_ZIP) as error:
         raise _damaged(path, error) from error
     if not tensors:
         what = f"only objects or texts ({join_first(others, _LISTED)})" if others else "no arrays"

@@ -186,7 +186,7 @@ def _opened(location: StridedLocation) -> Iterator[IO[bytes]]:
             return
         with zipfile.ZipFile(location.path) as archive, archive.open(location.record) as record:
             yield record
-    except (KeyError, EOFError, *DAMAGED_ZIP) as error:
+    except (KeyError, *DAMAGED_ZIP) as error:
         raise WeightsFileError(
             f"The weights in {location.path!r} cannot be read: {cause(error)}.", WRITE_AGAIN
         ) from error

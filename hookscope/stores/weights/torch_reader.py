@@ -98,7 +98,7 @@ def read_torch(path: str, part: str = "") -> StoredWeights:
         raise WeightsFileError(
             f"The weights in {path!r} cannot be read: {error}.", WRITE_AGAIN
         ) from error
-    except (KeyError, EOFError, *DAMAGED_ZIP) as error:
+    except (KeyError, *DAMAGED_ZIP) as error:
         is_system = isinstance(error, OSError) and error.strerror
         reason = cause(error) if is_system else "a record of its zip archive is damaged"
         raise WeightsFileError(
