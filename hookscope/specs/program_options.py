@@ -135,7 +135,7 @@ class ProgramOptions:
             raise RequestError(
                 f"{' and '.join(chosen)} cannot be used together.", "Run the program once for each."
             )
-        if self.what is not None:
+        if self.mode and self.what is not None:
             self.kinds  # noqa: B018 - computed for its checks
 
     @property
