@@ -66,8 +66,8 @@ _OWN_OPTIONS = ("--stop-on", "--what", "--live")
 
 
 _OUTPUT = (
-    "Folder of a training (default: runs/SCRIPT-NUMBER), file of --capture (default:"
-    " SCRIPT.run.safetensors), or JSON file of another mode."
+    "Folder or file to write. Default: the folder runs/SCRIPT-NUMBER for a training,"
+    " SCRIPT.run.safetensors for --capture. The other modes write a JSON file."
 )
 _WHAT = {
     "choices": (*WATCHED, *RECORDED),
@@ -87,7 +87,7 @@ _WHAT = {
     options_of(Interventions, "edits", "grad_edits", "hooks", "hook_kind", "hook_args"),
     options_of(WatchOptions, "output", output={"help": _OUTPUT, "metavar": "PATH"}),
     examples=EXAMPLES,
-    main="module list capture check layer calls every stop-on output",
+    main="list capture layer stop-on output",
     context_settings={"allow_interspersed_args": False},
     topics="layers",
 )
@@ -98,14 +98,14 @@ def run_command(
     module: bool,
     **values: Any,
 ) -> Program:
-    """Run a program as Python would, and watch its training or look into its models.
+    """Run a program: watch its training, or look into its models.
 
-    Without a mode, records a training: statistics of activations, gradients, parameters and
-    updates, by layer and step, in a run folder. With --list, --capture, --check or --trace, finds
-    the models that any program calls, by the names that they have in it, and shows or records their
-    layers as MODEL.LAYER. What it prints goes to standard error. The output of the program, its
-    results and its exit status are those of a run without hookscope. Exit status: that of the
-    program; 2 for a wrong request.
+    The program runs as Python would run it. Without a mode, records a training: statistics of
+    activations, gradients, parameters and updates, by layer and step, in a run folder. With --list,
+    --capture, --check or --trace, finds the models that any program calls, by the names that they
+    have in it, and shows or records their layers as MODEL.LAYER. What it prints goes to standard
+    error. The output of the program, its results and its exit status are those of a run without
+    hookscope. Exit status: that of the program; 2 for a wrong request.
     """
     if script is None:
         raise RequestError(

@@ -17,7 +17,7 @@ COMMANDS = {
         "extract": "Run a model over a dataset and store its features.",
     },
     "Train": {
-        "run": "Run a training script and watch it.",
+        "run": "Run a program: watch its training, or look into its models.",
     },
     "Analyze": {
         "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",

@@ -99,16 +99,10 @@ class ProgramOptions:
 
     section = "Models of any program"
 
-    list: bool = setting(
-        False, "List the models that the program calls, instead of a training.", negative=False
-    )
-    capture: bool = setting(
-        False, "Record the outputs of layers, as 'hookscope capture' does.", negative=False
-    )
-    check: bool = setting(
-        False, "Look for NaN, infinities and dead units in what runs.", negative=False
-    )
-    trace: bool = setting(False, "List the calls of layers in order.", negative=False)
+    list: bool = setting(False, "List the models that the program calls.", negative=False)
+    capture: bool = setting(False, "Record the outputs of their layers.", negative=False)
+    check: bool = setting(False, "Look for NaN, infinities and dead units in them.", negative=False)
+    trace: bool = setting(False, "List the calls of their layers in order.", negative=False)
     calls: CallChoice | None = setting(
         None,
         "Calls of each model to record, such as 1,3-5,last. Default: all.",
