@@ -103,7 +103,12 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
         ("capture", ["--edit", "conv1=patch:gone.safetensors"], 2, "there is no file"),
         ("capture", ["--edit", "conv1:2=zero"], 2, "conv1 (Conv2d) was called 1 time"),
         ("capture", ["--compare"], 2, "but this run has none"),
-        ("capture", ["--grad-edit", "conv1=zero"], 2, "--grad-edit is an option of grads or step"),
+        (
+            "capture",
+            ["--grad-edit", "conv1=zero"],
+            2,
+            "--grad-edit is an option of grads, step or run",
+        ),
         ("grads", ["--grad-edit", "input:conv1=zero"], 2, "names an input"),
         ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is not a number"),
     ],

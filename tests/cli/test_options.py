@@ -13,12 +13,14 @@ import hookscope
 from hookscope.cli.commands import Command, Option
 from hookscope.cli.main import cli
 from hookscope.specs.input_spec import InputSpec
+from hookscope.specs.program_options import read_calls
 
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 
 # A word, as a variable or a flag would hold it, and the value it stands for, where the type of the
 # option alone does not tell: COMMAND OPTION, or OPTION of every command that has it.
 SAMPLES = {
+    "calls": ("2-3", read_calls("2-3")),
     "rename": ("backbone=features head=", {"backbone": "features", "head": ""}),
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
     "opt-arg": ("momentum=0.9 nesterov=1", {"momentum": "0.9", "nesterov": "1"}),
