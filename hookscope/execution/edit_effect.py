@@ -122,7 +122,7 @@ def drift(edited: Capture, clean: Capture) -> list[RecordChange]:
 
 
 def tensor_change(before: Tensor | None, after: Tensor) -> TensorChange:
-    """Return the largest difference, and the norm of the difference over that of ``before``.
+    """Return the largest difference, and its norm relative to the norm of ``before``.
 
     Equal entries, and two NaN, differ by 0. Both are None if the shapes differ. In float64.
 

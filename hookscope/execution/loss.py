@@ -70,7 +70,7 @@ def compute_loss(
     raw: bool = False,
     categories: Sequence[str] = (),
 ) -> Loss:
-    """Compute the loss ``name`` of a model's ``output``, of the part that ``find_logits`` returns.
+    """Compute the loss ``name`` from the part of ``output`` that ``find_logits`` returns.
 
     >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
     tensor(2.3026)

@@ -21,7 +21,7 @@ TOP = 5
 
 
 class Provenance:
-    """The metadata of a run, which the error of a user hook in its block gets with the capture.
+    """The metadata of a run. If a user hook raises, its error gets the capture with them.
 
     At the end of the block, padding is left out of the statistics of the capture.
     """
