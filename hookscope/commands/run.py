@@ -1,4 +1,4 @@
-"""``hookscope run``: a training script, run as Python would, and watched."""
+"""``hookscope run``: a program, run as Python would: its training watched, or its models seen."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ program = combine(
 
 # Of these no script is likely to have one of its own.
 _OWN_OPTIONS = ("--stop-on", "--what", "--live")
-
 
 _OUTPUT = (
     "Folder or file to write. Default: the folder runs/SCRIPT-NUMBER for a training,"
@@ -132,7 +131,7 @@ def run_command(
 
 
 def read_groups(values: dict[str, Any]) -> tuple[ProgramOptions, Interventions, WatchOptions]:
-    """Return the options of the shell as groups: of any program, interventions, of a training."""
+    """Return the options of the shell as groups; those of a training are left out with a mode."""
 
     def taken(group: type) -> dict[str, Any]:
         names = [field.name for field in fields(group) if field.name in values]

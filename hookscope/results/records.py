@@ -6,7 +6,7 @@ a module's first call has no number, so that it does not change if there is a se
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
@@ -161,6 +161,15 @@ class Coverage:
     stopped_after: str = ""
     not_run: tuple[str, ...] = ()
     calls_complete: bool = True
+
+    @classmethod
+    def joined(cls, parts: Iterable[Coverage]) -> Coverage:
+        """Return the modules of several models as one."""
+        every = list(parts)
+        return cls(
+            tuple(module for part in every for module in part.executed),
+            tuple(module for part in every for module in part.not_executed),
+        )
 
     @property
     def matched(self) -> int:

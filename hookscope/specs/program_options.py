@@ -115,12 +115,12 @@ class ProgramOptions:
     )
     every: int | None = None
     what: str | Iterable[str] | None = None
-    ops: bool = same_setting(CaptureOptions, "ops", section="Models of any program")
-    attention: bool = same_setting(CaptureOptions, "attention", section="Models of any program")
+    ops: bool = same_setting(CaptureOptions, "ops", section=section)
+    attention: bool = same_setting(CaptureOptions, "attention", section=section)
     max_bytes: int | None = same_setting(
         CaptureOptions,
         "max_bytes",
-        section="Models of any program",
+        section=section,
         help="Stop recording beyond this size, such as 2GB.",
     )
 

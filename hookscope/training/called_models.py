@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -38,7 +39,6 @@ class CalledModel:
 
     def __init__(self, name: str, outer: nn.Module, place: str) -> None:
         self.name = name
-        self.place = place
         self.calls = 0
         self.described = ProgramModel(name, class_name(unwrapped(outer)), place=place)
         self._outer = weakref.ref(outer)
@@ -183,30 +183,29 @@ class CalledModels:
             return self._known[module]
         with self._adding:
             model = None
-            frames = script_frames()
             owner = _called_forward(module)
             if owner is not None:
                 name = name_in_program([owner]) or class_name(owner)
                 self.note(f"{name} ({class_name(owner)})", FORWARD_CALLED)
             elif len(self.models) < MAX_MODELS:
-                model = self._add(module, frames)
+                model = self._add(module)
             else:
                 self.note("models called later", f"the first {MAX_MODELS} are listed")
             self._known[module] = model
             return model
 
-    def _add(self, module: nn.Module, frames: list[FrameType]) -> CalledModel:
+    def _add(self, module: nn.Module) -> CalledModel:
         inner = unwrapped(module)
         name = name_in_program([module, inner]) or class_name(inner)
         name = unused_name(name, {model.name for model in self.models})
-        model = CalledModel(name, module, _place_of(frames))
+        model = CalledModel(name, module, _place_of(script_frames()))
         self.models.append(model)
         return model
 
 
 def _called_forward(module: nn.Module) -> nn.Module | None:
     """The module whose ``forward`` calls another one, although it was not called itself."""
-    for frame, _ in walk_stack(None):
+    for frame, _ in walk_stack(sys._getframe(1)):
         owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
         if isinstance(owner, nn.Module) and owner is not module:
             return owner

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from traceback import walk_stack
 from types import FrameType, ModuleType
 
 import torch
@@ -107,9 +108,9 @@ def name_in_program(same: Iterable[nn.Module]) -> str:
     key or number in a list or dict.
     """
     modules, main = list(same), vars(sys.modules["__main__"])
-    if name := _name_among(main, set(map(id, modules))) or name_in_script(modules):
-        return name
     ids = set(map(id, modules))
+    if name := _name_among(main, ids) or name_in_script(modules):
+        return name
     for variables in (main, *_variables()):
         for holder, value in list(variables.items()):
             if not holder.startswith("_") and (name := _name_within(holder, value, ids)):
@@ -141,13 +142,9 @@ def _name_among(variables: dict[str, object], ids: set[int]) -> str:
 
 def script_frames() -> list[FrameType]:
     """Return the frames that are not PyTorch's or hookscope's, the innermost first."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith(_PACKAGES):
-            frames.append(frame)
-        frame = frame.f_back
-    return frames
+    frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    names = ((frame, frame.f_globals.get("__name__", "")) for frame in frames)
+    return [frame for frame, name in names if not name.startswith(_PACKAGES)]
 
 
 def is_installed(frame: FrameType) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import nn
 
@@ -17,8 +18,9 @@ from hookscope.files.words import plural
 from hookscope.hooks.edits.bound_edit import BoundEdit, bind_edits
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.layers import Layer, select
+from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tracer import Tracer
 from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import unwrapped
@@ -68,7 +70,10 @@ class HookedModel:
         gate: says which calls are chosen.
         whole: the model as a layer if it can have no hooks; only its input and output are seen.
         layers: the chosen layers that have hooks. Their names begin with that of the model.
+        keeps_edited: whether the observer records values before an edit, and those that hooks emit.
     """
+
+    keeps_edited: ClassVar[bool] = False
 
     def __init__(self, name: str, module: nn.Module, gate: CallGate) -> None:
         self.name = name
@@ -86,19 +91,12 @@ class HookedModel:
         """Act when the call has ended."""
         self.gate.end()
 
-    def attach(self) -> None:
-        """Attach the hooks that observe the layers; called where signals stay untouched."""
+    @cached_property
+    def observer(self) -> Recorder | Tracer:
+        """What observes the layers; made when they are known."""
         raise NotImplementedError
 
-    def calls(self) -> CallRegistry:
-        """Return what passes on the calls of the layers."""
-        raise NotImplementedError
-
-    def recorder(self) -> Recorder | None:
-        """Return the recorder, if there is one, which gets the values before an edit."""
-        return None
-
-    def attach_all(
+    def attach(
         self,
         layers: Sequence[Layer],
         edits: tuple[BoundEdit, ...],
@@ -107,22 +105,21 @@ class HookedModel:
     ) -> None:
         """Attach edits and hooks around those that observe, as a run of ``capture`` does."""
         self.layers = tuple(layers)
-        calls, recorder, enter = self.calls(), self.recorder(), self._open.enter_context
+        observer, calls, enter = self.observer, self.observer.calls, self._open.enter_context
+        recorder = observer if isinstance(observer, Recorder) else None
+        keeper = recorder if self.keeps_edited else None
         forward = [hook for hook in hooks if hook.kind in VALUE_HOOKS]
         backward = [hook for hook in hooks if hook.kind in GRADIENT_HOOKS]
         with untouched_signals():
             if edits:
-                enter(Editor(self.module, edits, 0, calls, recorder))
-            enter(attach_user_hooks(calls, forward, recorder))
-            self.attach()
-            enter(attach_user_hooks(calls, backward, recorder))
+                enter(Editor(self.module, edits, 0, calls, keeper))
+            enter(attach_user_hooks(calls, forward, keeper))
+            enter(observer)
+            if recorder is not None:
+                enter(record_ops(recorder))
+            enter(attach_user_hooks(calls, backward, keeper))
             if gradient_edits:
-                enter(Editor(self.module, gradient_edits, 0, calls, recorder))
-
-    def enter(self, *managers: AbstractContextManager[Any]) -> None:
-        """Enter context managers, which are left when the hooks are removed."""
-        for manager in managers:
-            self._open.enter_context(manager)
+                enter(Editor(self.module, gradient_edits, 0, calls, keeper))
 
     def detach(self) -> None:
         """Remove all hooks."""
@@ -197,7 +194,7 @@ class HookedModels(RootFollower, Generic[M]):
             if (found := layers if hook.glob is None else tree.choose([hook.glob]))
         ]
         if layers or edits or gradient_edits or hooks:
-            model.attach_all(layers, edits, gradient_edits, hooks)
+            model.attach(layers, edits, gradient_edits, hooks)
 
     def _closed(self, name: str, outer: nn.Module) -> set[nn.Module]:
         """The modules that can have no hooks, which is noted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,14 +15,9 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.hook_set import LastingHooks
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall, RecordKey, what_of
-from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import OpenCall, Recorder
-from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
-from hookscope.hooks.user_hooks import UserHook
 from hookscope.results.records import Coverage
-from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.program_options import ProgramOptions
 from hookscope.specs.tensor_key import INPUT, OUTPUT, PARAM_GRAD
 from hookscope.tensors.nested import walk
 from hookscope.training.called_models import RootCall
@@ -166,29 +162,19 @@ class ModelRecorder(Recorder):
 class RecordedModel(HookedModel):
     """A model whose chosen layers are recorded."""
 
+    keeps_edited = True
+
     def __init__(
         self, name: str, module: nn.Module, gate: CallGate, kinds: set[str], budget: ByteBudget
     ) -> None:
         super().__init__(name, module, gate)
         self.kinds = kinds
         self.sink = ModelSink(gate, budget)
-        self._recorder: ModelRecorder | None = None
 
-    def recorder(self) -> ModelRecorder:
-        """Return the recorder of the layers."""
-        if self._recorder is None:
-            self._recorder = ModelRecorder(
-                self.module, self.layers, self.kinds, self.gate, self.sink
-            )
-        return self._recorder
-
-    def calls(self) -> CallRegistry:
-        """Return what passes on the calls to the recorder."""
-        return self.recorder().calls
-
-    def attach(self) -> None:
-        """Attach the recorder."""
-        self.enter(self.recorder(), record_ops(self.recorder()))
+    @cached_property
+    def observer(self) -> ModelRecorder:
+        """The recorder of the layers."""
+        return ModelRecorder(self.module, self.layers, self.kinds, self.gate, self.sink)
 
     def begin(self, call: RootCall) -> None:
         """Record the input of a model that can have no hooks."""
@@ -209,24 +195,14 @@ class RecordedModel(HookedModel):
                 key = RecordKey(self.whole, call.number, what_of(kind, path), kind)
                 self.sink.store(key, tensor)
 
-    @property
-    def coverage(self) -> Coverage:
-        """Which layers ran, once the hooks are removed."""
-        return Coverage() if self._recorder is None else self._recorder.capture.coverage
-
 
 class ModelCapture(HookedModels[RecordedModel]):
     """Records the chosen layers of all models of a program."""
 
-    def __init__(
-        self,
-        options: ProgramOptions,
-        patterns: Sequence[str],
-        interventions: Interventions,
-        hooks: Sequence[UserHook] = (),
-    ) -> None:
-        super().__init__(options, patterns, interventions, hooks)
-        self.budget = ByteBudget(options.max_bytes or DEFAULT_LIMIT)
+    @cached_property
+    def budget(self) -> ByteBudget:
+        """How many bytes may still be recorded."""
+        return ByteBudget(self.options.max_bytes or DEFAULT_LIMIT)
 
     def make(self, name: str, module: nn.Module) -> RecordedModel:
         """Return a model whose layers will be recorded."""
@@ -241,10 +217,7 @@ class ModelCapture(HookedModels[RecordedModel]):
         kept = (one for model in models for one in model.sink.kept)
         for one in sorted(kept, key=lambda one: one.order):
             capture.put(one.tensor, **one.key.origin(), weight_norm=one.weight_norm)
-        capture.coverage = Coverage(
-            tuple(x for model in models for x in model.coverage.executed),
-            tuple(x for model in models for x in model.coverage.not_executed),
-        )
+        capture.coverage = Coverage.joined(model.sink.capture.coverage for model in models)
         capture.metadata = metadata
         return capture
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
 from hookscope.hooks.module_call import RecordKey
-from hookscope.hooks.op_recorder import record_ops
-from hookscope.hooks.registry import CallRegistry
 from hookscope.model_analysis.health.model_health import sort_findings
 from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.model_analysis.health.run_findings import (
@@ -27,7 +26,7 @@ from hookscope.model_analysis.health.run_observation import (
     TensorObservation,
 )
 from hookscope.results.health import Finding, Health
-from hookscope.specs.checks import DEAD, INF, NAN, SATURATED, Thresholds
+from hookscope.specs.checks import DEAD, DEFAULT_THRESHOLDS, INF, NAN, SATURATED
 from hookscope.training.called_models import RootCall
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
 from hookscope.training.model_capture import ModelRecorder
@@ -43,7 +42,7 @@ class CheckSink(ObservationSink):
     """
 
     def __init__(self, gate: CallGate) -> None:
-        super().__init__(Thresholds().margin)
+        super().__init__(DEFAULT_THRESHOLDS.margin)
         self._gate = gate
         self._merged: dict[tuple[str, str, int], TensorObservation] = {}
         self.first_fault: list[TensorObservation] = []
@@ -90,25 +89,18 @@ class CheckedModel(HookedModel):
     def __init__(self, name: str, module: nn.Module, gate: CallGate) -> None:
         super().__init__(name, module, gate)
         self.sink = CheckSink(gate)
-        self._recorder: ModelRecorder | None = None
 
-    def calls(self) -> CallRegistry:
-        """Return what passes on the calls to the recorder."""
-        if self._recorder is None:
-            self._recorder = ModelRecorder(self.module, self.layers, VALUES, self.gate, self.sink)
-        return self._recorder.calls
-
-    def attach(self) -> None:
-        """Attach the recorder."""
-        assert self._recorder is not None
-        self.enter(self._recorder, record_ops(self._recorder))
+    @cached_property
+    def observer(self) -> ModelRecorder:
+        """The recorder whose values are counted."""
+        return ModelRecorder(self.module, self.layers, VALUES, self.gate, self.sink)
 
     def end(self, call: RootCall, output: Any = None, *, failed: bool = False) -> None:
         """Add what was counted in a call."""
         super().end(call)
         self.sink.end_call()
 
-    def findings(self, thresholds: Thresholds) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """Yield what was found, with names that begin with the model's."""
         report = inspect_parameters(self.module)
         report = replace(
@@ -119,8 +111,8 @@ class CheckedModel(HookedModel):
             (tuple(self.sink.first_fault), nonfinite_findings),
             (self.sink.activations, activation_findings),
         ):
-            context = CheckContext(RunObservation(observations), report, thresholds, checks=MADE)
-            yield from find(context)
+            run = RunObservation(observations)
+            yield from find(CheckContext(run, report, DEFAULT_THRESHOLDS, checks=MADE))
         yield from parameter_findings(report, weights_from_file=True)
 
 
@@ -133,6 +125,6 @@ class ModelCheck(HookedModels[CheckedModel]):
 
     def result(self, metadata: dict[str, Any]) -> Health:
         """Return the findings of all models."""
-        thresholds = Thresholds()
-        found = [one for model in self.models.values() for one in model.findings(thresholds)]
-        return Health(tuple(sort_findings(found, MADE)), MADE, {}, thresholds.to_json(), metadata)
+        found = [one for model in self.models.values() for one in model.findings()]
+        limits = DEFAULT_THRESHOLDS.to_json()
+        return Health(tuple(sort_findings(found, MADE)), MADE, {}, limits, metadata)

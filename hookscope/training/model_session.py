@@ -75,9 +75,8 @@ class ModelSession(ProgramSession):
     def _save(self, capture: Capture) -> None:
         path = Path(self.started_in, self._output or f"{self.program.title}.run.safetensors")
         capture.save(path)
-        relative = os.path.relpath(path, self.started_in)
-        shown = str(path) if relative.startswith(os.pardir) else relative
         if not self.quiet:
+            shown = str(self.shown(path))
             count = plural(len(capture), "tensor")
             say(f"recorded {count} in {shown}. Next: {join_words(['hookscope', 'show', shown])}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,18 +49,11 @@ class TracedModel(HookedModel):
     def __init__(self, name: str, module: nn.Module, gate: CallGate, clock: TraceClock) -> None:
         super().__init__(name, module, gate)
         self.clock = clock
-        self.tracer: ModelTracer | None = None
 
-    def calls(self) -> CallRegistry:
-        """Return what passes on the calls to the tracer."""
-        if self.tracer is None:
-            self.tracer = ModelTracer(self.module, self.layers, self.clock, self.gate)
-        return self.tracer.calls
-
-    def attach(self) -> None:
-        """Attach the tracer."""
-        assert self.tracer is not None
-        self.enter(self.tracer)
+    @cached_property
+    def observer(self) -> ModelTracer:
+        """The tracer of the layers."""
+        return ModelTracer(self.module, self.layers, self.clock, self.gate)
 
 
 class ModelTrace(HookedModels[TracedModel]):
@@ -74,14 +68,7 @@ class ModelTrace(HookedModels[TracedModel]):
 
     def result(self, metadata: dict[str, Any]) -> Trace:
         """Return the calls of all models in the order in which they began."""
-        traces = [
-            model.tracer.trace({}, None)
-            for model in self.models.values()
-            if model.tracer is not None
-        ]
+        traces = [model.observer.trace({}, None) for model in self.models.values()]
         events = sorted((e for trace in traces for e in trace.events), key=lambda e: e.start)
-        coverage = Coverage(
-            tuple(x for trace in traces for x in trace.coverage.executed),
-            tuple(x for trace in traces for x in trace.coverage.not_executed),
-        )
+        coverage = Coverage.joined(trace.coverage for trace in traces)
         return Trace(tuple(events), coverage, metadata)

@@ -267,6 +267,11 @@ class ProgramSession:
         """Write and say what was found; the program has ended."""
         raise NotImplementedError
 
+    def shown(self, path: Path) -> Path:
+        """Return how a path is named: from where the program was started, if it is below."""
+        relative = os.path.relpath(path, self.started_in)
+        return path if relative.startswith(os.pardir) else Path(relative)
+
     def _on_end(self, error: BaseException | None) -> None:
         if isinstance(error, SystemExit):
             code = error.code
@@ -305,9 +310,7 @@ class RunSession(ProgramSession):
             self.program.title, self._options.output, os.environ, self.started_in
         )
         info = run_info(self.program.name, list(self.program.args), self._options)
-        place = os.path.relpath(folder, self.started_in)
-        is_below = not place.startswith(os.pardir)
-        writer = RunWriter(folder, info, say, Path(place) if is_below else folder)
+        writer = RunWriter(folder, info, say, self.shown(folder))
         self._watcher = Watcher(self._options, writer, live=self._live_rows())
         self._watcher.install()
 

@@ -9,7 +9,7 @@ from hookscope.files.words import count_text
 from hookscope.results.program_models import ProgramModel, ProgramModels
 from hookscope.views.display import View, filed_document
 from hookscope.views.text.table import Cell, Column, Row, Table, drop
-from hookscope.views.text.text_table import TextOptions, result_table
+from hookscope.views.text.text_table import TextOptions, result_table, sentence
 
 COLUMNS = (
     Column("model"),
@@ -30,9 +30,10 @@ def program_models_lines(result: ProgramModels, options: TextOptions) -> list[Te
     small = [model for model in result.models if not model.parameters]
     lines = result_table(Table(COLUMNS, tuple(map(_row, large)), SQUEEZE), options)
     if small:
-        names = ", ".join(visible(model.name) for model in small)
-        lines.append(Text(f"Modules without parameters that were called too: {names}."))
-    lines += [Text(f"Not seen: {visible(one.what)}: {one.reason}.") for one in result.unseen]
+        names = ", ".join(model.name for model in small)
+        lines += sentence(f"Modules without parameters that were called too: {names}.", options)
+    for one in result.unseen:
+        lines += sentence(f"Not seen: {one.what}: {one.reason}.", options)
     return lines
 
 
