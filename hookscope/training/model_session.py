@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hookscope.errors import HookscopeError
 from hookscope.files import strict_json
-from hookscope.files.atomic_files import write_text
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import plural
 from hookscope.specs.intervention_spec import Interventions
@@ -86,6 +85,9 @@ class ModelSession(ProgramSession):
         from hookscope.views.text.text_table import TextOptions
 
         if self._output is not None:
+            # At the top of the file, it would import random before the program starts.
+            from hookscope.files.atomic_files import write_text
+
             path = Path(self.started_in, self._output)
             write_text(path, strict_json.dumps(document(result)))
         elif not self.quiet and sys.stderr is not None:
