@@ -19,7 +19,13 @@ from hookscope.specs.choices import (
     HOOK_KINDS_OF,
 )
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.request import InputRequest, LayerSelection, LossRequest, ModelRequest
+from hookscope.specs.request import (
+    WEIGHTS_OPTIONS,
+    InputRequest,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+)
 from hookscope.specs.run_options import RunOptions
 from hookscope.specs.settings import settings_of
 from hookscope.specs.weight_options import WeightTrust
@@ -90,7 +96,7 @@ def _model_option(default: str | None) -> Callable[[Any], Any]:
 
 trust_weights = options_of(WeightTrust)
 _loading = options_of(
-    ModelRequest, "model_args", "method", "attn", "trust", "onnx_optimize", "adapter"
+    ModelRequest, *(name for name, _ in settings_of(ModelRequest) if name not in WEIGHTS_OPTIONS)
 )
 model = combine(_typed_model, _model_option(DEFAULT_MODEL), _loading)
 # Of commands for language models; the default model is one of images.
@@ -129,7 +135,7 @@ texts = options_of(InputRequest, "tokenizer", "chat")
 
 # Run
 
-weights = options_of(ModelRequest, "weights", "rename", "partial")
+weights = options_of(ModelRequest, *WEIGHTS_OPTIONS)
 seed = options_of(RunOptions, "seed")
 train = options_of(RunOptions, "train")
 dtype = options_of(RunOptions, "dtype")

@@ -21,8 +21,9 @@ from hookscope.errors import RequestError
 from hookscope.files.progress_types import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.public import Checked, Only, handles, public
+from hookscope.specs.public import Checked, Only, Without, handles, public
 from hookscope.specs.request import (
+    WEIGHTS_OPTIONS,
     InputRequest,
     LayerSelection,
     ModelRequest,
@@ -76,9 +77,7 @@ def tree(
     layers: LayerSelection,
     options: TreeOptions,
     input: Annotated[InputRequest, Only("shape")],
-    loading: Annotated[
-        ModelRequest, Only("model_args", "method", "attn", "trust", "onnx_optimize", "adapter")
-    ],
+    loading: Annotated[ModelRequest, Without(*WEIGHTS_OPTIONS)],
     request: Request,
     progress: Progress | None = None,
 ) -> ModuleTree | WeightTree | WeightHashes:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -85,23 +84,7 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
     check_model(model.model, str, os.PathLike)
     if not model.named:
         return wrap(model.model)
-    return loader_of(model)(
-        weights=model.weights, rename=model.rename, partial=model.partial, seed=seed
-    )
-
-
-def loader_of(model: ModelRequest) -> partial[LoadedModel]:
-    """Return what loads a model that is given by name."""
-    return partial(
-        load,
-        model.model,
-        model_args=model.model_args,
-        method=model.method,
-        attn=model.attn,
-        trust=model.trust,
-        onnx_optimize=model.onnx_optimize,
-        adapter=model.adapter,
-    )
+    return load(model, seed=seed)
 
 
 def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from hookscope.errors import ForwardError, HookscopeError, InputError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import frozen
-from hookscope.execution.prepare import Prepared, loader_of, select_layers
+from hookscope.execution.prepare import Prepared, select_layers
 from hookscope.files.shell_words import quote_word
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.layers import Layer, check_not_lazy, describe_model, layers_of
@@ -29,7 +30,7 @@ from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
-from hookscope.sources.model_loader import wrap
+from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.model_weights import model_weights
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.module_names import parent_of
@@ -51,7 +52,7 @@ log = logging.getLogger("hookscope")
 
 def describe_request(request: Request, shapes: bool) -> ModuleTree:
     """Return the modules that a request selects."""
-    load_again = loader_of(request.model) if request.model.named else None
+    load_again = partial(load, request.model) if request.model.named else None
     loaded = _load(request.model, meta=True)
     selected = select_layers(request.layers, loaded.module, loaded.spec)
     whole = describe_model(loaded.module, loaded.spec)
@@ -78,7 +79,7 @@ def initial_weights(request: Request) -> WeightSet:
 def _load(model: ModelRequest, *, meta: bool) -> LoadedModel:
     """The model; one that is given by name without values, if ``meta``."""
     if model.named:
-        loaded = loader_of(model)(meta=meta)
+        loaded = load(model, meta=meta)
     else:
         check_model(model.model)
         loaded = wrap(model.model)

@@ -7,9 +7,10 @@ An input is a *call value*: a tuple has positional arguments, a dict keyword arg
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError, RequestError, is_out_of_memory
 from hookscope.files.hashes import BackgroundHash
+from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import ModelSpec
+from hookscope.specs.request import ModelRequest
 from hookscope.tensors.seeding import seeded_torch
 
 if TYPE_CHECKING:
@@ -232,16 +235,26 @@ class WeightsRequest:
 class LoadRequest:
     """What a source of models is asked for. A source passes over what it has no use for."""
 
-    spec: ModelSpec
-    weights: WeightsRequest = field(default=WeightsRequest())
-    model_args: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelRequest
     seed: int = 0
     meta: bool = False
-    method: str = "forward"
-    attn: str | None = None
-    trust: bool = False
-    optimize: str = "none"
-    adapter: str | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The spec of the model, parsed."""
+        assert self.model.spec is not None
+        return self.model.spec
+
+    @property
+    def weights(self) -> WeightsRequest:
+        """The weights that the model is loaded with."""
+        rename = tuple((self.model.rename or {}).items())
+        return WeightsRequest(os.fspath(self.model.weights), rename, self.model.partial)
+
+    @cached_property
+    def model_args(self) -> Mapping[str, Any]:
+        """The arguments in the spec, and those of the request."""
+        return join_arguments(self.spec.text, self.spec.arguments, self.model.model_args)
 
     def refuse_arguments(self) -> None:
         """Raise RequestError for arguments of a model that is built already."""

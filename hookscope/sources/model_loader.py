@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,11 +14,9 @@ from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.live import as_hookable
 from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.wrappers import unwrapped
-from hookscope.specs import catalog, model_spec
-from hookscope.specs.catalog import NO_ADAPTER, check_adapter
-from hookscope.specs.literal_arguments import join_arguments
-
-FORWARD = "forward"
+from hookscope.specs import model_spec
+from hookscope.specs.choices import FORWARD
+from hookscope.specs.request import ModelRequest
 
 # Each module has a function load(request: LoadRequest) -> LoadedModel.
 _SOURCES = {
@@ -37,46 +33,15 @@ _SOURCES = {
 }
 
 
-def load(
-    spec: str | os.PathLike[str],
-    *,
-    weights: str | os.PathLike[str] = "random",
-    rename: Mapping[str, str] | None = None,
-    partial: bool = False,
-    model_args: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    meta: bool = False,
-    method: str | None = None,
-    attn: str | None = None,
-    trust: bool = False,
-    onnx_optimize: str | None = None,
-    adapter: str | os.PathLike[str] | None = None,
-) -> LoadedModel:
-    """Load a model, in eval mode on the CPU."""
-    spec = os.fspath(spec)
-    request = WeightsRequest(os.fspath(weights), tuple((rename or {}).items()), partial)
-    _check_file_options(request)
-    parsed = catalog.check_model_spec(spec, trust)
-    catalog.check_attn(parsed, attn)
-    check_adapter(parsed, adapter)
-    source = import_module(_SOURCES[parsed.source])
-    loaded: LoadedModel = source.load(
-        LoadRequest(
-            parsed,
-            weights=request,
-            model_args=join_arguments(spec, parsed.arguments, model_args),
-            seed=seed,
-            meta=meta,
-            method=method or FORWARD,
-            attn=attn,
-            trust=trust,
-            optimize=onnx_optimize or "none",
-            adapter=None if adapter in (None, NO_ADAPTER) else os.fspath(adapter),
-        )
-    )
+def load(model: ModelRequest, *, seed: int = 0, meta: bool = False) -> LoadedModel:
+    """Load a model that is given by its spec, in eval mode on the CPU."""
+    spec, request = os.fspath(model.model), LoadRequest(model, seed, meta)
+    _check_file_options(request.weights)
+    source = import_module(_SOURCES[request.spec.source])
+    loaded: LoadedModel = source.load(request)
     loaded = replace(loaded, module=as_hookable(loaded.module))
-    if method not in (None, FORWARD):
-        _replace_forward(loaded.module, spec, str(method))
+    if model.method not in (None, FORWARD):
+        _replace_forward(loaded.module, spec, str(model.method))
     return loaded
 
 

@@ -35,7 +35,8 @@ from hookscope.sources.loaded import (
 )
 from hookscope.sources.meta import build_model
 from hookscope.specs.catalog import ModelInfo, check_model_name, no_such_weights
-from hookscope.specs.model_spec import TORCHVISION, ModelSpec, is_weights_file
+from hookscope.specs.model_spec import TORCHVISION, is_weights_file
+from hookscope.specs.request import ModelRequest
 from hookscope.tensors.threads import SharedSetting
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def live() -> tuple[ModelInfo, ...]:
 
 
 def _describe(name: str) -> ModelInfo:
-    loaded = load(LoadRequest(ModelSpec(TORCHVISION, name, "", name), meta=True))
+    loaded = load(LoadRequest(ModelRequest(name), meta=True))
     assert loaded.shape is not None
     return ModelInfo(
         name=name,

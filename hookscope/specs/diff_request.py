@@ -79,24 +79,6 @@ class DiffRequest:
     b: Any
     section = "Comparison"
 
-    layers: str | Iterable[str] = same_setting(
-        LayerSelection,
-        "layers",
-        python="layer patterns, matched against names in A and in B; none means all.",
-    )
-    types: str | Iterable[str] = same_setting(LayerSelection, "types")
-    depth: int | None = same_setting(
-        LayerSelection, "depth", python="the maximum number of parts of a name."
-    )
-    leaves: bool = same_setting(LayerSelection, "leaves", python="leaf modules only, for models.")
-    what: str | Iterable[str] | None = setting(
-        None,
-        "What to compare. Default: outputs of models, everything in files.",
-        section="Layers",
-        choices=tuple(VALUE_KINDS),
-        commas=True,
-        python="``output``, ``input`` or both. None: outputs of models, all records of files.",
-    )
     map: Mapping[str, str] | None = setting(
         None,
         "Replace the prefix OLD in A by NEW to match B. Repeatable.",
@@ -129,6 +111,54 @@ class DiffRequest:
         " difference (exit 1).",
         python="count an unmatched tensor as a difference; of weights another dtype.",
     )
+    layers: str | Iterable[str] = same_setting(
+        LayerSelection,
+        "layers",
+        python="layer patterns, matched against names in A and in B; none means all.",
+    )
+    types: str | Iterable[str] = same_setting(LayerSelection, "types")
+    depth: int | None = same_setting(
+        LayerSelection, "depth", python="the maximum number of parts of a name."
+    )
+    leaves: bool = same_setting(LayerSelection, "leaves", python="leaf modules only, for models.")
+    what: str | Iterable[str] | None = setting(
+        None,
+        "What to compare. Default: outputs of models, everything in files.",
+        section="Layers",
+        choices=tuple(VALUE_KINDS),
+        commas=True,
+        python="``output``, ``input`` or both. None: outputs of models, all records of files.",
+    )
+    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = same_setting(
+        ModelRequest,
+        "model_args",
+        help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
+        collect=_arguments_for_both,
+        python=_PAIR,
+    )
+    method: str | Sequence[str] = same_setting(ModelRequest, "method", (), many=True, python=_PAIR)
+    attn: str | Sequence[str] = same_setting(ModelRequest, "attn", (), many=True, python=_PAIR)
+    trust: bool = same_setting(
+        ModelRequest,
+        "trust",
+        python="as for ``capture``; of a pickled model, build it, which runs code, and compare its"
+        " weights.",
+    )
+    onnx_optimize: str | Sequence[str] = same_setting(
+        ModelRequest,
+        "onnx_optimize",
+        (),
+        many=True,
+        python="as for ``capture``, for an ONNX file or a pair for A and B.",
+    )
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = same_setting(
+        ModelRequest,
+        "adapter",
+        (),
+        many=True,
+        help="Folder of a peft adapter for an hf: model, or none.",
+        python="as for ``capture``, for both models, or a pair for A and B; ``none`` without one.",
+    )
     input: Any = same_setting(InputRequest, "input")
     shape: Sequence[int] | None = same_setting(InputRequest, "shape")
     preprocess: str | None = same_setting(InputRequest, "preprocess")
@@ -155,36 +185,6 @@ class DiffRequest:
         " has them; for weights and a model, those of the weights.",
     )
     partial: bool = same_setting(ModelRequest, "partial")
-    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = same_setting(
-        ModelRequest,
-        "model_args",
-        help="Constructor argument. A KEY given twice applies to A, then B. Repeatable.",
-        collect=_arguments_for_both,
-        python=_PAIR,
-    )
-    method: str | Sequence[str] = same_setting(ModelRequest, "method", (), many=True, python=_PAIR)
-    attn: str | Sequence[str] = same_setting(ModelRequest, "attn", (), many=True, python=_PAIR)
-    onnx_optimize: str | Sequence[str] = same_setting(
-        ModelRequest,
-        "onnx_optimize",
-        (),
-        many=True,
-        python="as for ``capture``, for an ONNX file or a pair for A and B.",
-    )
-    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = same_setting(
-        ModelRequest,
-        "adapter",
-        (),
-        many=True,
-        help="Folder of a peft adapter for an hf: model, or none.",
-        python="as for ``capture``, for both models, or a pair for A and B; ``none`` without one.",
-    )
-    trust: bool = same_setting(
-        ModelRequest,
-        "trust",
-        python="as for ``capture``; of a pickled model, build it, which runs code, and compare its"
-        " weights.",
-    )
     seed: int = same_setting(
         RunOptions, "seed", python="of random weights, noise and dropout, in both models."
     )

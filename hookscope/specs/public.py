@@ -32,6 +32,13 @@ class Only:
         self.names = names
 
 
+class Without:
+    """In ``Annotated[Group, Without("a", "b")]``: the function takes all other fields."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
 PLAIN_RUN = Only("seed", "dtype", "device", "train")
 PLAIN_LOSS = Only("loss", "target", "reduction", "raw")
 NO_TEXTS = Only("input", "shape", "preprocess", "size", "mean", "std")  # of InputRequest
@@ -64,8 +71,13 @@ class _Group:
         if not getattr(annotation, "__module__", "").startswith(_GROUPS):
             return None
         described = described_fields(annotation)
-        only = next((note.names for note in notes if isinstance(note, Only)), tuple(described))
-        return cls(annotation, only, REQUIRED in notes)
+        names = tuple(described)
+        for note in notes:
+            if isinstance(note, Only):
+                names = note.names
+            elif isinstance(note, Without):
+                names = tuple(name for name in names if name not in note.names)
+        return cls(annotation, names, REQUIRED in notes)
 
     def without(self, names: Container[str]) -> _Group:
         """Return the group without some of its keywords, which the function has itself."""

@@ -57,6 +57,9 @@ def _plain(value: Any) -> Any:
     return {ONLY_PYTHON: type(value).__name__}  # a text could be mistaken for a value
 
 
+WEIGHTS_OPTIONS = ("weights", "rename", "partial")  # of ModelRequest; the others are for loading
+
+
 @dataclass(frozen=True)
 class ModelRequest:
     """A model, and how it is loaded if it is given by name."""

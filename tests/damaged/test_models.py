@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.sources.model_loader import load
+from hookscope import load_model as load
 from tests.conftest import REPO
 from tests.damage import altered, damaged, endure, few_or_many
 from tests.sources.torchscript.examples import quietly

@@ -16,13 +16,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import CheckFailed, EnvironmentFault, RequestError, StoreError
 from hookscope.execution.device_dispatch import _offload_folder, unsplit
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.verification import bit_identical
 from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.layers import layers_of
-from hookscope.sources.model_loader import load
 from hookscope.specs.choices import DEVICE_MAPS
 
 # A block that takes the weights of a part without calling it, a stack with a parameter of its own,

@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from scipy.io import wavfile
 
+from hookscope import load_model as load
 from hookscope.errors import EnvironmentFault, InputError, ModelError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.model_loader import wrap
 from tests.refusals import refused
 
 ANY = wrap(torch.nn.Identity())

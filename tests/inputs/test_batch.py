@@ -16,10 +16,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import InputError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.model_loader import wrap
 from hookscope.specs.request import InputRequest
 from tests.refusals import refused
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hookscope import load_model as load
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.inputs.batch import build_batch
-from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.model_loader import wrap
 from hookscope.specs.input_spec import parse_inputs
 from tests.inputs.test_expanded_inputs import expand_inputs
 from tests.refusals import refused

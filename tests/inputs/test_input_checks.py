@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import ForwardError, InputError
 from hookscope.inputs.batch import build_batch
 from hookscope.inputs.input_checks import check_input
-from hookscope.sources.model_loader import load
 from tests.refusals import refused
 
 Arrays = dict[str, np.ndarray]

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hookscope import load_model as load
 from hookscope.errors import (
     HookscopeError,
     InputError,
@@ -31,7 +32,7 @@ from hookscope.files import file_types as filekinds
 from hookscope.files import pickle_scan as pickles
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import TextRecipe, WeightsRequest
-from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.model_loader import wrap
 from hookscope.sources.weights import load_file_into
 from tests.archives import rezip
 from tests.memory import memory_below

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hookscope
-from hookscope.sources.model_loader import load
+from hookscope import load_model as load
 from tests.conftest import Run
 
 PROMPT, SHORT = "text:The capital of France is", "text:Paris"

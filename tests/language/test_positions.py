@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import EditError, RequestError
-from hookscope.sources.model_loader import load
 from tests.conftest import Run
 
 PROMPT, SHORT = "text:The capital of France is", "text:Paris"

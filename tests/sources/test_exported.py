@@ -21,9 +21,9 @@ from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.exported.exported_source import load, to_module
-from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsRequest
+from hookscope.sources.loaded import LoadedModel, LoadRequest
 from hookscope.sources.meta import meta_copy
-from hookscope.specs.model_spec import parse_model
+from hookscope.specs.request import ModelRequest
 from hookscope.tensors.nested import as_call
 from tests.refusals import refused
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm"
 
 
 def opened(path: Path, *, trust: bool = False, **given: Any) -> LoadedModel:
-    return load(LoadRequest(parse_model(str(path)), **given, trust=trust))
+    return load(LoadRequest(ModelRequest(str(path), **given, trust=trust)))
 
 
 def built(name: str) -> nn.Module:
@@ -173,8 +173,9 @@ def test_copies_and_moved_models_run(resnet: tuple[nn.Module, Path]) -> None:
     torch.testing.assert_close(wide(x.double()), expected.double(), atol=1e-3, rtol=1e-3)
 
 
-def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path]) -> None:
-    for given in ({"weights": WeightsRequest("default")}, {"model_args": {"width": "8"}}):
+def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path], repo: Path) -> None:
+    weights = repo / "sample_models" / "digits.safetensors"
+    for given in ({"weights": weights}, {"model_args": {"width": "8"}}):
         with pytest.raises(RequestError, match="has its own weights"):
             opened(resnet[1], **given)
 

@@ -16,9 +16,9 @@ import torch
 from blake3 import blake3
 from torchvision import models
 
+from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import downloads
-from hookscope.sources.model_loader import load
 from tests.refusals import refused
 
 
@@ -212,7 +212,7 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
         "def refuse(*_): raise SystemExit('asked the network')\n"
         "sys.addaudithook(lambda e, a: refuse() if e in"
         " ('socket.connect', 'socket.getaddrinfo') else None)\n"
-        "from hookscope.sources.model_loader import load\n"
+        "from hookscope import load_model as load\n"
         "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
         "load('lraspp_mobilenet_v3_large')\n"
     )

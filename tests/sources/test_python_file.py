@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.sources.model_loader import load
 from hookscope.specs.value_readers import CommandLineText
 from tests.refusals import refused
 

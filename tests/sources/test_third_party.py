@@ -14,8 +14,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
-from hookscope.sources.model_loader import load
 from hookscope.tensors.nested import as_call
 from tests.conftest import Run
 from tests.refusals import refused

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torchvision import models
 
+from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.model_loader import load
 from hookscope.specs.catalog import bundled_models
 from hookscope.specs.value_readers import CommandLineText
 from hookscope.tensors.nested import as_call
@@ -110,7 +110,7 @@ def test_building_on_meta_takes_no_memory_beside_the_import() -> None:
     # Not getrusage: a child's ru_maxrss starts from that of the process it was forked from.
     peak = "[line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1]"
     lean = f"import torchvision; print({peak})"
-    load = "from hookscope.sources.model_loader import load\nload('vit_h_14', meta=True)"
+    load = "from hookscope import load_model as load\nload('vit_h_14', meta=True)"
     ours = f"{load}; print({peak})"
     lean_peak, our_peak = (
         int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
@@ -143,7 +143,7 @@ def test_a_broken_installation_is_told_with_its_repair(
     script = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(repo)!r}]\n"
         "from hookscope.errors import EnvironmentFault\n"
-        "from hookscope.sources.model_loader import load\n"
+        "from hookscope import load_model as load\n"
         "try: load('resnet18')\n"
         "except EnvironmentFault as exc: print(exc)"
     )

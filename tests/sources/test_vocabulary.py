@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import hookscope
+from hookscope import load_model as load
 from hookscope.errors import InputError
 from hookscope.sources.loaded import Vocabulary
-from hookscope.sources.model_loader import load
 from hookscope.sources.transformers.text_inputs import vocabulary_of
 from tests.conftest import Run
 

@@ -39,7 +39,7 @@ def load(request: LoadRequest) -> LoadedModel:
     """Open an exported program. Pickles that run code, and compiled code, need ``trust``."""
     spec = request.spec
     request.refuse_building("an exported program")
-    program = _open(spec.path, request.trust)
+    program = _open(spec.path, request.model.trust)
     file_hash = BackgroundHash(blake3_of, spec.path)
     args, kwargs = program.example_inputs or ((), {})
     copies = partial(map_tensors, (args, kwargs), lambda path, tensor: tensor.detach().clone())

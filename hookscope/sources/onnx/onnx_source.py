@@ -42,7 +42,7 @@ def load(request: LoadRequest) -> LoadedModel:
         read.graph,
         find_calls(read.graph, in_order=read.in_order),
         contract,
-        GraphSession(file, read.graph, request.optimize),
+        GraphSession(file, read.graph, request.model.onnx_optimize or "none"),
         ValueShapes(file),
         absent,
     )

@@ -41,6 +41,7 @@ from hookscope.sources.torchscript.module_builder import CPU, ScriptedModule, bu
 from hookscope.sources.torchscript.operators import REFUSED
 from hookscope.sources.torchscript.script_archive import ArchiveTensor, ScriptArchive, read_code
 from hookscope.sources.weights import load_over
+from hookscope.specs.choices import FORWARD
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
@@ -244,7 +245,7 @@ def load(request: LoadRequest) -> LoadedModel:
     file_hash = BackgroundHash(blake3_of, spec.path)
     with _load_errors(spec.path):
         archive, module = _open(spec.path)
-        example = find_example(module, archive, spec.text, request.method)
+        example = find_example(module, archive, spec.text, request.model.method or FORWARD)
     _log_contents(spec, archive, module)
     return LoadedModel(
         module=module.eval(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hookscope.sources.transformers.model_inputs import (
     sound_recipe,
 )
 from hookscope.sources.transformers.text_inputs import text_recipe
+from hookscope.specs.catalog import NO_ADAPTER
 from hookscope.specs.model_spec import (
     CONFIGURATION,
     TRANSFORMERS,
@@ -134,14 +136,15 @@ def load(request: LoadRequest) -> LoadedModel:
         files = _find_files(spec, request.weights)
         config = load_configuration(files.config, request.model_args)
         model_class = _model_class(config)
-        _check_attention(request.attn)
+        _check_attention(request.model.attn)
         module, info = _build(model_class, config, files, request)
         inputs = ModelInputs(module)
         adapter_info = None
-        if request.adapter is not None:
+        adapter = request.model.adapter
+        if adapter is not None and os.fspath(adapter) != NO_ADAPTER:
             from hookscope.sources.transformers.adapter import attach_adapter
 
-            adapter_info = attach_adapter(module, request.adapter, request.seed, meta=meta)
+            adapter_info = attach_adapter(module, os.fspath(adapter), request.seed, meta=meta)
             module = module.to("meta") if meta else module
         return LoadedModel(
             module=module,
@@ -232,7 +235,7 @@ def _build(
     model_class: Any, config: Any, files: _ModelFiles, request: LoadRequest
 ) -> tuple[nn.Module, WeightsInfo]:
     seed, meta, from_file = request.seed, request.meta, is_weights_file(request.weights.spec)
-    options = {} if request.attn is None else {"attn_implementation": request.attn}
+    options = {} if request.model.attn is None else {"attn_implementation": request.model.attn}
 
     def make(context: AbstractContextManager[Any]) -> nn.Module:
         return build_model(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.sources.model_loader import load
+from hookscope import load_model as load
 from tests.sources.torchscript.examples import quietly
 
 

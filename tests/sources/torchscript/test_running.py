@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.sources.model_loader import load
+from hookscope import load_model as load
 from tests.sources.torchscript.examples import Example, outcome, quietly, saved
 from tests.sources.torchscript.tables import EXAMPLES
 
