@@ -16,6 +16,7 @@ from hookscope.cli.param_types import (
     CommaList,
     FileName,
     InputName,
+    IntRange,
     OpenChoice,
     ParsedValue,
 )
@@ -119,7 +120,7 @@ def _type(annotation: str, about: Setting) -> Any:
     if about.file:
         return InputName(about.file) if about.file == "spec" else FileName(about.file)
     if about.minimum is not None:
-        return click.IntRange(about.minimum, about.maximum)
+        return IntRange(about.minimum, about.maximum)
     return {"int": int, "float": float}.get(annotation.removesuffix(" | None"))
 
 

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from hookscope.cli.commands import GLOBAL, Command, combine, flag, option
 from hookscope.cli.console import Console
+from hookscope.cli.param_types import IntRange
 from hookscope.cli.settings import read_settings
 from hookscope.errors import RequestError
 
@@ -139,7 +140,7 @@ row_options = combine(
     option(
         "--top",
         section=SECTION,
-        type=click.IntRange(min=1),
+        type=IntRange(min=1),
         metavar="N",
         expose_value=False,
         callback=_set_on_console,
@@ -151,7 +152,7 @@ row_options = combine(
 _precision_option = option(
     "--precision",
     section=SECTION,
-    type=click.IntRange(min=1, max=MAX_DIGITS),
+    type=IntRange(min=1, max=MAX_DIGITS),
     metavar="N",
     expose_value=False,
     callback=_set_on_console,

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli.commands import combine, flag, option
-from hookscope.cli.param_types import FileName
+from hookscope.cli.param_types import FileName, IntRange
 from hookscope.errors import RequestError
 from hookscope.files import output_path as outputs
 from hookscope.files.words import bytes_text
@@ -30,7 +30,7 @@ _resolution = option(
     "--dpi",
     section=SECTION,
     default=DPI,
-    type=click.IntRange(MIN_DPI, MAX_DPI),
+    type=IntRange(MIN_DPI, MAX_DPI),
     metavar="N",
     help="Resolution in dots per inch.",
 )

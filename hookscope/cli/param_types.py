@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+class IntRange(click.IntRange):
+    """A whole number with bounds; a text is not an integer, rather than no "integer range"."""
+
+    name = "integer"
+
+
+class FloatRange(click.FloatRange):
+    """A number with bounds, named like one without."""
+
+    name = "float"
+
+
 class ParsedValue(click.ParamType[Any]):
     """A value that a function parses; its ValueError says what is wrong."""
 

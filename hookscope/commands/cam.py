@@ -15,6 +15,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.next_command import grads_command
 from hookscope.cli.output_file import PICTURE, check_not_among, files_read, without_output
+from hookscope.cli.param_types import FloatRange
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import RequestError
@@ -135,7 +136,7 @@ appearance = combine(
         "--alpha",
         section="Appearance",
         default=OVERLAY_ALPHA,
-        type=click.FloatRange(0, 1),
+        type=FloatRange(0, 1),
         metavar="A",
         help="Opacity of the map over the image, 0 to 1.",
     ),

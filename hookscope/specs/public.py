@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from types import FunctionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from hookscope.errors import RequestError
+from hookscope.errors import HookscopeError, RequestError
 from hookscope.specs.request import Request
 from hookscope.specs.settings import described_fields, spell_option
 from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, Subject
@@ -22,6 +22,10 @@ REQUEST = "request"
 MODEL = "model"  # the only field that may be given by position
 _GROUPS = ("hookscope.specs.", "hookscope.commands.")  # where groups of options are declared
 _WIDTH = 96
+# Whole commands, and options, also with a quoted value or with its place in capitals.
+_COMMAND_OR_OPTION = re.compile(
+    r"""hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)( (?=["']|[A-Z]\w*\b(?!=)))?"""
+)
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
 
@@ -100,15 +104,18 @@ class _Group:
             annotation = described[name].annotation or by_name[name].type
             yield inspect.Parameter(name, kind, default=default, annotation=annotation)
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Raise RequestError if a keyword has a value that its description does not allow."""
+    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of the keywords; RequestError if a description does not allow one."""
         error = getattr(self.type, "error", RequestError)
         types = {field.name: str(field.type) for field in fields(self.type)}
+        values = {}
         for name, about in described_fields(self.type).items():
-            if name not in self.names or name not in given:
-                continue
-            if fault := about.fault(types[name], given[name]):
-                raise error(f"Invalid value for {name}: {fault}")
+            if name in self.names and name in given:
+                try:
+                    values[name] = about.read(types[name], given[name])
+                except ValueError as fault:
+                    raise error(f"Invalid value for {name}: {fault}") from None
+        return values
 
     def flags(self) -> Iterator[tuple[str, str]]:
         """Return each keyword with its option as it is typed."""
@@ -202,7 +209,7 @@ def public(function: F) -> Any:
         >>> double(seed=3), list(inspect.signature(double).parameters)
         (6, ['seed', 'times'])
     """
-    made = _flat(function)
+    made = _FlatFunction(function).made
     made.settings = {
         name: described_fields(group.type)[name] for group in made.groups for name in group.names
     }
@@ -211,90 +218,126 @@ def public(function: F) -> Any:
     return made
 
 
-def _flat(function: F) -> Any:
-    """Return a function of flat keywords, which makes the groups of another one."""
-    written = inspect.signature(function)
-    annotated = {
-        name: None if name == REQUEST else _Group.of(_hint(function, name))
-        for name in written.parameters
-    }
-    own = [name for name, group in annotated.items() if group is None and name != REQUEST]
-    groups = {name: group and group.without(own) for name, group in annotated.items()}
-    flat: list[inspect.Parameter] = []
-    for name, parameter in written.parameters.items():
-        group = groups[name]
-        if name != REQUEST:
-            flat += [parameter] if group is None else group.parameters()
-    flat.sort(key=lambda parameter: parameter.kind)
-    signature = written.replace(parameters=flat)
+class _FlatFunction:
+    """A function of flat keywords, ``made``, which makes the groups that ``function`` takes."""
 
-    verb = function.__name__
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.verb = function, function.__name__
+        self.written = inspect.signature(function)
+        of_names = {
+            name: None if name == REQUEST else _Group.of(_hint(function, name))
+            for name in self.written.parameters
+        }
+        own = [name for name, group in of_names.items() if group is None]
+        self.groups = {name: group and group.without(own) for name, group in of_names.items()}
+        self.signature = self._flat_signature()
+        self.made = self._made()
 
-    def checked(*args: Any, **keywords: Any) -> Checked:
+    def _flat_signature(self) -> inspect.Signature:
+        flat: list[inspect.Parameter] = []
+        for name, parameter in self.written.parameters.items():
+            group = self.groups[name]
+            if name != REQUEST:
+                flat += [parameter] if group is None else group.parameters()
+        flat.sort(key=lambda parameter: parameter.kind)
+        return self.written.replace(parameters=flat)
+
+    def _made(self) -> Any:
+        def flat_function(*args: Any, **keywords: Any) -> Any:
+            return run(*args, **keywords)
+
+        run, function = self.run, self.function
+        # With the globals of the written function, so that its module owns it and doctest runs its
+        # example.
+        made: Any = FunctionType(
+            flat_function.__code__,
+            getattr(function, "__globals__"),  # noqa: B009 - a Callable has none for mypy
+            self.verb,
+            closure=flat_function.__closure__,
+        )
+        functools.update_wrapper(made, function)
+        del made.__wrapped__
+        made.__signature__ = self.signature
+        made.checked, made.checked_of, made.find_subject = self.checked, self.checked_of, None
+        made.check_values = self.check_values
+        made.takes_models, made.keywords = True, list(self.signature.parameters)
+        made.groups = [group for group in self.groups.values() if group is not None]
+        made.options = {name: flag for group in made.groups for name, flag in group.flags()}
+        return made
+
+    def run(self, *args: Any, **keywords: Any) -> Any:
+        """Check a call of Python, whose errors name keywords, and run it."""
         try:
-            given = signature.bind(*args, **keywords).arguments
-        except TypeError as error:
-            raise TypeError(f"{verb}() {error}") from None
-        if not made.find_subject:
-            return check_values(given)
-        subject = made.find_subject(given)
-        if (verb, subject.kind) in HANDLERS:
-            for name in [name for name in made.options if name in given]:
-                if not _is_default(given[name], signature.parameters[name].default):
-                    check_accepted(made, name, subject)
-        return checked_of(subject.kind, given)
+            job = self.checked(*args, **keywords)
+        except HookscopeError as error:
+            error.message = in_keywords(error.message, self.made)
+            error.hint = in_keywords(error.hint, self.made)
+            error.args = (error.message, *error.args[1:])
+            raise
+        return job()
 
-    def checked_of(kind: str, given: Mapping[str, Any]) -> Checked:
+    def checked(self, *args: Any, **keywords: Any) -> Checked:
+        """Check the values of a call; one that does not apply to its subject is an error."""
+        try:
+            given = self.signature.bind(*args, **keywords).arguments
+        except TypeError as error:
+            raise TypeError(f"{self.verb}() {error}") from None
+        if not self.made.find_subject:
+            return self.check_values(given)
+        subject = self.made.find_subject(given)
+        if (self.verb, subject.kind) in HANDLERS:
+            for name in [name for name in self.made.options if name in given]:
+                if not _is_default(given[name], self.signature.parameters[name].default):
+                    check_accepted(self.made, name, subject)
+        return self.checked_of(subject.kind, given)
+
+    def checked_of(self, kind: str, given: Mapping[str, Any]) -> Checked:
         """Check those values that apply to a kind of subject."""
-        handler = HANDLERS.get((verb, kind))
+        handler = HANDLERS.get((self.verb, kind))
         if handler is None:
-            return check_values(given)
+            return self.check_values(given)
         taken = {name: given[name] for name in handler.function.keywords if name in given}
         job: Checked = handler.function.check_values(taken)
         return replace(job, kind=kind)
 
-    def check_values(given: Mapping[str, Any]) -> Checked:
-        for group in made.groups:  # each value by itself, before what they ask for together
-            group.check(given)
+    def check_values(self, given: Mapping[str, Any]) -> Checked:
+        """Read each value by itself, and make the groups, which check them together."""
+        read = dict(given)
+        for group in self.made.groups:
+            read |= group.read(given)
         values = {
-            name: given[name] if group is None else group.of_values(given)
-            for name, group in groups.items()
-            if group is not None or name in given
+            name: read[name] if group is None else group.of_values(read)
+            for name, group in self.groups.items()
+            if group is not None or name in read
         }
-        if REQUEST in written.parameters:
-            request = values[REQUEST] = Request.of(verb, values.values())
+        if REQUEST in self.written.parameters:
+            request = values[REQUEST] = Request.of(self.verb, values.values())
             for group in list(values.values()):
                 if hasattr(group, "check_request"):
                     group.check_request(request)
-        return Checked(function, values, MODELS if made.takes_models else "")
+        return Checked(self.function, values, MODELS if self.made.takes_models else "")
 
-    def flat_function(*args: Any, **keywords: Any) -> Any:
-        return checked(*args, **keywords)()
 
-    # With the globals of the written function, so that its module owns it and doctest runs its
-    # example.
-    made: Any = FunctionType(
-        flat_function.__code__,
-        function.__globals__,
-        function.__name__,
-        closure=flat_function.__closure__,
-    )
-    functools.update_wrapper(made, function)
-    del made.__wrapped__
-    made.__signature__ = signature
-    made.checked, made.checked_of, made.find_subject = checked, checked_of, None
-    made.check_values = check_values
-    made.takes_models, made.keywords = True, list(signature.parameters)
-    made.groups = [group for group in groups.values() if group is not None]
-    made.options = {name: flag for group in made.groups for name, flag in group.flags()}
-    return made
+def in_keywords(text: str, function: Any) -> str:
+    """Name the keywords of a function in a text, not its options; leave whole commands."""
+    names: dict[str, str]
+    names = {function.options.get(name, spell_option(name)): name for name in function.keywords}
+
+    def spelled(found: re.Match[str]) -> str:
+        option = found[1] or ""
+        if option in names:
+            return names[option] + ("=" if found[2] else "")
+        negative = option.replace("--no-", "--", 1)
+        return f"{names[negative]}=False" if negative in names else found[0]
+
+    return _COMMAND_OR_OPTION.sub(spelled, text)
 
 
 def handles(function: Any, kind: str, /, **hints: str) -> Callable[[F], F]:
     """Mark what a public function does for a kind of subject; ``hints`` are for other options."""
 
     def register(handler: F) -> F:
-        HANDLERS[function.__name__, kind] = Handler(_flat(handler), hints)
+        HANDLERS[function.__name__, kind] = Handler(_FlatFunction(handler).made, hints)
         return handler
 
     return register

@@ -8,7 +8,8 @@ the keyword of the function in Python with its line under ``Args`` (``hookscope.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import Any
@@ -17,6 +18,8 @@ from hookscope.errors import HookscopeError
 from hookscope.files.suggestions import did_you_mean
 
 _KEY = "setting"
+_MAY_BE_NONE = ("None", "Any", "Sequence")  # in the annotation
+_BOOLEANS = ("True", "False", "1", "0")  # as texts: numpy has booleans of its own
 # The options that are repeated name one of what the keywords name.
 _SINGULAR = {
     **{"layers": "layer", "types": "type", "model_args": "model-arg", "edits": "edit"},
@@ -54,62 +57,92 @@ class Setting:
     negative: bool = True  # a switch has a flag ``--no-NAME``
     of_shell: bool = True  # there is an option, not only a keyword
 
-    def fault(self, annotation: str, value: Any) -> str:
-        """Say, in the words of the command line, what is wrong with a value that Python gives."""
-        if value is None and annotation not in ("str", "int", "float"):
-            return ""
-        if self.also is not None and self.also(value):
-            return ""
-        several = isinstance(value, list | tuple)
-        if self.commas and isinstance(value, str):
-            value, several = [word.strip() for word in value.split(",")], True
-        if self.choices:
-            values = value if several and (self.commas or self.many) else [value]
-            wrong = [one for one in values if _may_be_choice(one, annotation, self.choices)]
-            return not_one_of(wrong[0], self.choices, self.aliases, self.commas) if wrong else ""
-        if self.parse is not None:
-            return self._unreadable(value)
-        return self._wrong_number(annotation.removesuffix(" | None"), value)
+    def read(self, annotation: str, value: Any) -> Any:
+        """Return a value that Python gives, with texts parsed as on the command line.
 
-    def _unreadable(self, value: Any) -> str:
+        A ValueError says, in the words of the command line, what is wrong with the value.
+        """
+        if value is None and any(word in annotation for word in _MAY_BE_NONE):
+            return value
+        if self.also is not None and self.also(value):
+            return value
+        if self.collect is not None:
+            return self._collected(value)
+        if self.parse is not None:
+            return self._parsed(value)
+        if "Iterable" in annotation or "Sequence" in annotation or annotation == "Hooks":
+            value = _as_texts(annotation, value, self.commas)
+        if self.choices:
+            return self._chosen(annotation, value)
+        return self._plain(annotation.removesuffix(" | None"), value)
+
+    def _collected(self, value: Any) -> Any:
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, Mapping | list | tuple):
+            raise _not_valid(value, "dict")
+        if isinstance(texts, Mapping) or not any(isinstance(text, str) for text in texts):
+            return value
+        assert self.collect is not None
+        return self.collect(tuple(texts))
+
+    def _parsed(self, value: Any) -> Any:
         assert self.parse is not None
         if isinstance(value, list | tuple):
-            nested = self.many and any(isinstance(one, list | tuple | str) for one in value)
-            values = [list(one) if isinstance(one, tuple) else one for one in value]
-            values = values if nested else [values]
-        else:
-            values = [str(value)] if isinstance(value, str | int | float) else []
-        for one in values:
-            try:
-                if one != []:
-                    self.parse(one)
-            except ValueError as error:
-                return str(error)
-            except HookscopeError as error:
-                return f"{error.message} {error.hint}".strip()
-        return ""
+            if self.many and any(isinstance(one, list | tuple | str) for one in value):
+                return tuple(map(self._parsed, value))
+            value = list(value)
+        if not isinstance(value, str | int | float | list) or value == []:
+            return value
+        try:
+            return self.parse(value if isinstance(value, list) else str(value))
+        except HookscopeError as error:
+            raise ValueError(f"{error.message} {error.hint}".strip()) from error
 
-    def _wrong_number(self, kind: str, value: Any) -> str:
-        named = {"int": "integer", "float": "float"}.get(kind)
-        if named is None:
-            return ""
+    def _chosen(self, annotation: str, value: Any) -> Any:
+        values = value if isinstance(value, list | tuple) else [value]
+        for one in values:
+            known = one in self.choices if isinstance(one, str) else annotation == "Any"
+            if not known and not (self.also is not None and self.also(one)):
+                raise ValueError(not_one_of(one, self.choices, self.aliases, self.commas))
+        return value
+
+    def _plain(self, kind: str, value: Any) -> Any:
+        if kind == "bool" and (isinstance(value, str) or str(value) not in _BOOLEANS):
+            raise _not_valid(value, "boolean")
+        if kind in ("str", "str | os.PathLike[str]") and not isinstance(value, str | os.PathLike):
+            raise _not_valid(value, "text")
+        if kind not in ("int", "float"):
+            return value
         try:
             number = operator.index(value) if kind == "int" else float(value)
         except (TypeError, ValueError):
             number = None
         if number is None or isinstance(value, str):
-            named += " range" if self.minimum is not None else ""
-            return f"{value!r} is not a valid {named}."
+            raise _not_valid(value, "integer" if kind == "int" else kind)
         least, most = self.minimum, self.maximum
-        if least is None or (least <= number and (most is None or number <= most)):
-            return ""
-        allowed = f"x>={least}" if most is None else f"{least}<=x<={most}"
-        return f"{value} is not in the range {allowed}."
+        if least is not None and (number < least or (most is not None and number > most)):
+            allowed = f"x>={least}" if most is None else f"{least}<=x<={most}"
+            raise ValueError(f"{value} is not in the range {allowed}.")
+        return value
 
 
-def _may_be_choice(value: Any, annotation: str, choices: Sequence[str]) -> bool:
-    is_text = annotation.removesuffix(" | None") == "str" or isinstance(value, str)
-    return is_text and value not in choices
+def _as_texts(annotation: str, value: Any, commas: bool) -> Any:
+    """Return several texts, which a generator yields or commas separate; one text as it is."""
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(map(str.strip, value.split(",")))) if commas else value
+    if isinstance(value, os.PathLike | Mapping) or (annotation == "Hooks" and callable(value)):
+        return value
+    if not isinstance(value, Iterable):
+        raise _not_valid(value, "text")
+    several = value if isinstance(value, list | tuple) else tuple(value)
+    for one in several if "Iterable[str]" in annotation else ():
+        if not isinstance(one, str | os.PathLike):
+            raise _not_valid(one, "text")
+    return several
+
+
+def _not_valid(value: Any, kind: str) -> ValueError:
+    return ValueError(f"{value!r} is not a valid {kind}.")
 
 
 def not_one_of(

@@ -498,7 +498,7 @@ def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"target": 3}, {"reduction": "sum"}, {"raw": True}])
 def test_what_is_only_for_classes_is_not_ignored(given: Any) -> None:
     net = nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(LossError, match=f"--{next(iter(given))} needs class scores or a --loss"):
+    with pytest.raises(LossError, match=f"{next(iter(given))} needs class scores or a loss"):
         hookscope.ablate(net, input=torch.ones(2, 5, 3), **given)
 
 

@@ -144,7 +144,7 @@ def test_trust_on_a_result_is_refused(name: str) -> None:
     path = DIGITS.with_name(name)
     functions: list[Callable[..., object]] = [hookscope.load, hookscope.report, hookscope.plot]
     for function in functions:
-        with pytest.raises(RequestError, match=f"--trust is for weights, and .*{name} is "):
+        with pytest.raises(RequestError, match=f"trust is for weights, and .*{name} is "):
             function(path, trust=True)
     capture = hookscope.load(DIGITS.with_name("five.safetensors"))
     for function in functions[1:]:

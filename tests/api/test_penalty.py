@@ -197,7 +197,7 @@ def test_a_runs_traces_are_gone_afterwards() -> None:
     [{"grad_edits": "1=scale:0.5"}, {"hooks": {"1": print}, "hook_kind": "tensor"}],
 )
 def test_gradients_that_are_differentiated_again_are_not_changed_on_the_way(changes: Any) -> None:
-    with pytest.raises(EditError, match="--penalty differentiates the gradients again"):
+    with pytest.raises(EditError, match="penalty differentiates the gradients again"):
         hookscope.grads(nn.Linear(3, 2), shape=(5, 3), penalty="gp", **changes)
 
 

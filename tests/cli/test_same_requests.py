@@ -14,6 +14,7 @@ import random
 import re
 import shlex
 import shutil
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,13 @@ import pytest
 import hookscope
 from hookscope.cli import error_report, run_context
 from hookscope.cli.main import cli, main
-from hookscope.errors import TROUBLE
+from hookscope.errors import TROUBLE, RequestError
 from hookscope.files import strict_json
 from hookscope.model_analysis.cams.overlay import save_overlay
+from hookscope.specs.input_spec import InputSpec
+from hookscope.specs.public import Checked, in_keywords
 from hookscope.specs.settings import Setting
+from hookscope.specs.value_readers import CommandLineText
 from hookscope.views import display
 from hookscope.views.display import make_document
 from hookscope.views.models import models_document
@@ -83,13 +87,15 @@ def requests_of(name: str) -> list[str]:
     return lines
 
 
-def values_of(name: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def values_of(name: str, every: bool = False) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """For each declared option the ways to type it rightly, and wrongly."""
     settings = getattr(getattr(hookscope, name), "settings", {})
     right, wrong = {}, {}
     for option in cli.commands[name].options():
         about = settings.get(option.name)
-        if about is not None and option.name not in NOT_DRAWN:
+        if about is not None and (
+            option.name not in NOT_DRAWN or (every and option.name not in ("model", "input"))
+        ):
             good, bad = texts_of(about, type_of(name, option.name))
             for ways, texts in ((right, good), (wrong, bad)):
                 ways[option.name] = [shlex.join([f"--{option.key}", *text]) for text in texts]
@@ -127,8 +133,11 @@ def type_of(name: str, key: str) -> str:
     return str(inspect.signature(getattr(hookscope, name)).parameters[key].annotation)
 
 
-def call_of(name: str, line: str) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and other arguments of the function that a command line stands for."""
+def call_of(name: str, line: str, texts: bool = False) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and other arguments of the function that a command line stands for.
+
+    With ``texts``, what the command line parses is left as it is typed.
+    """
     command, function = cli.commands[name], getattr(hookscope, name)
     settings = getattr(function, "settings", {})
     flags = {
@@ -148,15 +157,17 @@ def call_of(name: str, line: str) -> tuple[list[Any], dict[str, Any]]:
     return places, {
         key: value
         if isinstance(value, bool)
-        else python_value(settings.get(key), type_of(name, key), value)
+        else python_value(settings.get(key), type_of(name, key), value, texts)
         if key in inspect.signature(function).parameters
         else value[-1]
         for key, value in given.items()
     }
 
 
-def python_value(about: Setting | None, kind: str, texts: list[str]) -> Any:
+def python_value(about: Setting | None, kind: str, texts: list[str], typed: bool) -> Any:
     """What a Python programmer writes for these texts; a text that does not fit stays one."""
+    if typed and about is not None and (about.collect or about.parse or about.commas):
+        return texts if about.collect or about.many else texts[-1]
     if about is not None and about.collect is not None:
         if "Mapping" in kind:
             pairs = (text.split("=", 1) for text in texts)
@@ -203,10 +214,10 @@ class Sides:
             said = error_in(err)
         return Answer(status, said, self._new_files())
 
-    def python(self, name: str, line: str, written: str | None) -> Answer:
+    def python(self, name: str, line: str, written: str | None, texts: bool = False) -> Answer:
         """Call the function, and save its result where the command did."""
         try:
-            result, file = called(name, line, written)
+            result, file = called(name, line, written, texts)
             said = json.loads(strict_json.dumps(document_of(name, result, file)))
             status = int(not getattr(result, "ok", getattr(result, "same", True)))
         except Exception as error:
@@ -230,9 +241,11 @@ class Sides:
         return new
 
 
-def called(name: str, line: str, written: str | None) -> tuple[Any, str | None]:
+def called(
+    name: str, line: str, written: str | None, texts: bool = False
+) -> tuple[Any, str | None]:
     """Call a function; return its result, and the file of it."""
-    places, given = call_of(name, line)
+    places, given = call_of(name, line, texts)
     parameters = inspect.signature(getattr(hookscope, name)).parameters
     for key in set(given) - set(parameters):
         del given[key]  # says what the terminal shows, or where the result is written
@@ -276,15 +289,10 @@ def error_in(err: str) -> str:
 
 def masked(name: str, answer: Answer) -> Answer:
     """An answer without times, and a message as Python spells it."""
+    function = getattr(hookscope, name)
     if isinstance(answer.said, str):
-        flags = {option.key: option.name for option in cli.commands[name].options()}
-        return answer._replace(
-            said=re.sub(
-                r"Invalid value for --([\w-]+)",
-                lambda found: f"Invalid value for {flags[found[1]]}",
-                answer.said,
-            )
-        )
+        spelled = hasattr(function, "options")
+        return answer._replace(said=in_keywords(answer.said, function) if spelled else answer.said)
     return answer._replace(said=without_times(answer.said))
 
 
@@ -396,6 +404,48 @@ class Small(nn.Linear):
 def hook(module, input, output):
     return output * 2
 """
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_declared_option_is_read_alike(sides: Sides, monkeypatch, name: str) -> None:
+    """Each value, right and wrong, in a call that ends before it runs: what is asked, or the error.
+
+    Python gives a value of its own, and then the text.
+    """
+
+    asked: list[Any] = []
+
+    def end(job: Checked, **more: Any) -> None:
+        groups = {name: part for name, part in job.values.items() if is_dataclass(part)}
+        asked.append({name: plain(part) for name, part in groups.items()})
+        raise RequestError("The options are read.")
+
+    def read(answer: Answer) -> Answer:
+        return answer._replace(said=asked.pop()) if asked else masked(name, answer)
+
+    monkeypatch.setattr(Checked, "__call__", end)
+    monkeypatch.setattr(sides, "_files", dict)
+    first = written_by_hand()[name][0]
+    right, wrong = values_of(name, every=True)
+    ways = [(way, True) for key in wrong for way in wrong[key]]
+    ways += [(way, texts) for key in right for way in right[key] for texts in (False, True)]
+    differences = []
+    for way, texts in ways:
+        line = f"{first} {way}"
+        by_shell = read(sides.shell(name, line))
+        by_python = read(sides.python(name, line, written_in(line), texts))
+        if wrong_side := difference(by_python, by_shell):
+            differences.append(f"hookscope {name} {line}{wrong_side}")
+    assert not differences, "\n".join([f"{len(differences)} of {len(ways)}", *differences])
+
+
+def plain(value: Any) -> Any:
+    """A value of a group as data, with the texts of parsed inputs."""
+    if isinstance(value, InputSpec | CommandLineText):
+        return str(getattr(value, "text", value))
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -198,9 +198,9 @@ def test_what_gives_no_rows_is_refused(home, given, said) -> None:
 
 
 def test_choices_for_images_are_refused_where_there_are_none(home) -> None:
-    with pytest.raises(InputError, match="--size is for images"):
+    with pytest.raises(InputError, match="size is for images"):
         extract("data.py:own", "out", size=8)
-    with pytest.raises(RequestError, match="--decode is for image files"):
+    with pytest.raises(RequestError, match="decode is for image files"):
         extract("data.py:own", "out", decode="fast")
 
 
@@ -233,7 +233,7 @@ class Deadly(Tensors):
 
 
 def test_a_process_that_dies_while_it_reads_is_told_of(home, tmp_path) -> None:
-    with refused(HookscopeError, "A worker process that reads inputs has died", hint="--workers"):
+    with refused(HookscopeError, "A worker process that reads inputs has died", hint="workers"):
         extract(Deadly(VALUES), tmp_path / "out", workers=1)
     for _ in range(3):  # torch asks after the workers that it knows whenever a child process ends
         subprocess.run([sys.executable, "-c", ""], check=True)

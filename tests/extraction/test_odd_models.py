@@ -66,7 +66,7 @@ def test_a_shape_that_depends_on_the_batch_is_told_so(tmp_path) -> None:
     with pytest.raises(CheckFailed, match="Rows 10 to 10 returned") as caught:
         extract(Pairs(), tmp_path / "out")
     assert "on the batch size" in caught.value.hint
-    assert "--batch" in caught.value.hint
+    assert "batch" in caught.value.hint
 
 
 class Whole(nn.Module):
@@ -113,7 +113,7 @@ class Deadly(nn.Module):
 
 
 def test_a_reader_that_dies_while_the_model_runs_is_no_fault_of_the_model(tmp_path) -> None:
-    with refused(HookscopeError, "A worker process that reads inputs has died", hint="--workers"):
+    with refused(HookscopeError, "A worker process that reads inputs has died", hint="workers"):
         extract(Deadly(), tmp_path / "out", batch=1, workers=1)
 
 

@@ -87,7 +87,7 @@ def test_a_run_that_a_bad_image_ended_goes_on_without_it(photos, tmp_path) -> No
         return hookscope.extract(word, tmp_path / out, input=str(photos), **more)
 
     (photos / "06.jpg").write_bytes(b"no image")
-    with refused(InputError, r"06\.jpg", hint="--resume --skip-bad"):
+    with refused(InputError, r"06\.jpg", hint="resume skip_bad"):
         run("out")
     assert run("out", resume=True, skip_bad=True).resumed == 4
     run("whole", skip_bad=True)
@@ -116,7 +116,7 @@ def test_a_run_that_finished_nothing_may_go_on_as_another(photos, tmp_path) -> N
 
 def test_going_on_and_beginning_anew_are_two_things(tmp_path) -> None:
     extract(tmp_path / "out")
-    with pytest.raises(RequestError, match="--resume and --force cannot be used together"):
+    with pytest.raises(RequestError, match="resume and force cannot be used together"):
         extract(tmp_path / "out", resume=True, force=True)
 
 

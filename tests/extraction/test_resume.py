@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> No
     location = Location(str(tmp_path))
     (tmp_path / "name").mkdir()
     (tmp_path / "name" / "inside").write_text("kept")
-    with refused(StoreError, r"Cannot write name to .*: ", hint="--resume"):
+    with refused(StoreError, r"Cannot write name to .*: ", hint="resume"):
         location.write("name", b"data")
     assert contents(tmp_path) == {"name/inside": b"kept"}
     found = write_error("x to out/", OSError(28, "No space left on device"))
@@ -296,7 +296,7 @@ def test_a_plan_that_differs_is_refused_with_the_first_difference(
 ) -> None:
     location = begun(tmp_path / "out")
     before = contents(tmp_path / "out")
-    with refused(RequestError, message, hint="--force"):
+    with refused(RequestError, message, hint="force"):
         resumption.start_run(location, plan)
     assert contents(tmp_path / "out") == before
 

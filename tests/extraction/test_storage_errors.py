@@ -87,7 +87,7 @@ def restore(folder: Path) -> None:
 def said(error: HookscopeError) -> str:
     assert error.exit_code == 1
     assert "\n" not in error.message and error.hint
-    assert "--resume" in error.hint
+    assert "resume" in error.hint
     return f"{error.message} {error.hint}"
 
 
@@ -152,7 +152,7 @@ def test_inputs_that_go_away_end_the_run_with_the_name_of_one(
             photos.write_text("a file")
 
     out = tmp_path / "out"
-    with refused(InputError, r"photos/\d\d\.jpg' cannot be read", hint="--resume"):
+    with refused(InputError, r"photos/\d\d\.jpg' cannot be read", hint="resume"):
         extract(out, then=then, workers=workers)
     if change == "a file":
         photos.unlink()

@@ -273,7 +273,7 @@ def test_models_that_are_not_ours_to_spread_are_refused(
 
 def test_channels_last_is_refused(net: str, tmp_path: Path) -> None:
     rows = TensorDataset(torch.randn(6, 3, 8))
-    with pytest.raises(RequestError, match="--channels-last cannot be combined with"):
+    with pytest.raises(RequestError, match="channels_last cannot be combined with"):
         hookscope.extract(net, tmp_path / "out", input=rows, channels_last=True, **SPREAD)
 
 

@@ -110,9 +110,7 @@ def on_tensor(grad: Tensor) -> None: ...
 def test_a_gradient_hook_without_a_kind_is_refused_with_the_kind_that_it_needs(
     verb: str, hook: Callable[..., Any], kind: str
 ) -> None:
-    with pytest.raises(
-        RequestError, match="takes gradients, and no --hook-kind is given"
-    ) as caught:
+    with pytest.raises(RequestError, match="takes gradients, and no hook_kind is given") as caught:
         getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
     add = {
         "grads": f"Add --hook-kind {kind}.",

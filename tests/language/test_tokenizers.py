@@ -103,7 +103,7 @@ def test_without_a_template_a_chat_is_an_error(gpt2: str, run: Run) -> None:
     with pytest.raises(InputError, match="The tokenizer has no chat template"):
         hookscope.capture(gpt2, input="text:Paris", chat=True)
     for given in (None, "ints:1x3:0-9", torch.zeros(1, 3).long()):
-        with pytest.raises(InputError, match="--chat is for texts, and no text is given"):
+        with pytest.raises(InputError, match="chat is for texts, and no text is given"):
             hookscope.capture(gpt2, input=given, chat=True)
     done = run("capture", gpt2, "--input", "text:Paris", "--chat")
     assert (done.rc, done.stderr.count("no chat template")) == (2, 1)

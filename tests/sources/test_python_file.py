@@ -175,7 +175,7 @@ def test_an_unknown_input_is_answered_with_the_options_that_give_it(write) -> No
     with pytest.raises(InputError) as caught:
         hookscope.capture(f"{path}:Net")
     assert caught.value.message == f"Cannot tell what input {path}:Net expects."
-    assert all(word in caught.value.hint for word in ("--shape", "--input FILE", "example_input()"))
+    assert all(word in caught.value.hint for word in ("shape", "input=FILE", "example_input()"))
 
 
 def test_ctrl_c_in_the_file_is_no_error_of_the_file(write) -> None:

@@ -216,8 +216,8 @@ def test_layers_without_a_similarity_are_named_and_others_kept(tmp_path: Path) -
     ("options", "message"),
     [
         ({"by": "ckaa"}, "ckaa"),
-        ({"distance": "cosine"}, "--distance is for rsa and knn"),
-        ({"by": "knn", "correlation": "spearman"}, "--correlation is for rsa"),
+        ({"distance": "cosine"}, "distance is for rsa and knn"),
+        ({"by": "knn", "correlation": "spearman"}, "correlation is for rsa"),
         ({"by": "knn", "neighbors": 30}, "fewer than 30 neighbours"),
         ({"every": 10}, "3 rows of .* can be used"),
         ({"by": "rsa", "memory": 1000}, "keeps a number for each pair of 24 rows"),

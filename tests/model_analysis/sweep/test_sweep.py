@@ -314,7 +314,7 @@ WRONG: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (EditError, "'1' is not a number of bits from 2", {"edit": "quantize-weights:1"}),
     (EditError, "'patch:none.safetensors': there is no file", {"edit": "patch:none.safetensors"}),
     (RequestError, "needs a second class", {"metric": "difference"}),
-    (LossError, "--against needs class scores", {"target": "uniform", "against": " Rome"}),
+    (LossError, "against needs class scores", {"target": "uniform", "against": " Rome"}),
 ]
 
 
