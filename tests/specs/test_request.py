@@ -145,7 +145,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: DiffRequest("resnet18", "resnet18", atol=-1), "--atol -1 is not a valid tolerance"),
     (lambda: DiffRequest("resnet18", FIVE), "diff compares two of the same kind"),
     (lambda: hookscope.diff.checked(FIVE, FIVE, seed=3), "--seed is for models, and A and B are"),
-    (lambda: hookscope.diff(FIVE, FIVE, types="Conv2d"), "types is for models, and A and B are"),
+    (lambda: hookscope.diff(FIVE, FIVE, model_args={"a": 1}), "model_args is for models"),
     (lambda: DiffRequest("resnet18", "resnet18", size=8), "--size is for images"),
     (lambda: DiffRequest("resnet18", "resnet18", dtype=("float32",) * 3), "is given 3 times"),
     (lambda: DiffRequest(FIVE, FIVE, what="outputs"), "'outputs' cannot be recorded"),
