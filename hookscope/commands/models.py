@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values
-from hookscope.cli.commands import Example, option
+from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, row_options
-from hookscope.cli.param_types import Choice
 from hookscope.errors import ModelError
 from hookscope.specs import catalog, model_spec
 from hookscope.specs.catalog import ModelInfo
+from hookscope.specs.command_options import ModelsOptions
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.settings import not_one_of
+from hookscope.specs.public import public
 
 EXAMPLES = (
     Example("hookscope models", "All models."),
@@ -29,16 +30,22 @@ EXAMPLES = (
 )
 
 
-def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
+@public
+def models(pattern: str = "*", *, options: ModelsOptions) -> list[ModelInfo]:
     """Return the models of torchvision or timm whose name matches ``pattern``.
+
+    Args:
+        pattern: a pattern of names, such as ``resnet*``, or a part of a name.
+
+    Raises:
+        ModelError: no model matches, or there is no such task.
 
     Example:
         >>> import hookscope
         >>> [m.name for m in hookscope.models("resnet{18,34}")]
         ['resnet18', 'resnet34']
     """
-    if task is not None and task not in catalog.TASKS:
-        raise ModelError(f"Invalid value for task: {not_one_of(task, catalog.TASKS)}")
+    task = options.task
     prefix = f"{model_spec.TIMM}:" if pattern.startswith(f"{model_spec.TIMM}:") else ""
     every = _known_models(model_spec.TIMM if prefix else model_spec.TORCHVISION)
     is_part = not re.search(r"[*?\[{]", pattern) and pattern not in {m.name for m in every}
@@ -76,9 +83,7 @@ def _known_models(source: str) -> tuple[ModelInfo, ...]:
         shell_complete=completion_values.models,
         help="Pattern of names, such as 'resnet*', or a part of a name. Default: all.",
     ),
-    option(
-        "--task", section="Options", type=Choice(catalog.TASKS), help="Models for this task only."
-    ),
+    options_of(ModelsOptions),
     row_options,
     examples=EXAMPLES,
     main="task json",

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, options, picture_options
-from hookscope.cli.commands import Command, Example, combine, flag, option
+from hookscope.cli import options, picture_options
+from hookscope.cli.commands import Command, Example, combine, flag
 from hookscope.cli.console import Console
+from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.run_context import reading
 from hookscope.errors import RequestError
 from hookscope.files.output_path import is_run_folder, names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
 from hookscope.files.suggestions import RESULT_FILES, near_files
+from hookscope.specs.request import LayerSelection
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -70,15 +72,13 @@ maps = combine(
     "show",
     picture_options.tensors,
     maps,
-    option(
-        "--layer",
-        "-l",
+    options_of(
+        LayerSelection,
         "layers",
-        section="Training runs",
-        multiple=True,
-        metavar="PATTERN",
-        shell_complete=completion_values.layers,
-        help="Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
+        layers={
+            "section": "Training runs",
+            "help": "Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
+        },
     ),
     options.trust_weights,
     table_options,

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from hookscope.errors import RequestError
+from hookscope.errors import ModelError, RequestError
 from hookscope.specs import cam_methods, checks
 from hookscope.specs.attribution_options import AttributeOptions, check_token
+from hookscope.specs.catalog import TASKS
 from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS, OPTIMIZERS, SWEEP_METRICS
 from hookscope.specs.losses import check_target
 from hookscope.specs.model_spec import ONNX
@@ -42,6 +43,18 @@ _RECORDED_BY = {
     **dict.fromkeys(("grad", "gradient", "gradients", "output.grad"), "'hookscope grads'"),
     **dict.fromkeys(("weight", "weights", "param", "parameters"), "'hookscope show FILE'"),
 }
+
+
+@dataclass(frozen=True)
+class ModelsOptions:
+    """Which models ``models`` lists."""
+
+    section = "Options"
+    error = ModelError
+
+    task: str | None = setting(
+        None, "Models for this task only.", choices=TASKS, python="models for this task only."
+    )
 
 
 @dataclass(frozen=True)
