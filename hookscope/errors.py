@@ -7,6 +7,7 @@ was wrong, 1 if a valid request failed while running.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from hookscope.escapes import bounded, visible
@@ -39,6 +40,11 @@ class HookscopeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+    def respell(self, spelled: Callable[[str], str]) -> None:
+        """Change the words of both texts."""
+        self.message, self.hint = spelled(self.message), spelled(self.hint)
+        self.args = (self.message, *self.args[1:])
 
 
 class RequestError(HookscopeError):
@@ -143,16 +149,23 @@ class ForwardError(HookscopeError):
         self.exception: BaseException | None = None
         self.with_grad = False
         self._hint = hint
+        self._spelled: Callable[[str], str] = str
 
     @property
     def hint(self) -> str:
         """The known facts of the failure, one a line, and what to do next."""
         lines = self.failure.explanation() if self.failure is not None else []
-        return "\n".join(map(visible, (*lines, *([self._hint] if self._hint else []))))
+        lines = (*lines, *([self._hint] if self._hint else []))
+        return self._spelled("\n".join(map(visible, lines)))
 
     @hint.setter
     def hint(self, hint: str) -> None:
         self._hint = hint
+
+    def respell(self, spelled: Callable[[str], str]) -> None:
+        """Change the words of both texts, also of facts that are found later."""
+        self.message, self._spelled = spelled(self.message), spelled
+        self.args = (self.message, *self.args[1:])
 
 
 class HookError(HookscopeError):

@@ -23,8 +23,9 @@ MODEL = "model"  # the only field that may be given by position
 _GROUPS = ("hookscope.specs.", "hookscope.commands.")  # where groups of options are declared
 _WIDTH = 96
 # Whole commands, and options, also with a quoted value or with its place in capitals.
+# A whole command, or an option with the word after it, which may be its value.
 _COMMAND_OR_OPTION = re.compile(
-    r"""hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)( (?=["']|[A-Z]\w*\b(?!=)))?"""
+    r"""hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)(?: (?=(["'])|([A-Z]\w*\b(?!=)))| (\w+)\b)?"""
 )
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
@@ -266,15 +267,12 @@ class _FlatFunction:
         return made
 
     def run(self, *args: Any, **keywords: Any) -> Any:
-        """Check a call of Python, whose errors name keywords, and run it."""
+        """Check a call of Python, and run it; errors name keywords."""
         try:
-            job = self.checked(*args, **keywords)
+            return self.checked(*args, **keywords)()
         except HookscopeError as error:
-            error.message = in_keywords(error.message, self.made)
-            error.hint = in_keywords(error.hint, self.made)
-            error.args = (error.message, *error.args[1:])
+            error.respell(functools.partial(in_keywords, function=self.made))
             raise
-        return job()
 
     def checked(self, *args: Any, **keywords: Any) -> Checked:
         """Check the values of a call; one that does not apply to its subject is an error."""
@@ -324,11 +322,15 @@ def in_keywords(text: str, function: Any) -> str:
     names = {function.options.get(name, spell_option(name)): name for name in function.keywords}
 
     def spelled(found: re.Match[str]) -> str:
-        option = found[1] or ""
-        if option in names:
-            return names[option] + ("=" if found[2] else "")
+        option, word = found[1] or "", found[4]
+        after = f" {word}" if word else ""
+        if name := names.get(option):
+            about = function.settings.get(name)
+            if about is not None and word in about.choices:
+                return f'{name}="{word}"'
+            return f"{name}=" if found[2] or found[3] else name + after
         negative = option.replace("--no-", "--", 1)
-        return f"{names[negative]}=False" if negative in names else found[0]
+        return f"{names[negative]}=False{after}" if negative in names else found[0]
 
     return _COMMAND_OR_OPTION.sub(spelled, text)
 

@@ -320,7 +320,7 @@ def difference(a: Answer, b: Answer) -> str:
         return ""
     if isinstance(a.said, str) or isinstance(b.said, str):
         return "".join(
-            f"\n    {side}: {x.status} {x.said!s:.300}" for side, x in (("py", a), ("sh", b))
+            f"\n    {side}: {x.status} {x.said!s:.3000}" for side, x in (("py", a), ("sh", b))
         )
     x, y = leaves(a._replace(files={})._asdict()), leaves(b._replace(files={})._asdict())
     wrong = {k: (x.get(k), y.get(k)) for k in x | y if x.get(k) != y.get(k)}

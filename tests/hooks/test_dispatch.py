@@ -243,12 +243,12 @@ def live(net: str) -> nn.Module:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"device_map": "auto", "device": "cpu"}, "--device cpu uses one device"),
-        ({"max_memory": {"cpu": 5}}, "--max-memory needs --device-map"),
+        ({"device_map": "auto", "device": "cpu"}, 'device="cpu" uses one device'),
+        ({"max_memory": {"cpu": 5}}, "max_memory needs device_map"),
         ({"device_map": "all"}, "Invalid value for device_map: 'all' is not one of"),
         (
             {"device_map": "auto", "max_memory": {"gpu": 5}},
-            "'gpu' is not a valid device for --max-memory",
+            "'gpu' is not a valid device for max_memory",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_gradient_hook_without_a_kind_is_refused_with_the_kind_that_it_needs(
     with pytest.raises(RequestError, match="takes gradients, and no hook_kind is given") as caught:
         getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
     add = {
-        "grads": f"Add --hook-kind {kind}.",
+        "grads": f'Add hook_kind="{kind}".',
         "capture": f"capture runs no backward pass: use hookscope grads with --hook-kind {kind}.",
     }[verb]
     assert caught.value.hint == (

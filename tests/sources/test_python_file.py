@@ -54,7 +54,7 @@ def test_arguments_in_the_spec_join_those_of_the_option(write) -> None:
     assert loaded.module.act == "8"  # a quoted value stays text
     assert (loaded.spec, loaded.name) == (f"{path}:Net(5, act='8')", "Net")
     assert load(f"{path}:model()").module.in_features == 7
-    with pytest.raises(RequestError, match=r"'act' is given in .* and with --model-arg"):
+    with pytest.raises(RequestError, match=r"'act' is given in .* and with model_args"):
         load(f"{path}:Net(5, act='8')", model_args={"act": "y"})
     with pytest.raises(ModelError, match="multiple values for argument 'width'") as caught:
         load(f"{path}:Net(5)", model_args={"width": 6})

@@ -255,7 +255,7 @@ FAILURES: dict[str, Any] = {
         {"by": "guided", "upsample": "nearest"},
         "nothing to upsample",
     ),
-    "steps without an integral": ({"steps": 5}, "only for --by integrated"),
+    "steps without an integral": ({"steps": 5}, 'only for by="integrated"'),
     "black of noise": (
         {"by": "integrated", "baseline": "black"},
         "Cannot tell what a black image is",
