@@ -122,6 +122,7 @@ class Command(click.Command):
         main: str = "",
         notes: Mapping[str, Rows] | None = None,
         topics: str = "",
+        views: str = "",
         **more: Any,
     ):
         super().__init__(*args, **more)
@@ -129,6 +130,7 @@ class Command(click.Command):
         self.main_options = main.split()
         self.notes = dict(notes or {})
         self.topics = topics.split()
+        self.views = views.split()  # of the tables whose columns --sort checks before the run
         self.short_help_option = short_help_option(self.short_help_text)
         for option in self.options():
             option.name_command(self.name or "")

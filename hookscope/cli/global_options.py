@@ -112,7 +112,8 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
         from hookscope.views.display import result_columns
         from hookscope.views.text.table import find_column
 
-        if columns := result_columns(ctx.info_name or ""):
+        assert isinstance(ctx.command, Command)
+        if columns := result_columns(ctx.command.views):
             try:
                 find_column(columns, value)
             except RequestError as error:

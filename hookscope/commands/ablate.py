@@ -155,6 +155,7 @@ OUTPUT = Output(
     options.run,
     OUTPUT.options,
     table_options,
+    views="sweep",
     examples=EXAMPLES,
     main="layer channels by target input model-arg output no-output",
     notes=MEANINGS,

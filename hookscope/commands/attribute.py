@@ -108,6 +108,7 @@ EXAMPLES = (
     options.run,
     ANALYSIS.options,
     table_options,
+    views="attribution",
     examples=EXAMPLES,
     main="by target against baseline input model-arg output no-output",
     topics="model-specs inputs weights",

@@ -166,6 +166,7 @@ OUTPUT = replace(
     appearance,
     OUTPUT.options,
     table_options,
+    views="cam",
     examples=EXAMPLES,
     main="by layer target input model-arg output no-output",
     topics="cam-methods model-specs inputs weights",

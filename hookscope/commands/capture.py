@@ -180,6 +180,7 @@ EXAMPLES = (
     options_of(CaptureOptions, "stop", "verify", "strict", "max_bytes"),
     RECORDING.options,
     table_options,
+    views="capture",
     examples=EXAMPLES,
     main="layer what input model-arg shape weights edit output",
     topics="model-specs layers inputs weights edits hooks keys",

@@ -289,6 +289,7 @@ EXAMPLES = (
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
     table_options,
+    views="capture_diff run_diff weight_diff features_diff",
     examples=EXAMPLES,
     main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",

@@ -154,6 +154,7 @@ output = combine(
     dataset,
     output,
     table_options,
+    views="features",
     examples=EXAMPLES,
     main="layer input model-arg batch reduce skip-bad resume output",
     topics="model-specs layers inputs weights reductions",

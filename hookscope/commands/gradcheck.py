@@ -125,6 +125,7 @@ EXAMPLES = (
     options.seed,
     options_of(GradcheckOptions, "eps", "atol", "rtol"),
     table_options,
+    views="grad_check",
     examples=EXAMPLES,
     main="shape input model-arg atol rtol eps",
     topics="model-specs inputs weights",

@@ -150,6 +150,7 @@ EXAMPLES = (
     options_of(GradsOptions, "verify", "strict", "max_bytes"),
     RECORDING.options,
     table_options,
+    views="grads",
     examples=EXAMPLES,
     main="loss target layer input model-arg grad-edit output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",

@@ -96,6 +96,7 @@ EXAMPLES = (
     options.run,
     ANALYSIS.options,
     table_options,
+    views="lens",
     examples=EXAMPLES,
     main="layer target input model-arg output no-output",
     topics="model-specs layers inputs weights",

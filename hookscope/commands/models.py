@@ -85,6 +85,7 @@ def _known_models(source: str) -> tuple[ModelInfo, ...]:
     ),
     options_of(ModelsOptions),
     row_options,
+    views="models",
     examples=EXAMPLES,
     main="task json",
     topics="model-specs weights",

@@ -132,6 +132,7 @@ EXAMPLES = (
     options_of(StepOptions, "strict", "max_bytes"),
     RECORDING.options,
     table_options,
+    views="step",
     examples=EXAMPLES,
     main="optimizer lr opt-arg loss target input model-arg output no-output",
     topics="model-specs layers inputs weights losses edits hooks keys",

@@ -167,6 +167,7 @@ MEANINGS = {
     options.run,
     ANALYSIS.options,
     table_options,
+    views="sweep",
     examples=EXAMPLES,
     main="layer edit positions target against input model-arg output no-output",
     notes=MEANINGS,

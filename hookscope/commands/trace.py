@@ -131,6 +131,7 @@ OUTPUT = Output(
     options.run,
     OUTPUT.options,
     table_options,
+    views="trace",
     examples=EXAMPLES,
     main="layer leaves forward-only input model-arg shape chrome",
     topics="model-specs layers inputs weights losses",

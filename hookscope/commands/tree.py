@@ -185,6 +185,7 @@ EXAMPLES = (
         help="Reuse the tree of an earlier run if nothing has changed. Default: on.",
     ),
     row_options,
+    views="module_tree weight_tree",
     examples=EXAMPLES,
     main="layer model-arg type depth leaves shapes shape",
     topics="model-specs layers weight-files",

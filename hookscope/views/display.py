@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 SCHEMA = 1
-
-# The views whose tables a command prints, where these are known before it runs.
-_VIEWS_OF_COMMAND = {
-    **{name: (name,) for name in ("cam", "capture", "grads", "lens", "models", "step", "trace")},
-    "ablate": ("sweep",),
-    "attribute": ("attribution",),
-    "diff": ("capture_diff", "run_diff", "weight_diff", "features_diff"),
-    "extract": ("features",),
-    "gradcheck": ("grad_check",),
-    "sweep": ("sweep",),
-    "tree": ("module_tree", "weight_tree"),
-}
 
 
 @dataclass(frozen=True)
@@ -138,10 +126,9 @@ def _cam_picture(result: CaptureFile) -> str:
     return f'<img alt="cam" style="max-width:100%" src="data:image/png;base64,{data}">'
 
 
-def result_columns(command: str) -> tuple[Column, ...]:
-    """Return the columns by which the table of a command can be sorted; empty if they vary."""
-    views = map(find_view, _VIEWS_OF_COMMAND.get(command, ()))
-    columns = dict.fromkeys(column for view in views for column in view.columns)
+def result_columns(views: Iterable[str]) -> tuple[Column, ...]:
+    """Return the columns by which the tables of these views can be sorted; empty if they vary."""
+    columns = dict.fromkeys(column for name in views for column in find_view(name).columns)
     # Notes stand last, also where a command has several tables.
     return tuple(sorted(columns, key=lambda column: column.title == "note"))
 

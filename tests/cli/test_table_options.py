@@ -10,7 +10,7 @@ import pytest
 
 from hookscope.views.display import result_columns
 from hookscope.views.text.table import NOTE
-from tests.cli.conftest import Parse
+from tests.cli.conftest import Parse, command
 from tests.conftest import REPO, Refused, Run
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
@@ -59,7 +59,7 @@ SORTED = [
 @pytest.mark.parametrize("name", SORTED)
 def test_every_column_of_a_pipe_can_be_sorted_by(parse: Parse, repo: Path, name: str) -> None:
     files = [FIVE] * {"show": 1, "diff": 2, "lens": 1, "attribute": 1}.get(name, 0)
-    for column in result_columns(name) or (NOTE,):
+    for column in result_columns(command(name).views) or (NOTE,):
         assert parse(name, *files, "--sort", column.title).obj.sort == column.title
 
 
@@ -167,8 +167,8 @@ def test_the_file_of_an_analysis_may_be_the_table(
     assert (done.rc, printed.rc) == (0, 0), done.stderr
     assert (tmp_path / "work" / "lens.csv").read_text(encoding="utf-8") == printed.stdout
     assert "add: --csv > FILE.csv" in refused("capture", DIGITS, "-o", "a.csv")
-    for command in ("export", "report"):  # they have no --csv
-        assert "--csv" not in refused(command, "x.safetensors", "-o", "a.csv")
+    for name in ("export", "report"):  # they have no --csv
+        assert "--csv" not in refused(name, "x.safetensors", "-o", "a.csv")
 
 
 @pytest.mark.slow
