@@ -1,4 +1,33 @@
-"""Recording: hooks on chosen layers that store clones of inputs, outputs and gradients."""
+"""Recording: hooks on chosen layers that store clones of inputs, outputs and gradients.
+
+The idea in plain torch, for outputs::
+
+    from collections import Counter
+
+    def record(model, names, *inputs):
+        tensors, calls, handles = {}, Counter(), []
+
+        def hook_of(name):
+            def store(module, args, output):
+                calls[name] += 1  # a module may be called several times in one run
+                key = name if calls[name] == 1 else f"{name}:{calls[name]}"
+                # A clone, because the next operation may overwrite the output in place.
+                tensors[f"{key}/output"] = output.detach().clone()
+
+            return store
+
+        try:
+            for name in names:
+                handles.append(model.get_submodule(name).register_forward_hook(hook_of(name)))
+            model(*inputs)
+        finally:
+            for handle in handles:
+                handle.remove()  # even if the model fails
+        return tensors
+
+The rest of this file is for what this leaves out: inputs, gradients, nested values, shared modules,
+modules that ``forward`` adds, several threads, edits, and runs that fail or are interrupted.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import hookscope
 from hookscope.errors import CheckFailed
+from hookscope.hooks import recorder as recorder_module
 from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
@@ -31,6 +33,23 @@ class Module(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(self, *args, **kwargs)
+
+
+def test_the_idea_in_the_docstring_of_the_recorder_records_the_same() -> None:
+    namespace: dict[str, Any] = {}
+    exec("\n".join(re.findall(r"^    (.*)$", recorder_module.__doc__ or "", re.M)), namespace)
+    net = nn.Sequential(nn.Linear(4, 4), relu := nn.ReLU(inplace=True), nn.Linear(4, 4), relu)
+    x = torch.randn(2, 4)
+    tensors = namespace["record"](net, ["0", "1", "2"], x)
+    with hookscope.record(net, layers=["0", "1", "2"]) as capture:
+        net(x)
+    assert list(tensors) == list(capture) == ["0/output", "1/output", "2/output", "1:2/output"]
+    assert all(same_bits(tensors[key], capture[key]) for key in capture)
+    assert (tensors["0/output"] < 0).any()
+    assert hooks_left(net) == 0
+    with pytest.raises(RuntimeError, match="shapes"):
+        namespace["record"](net, ["0", "1"], x[:, :3])
+    assert hooks_left(net) == 0
 
 
 def test_output_is_the_value_before_a_later_in_place_change() -> None:
