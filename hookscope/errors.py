@@ -29,6 +29,16 @@ class HookscopeError(Exception):
     Args:
         message: one sentence that names the cause.
         hint: what to do next; empty if the message already says it.
+
+    Example:
+        >>> import hookscope
+        >>> try:
+        ...     _ = hookscope.load("sample_models/features")["cf"]
+        ... except hookscope.HookscopeError as error:
+        ...     print(error.message)
+        ...     print(error.hint)
+        'cf' matches nothing in sample_models/features.
+        'hookscope show sample_models/features' lists what is in it.
     """
 
     exit_code = FAILED

@@ -90,6 +90,15 @@ class Ablation(ChangedRuns[LayerAblation]):
         metadata: model, inputs, seed and versions. If a file was written during the runs, also the
             fingerprint of weights, input and output.
         resumed: number of ablations that were read from an unfinished file.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Flatten())
+        >>> found = hookscope.ablate(net, layers=["0"], input=torch.ones(2, 4), rank="output")
+        >>> found
+        <Ablation of Sequential: 1 ablations, ranked by output; largest: 0=zero 1>
+        >>> found.ablations[0].layer, found.ablations[0].output
+        ('0', 1.0)
     """
 
     view = "ablation"

@@ -79,6 +79,16 @@ class Attribution(Result):
         rows: the texts of the batch.
         notes: what the reader should know, such as a sum that misses the difference of the scores.
         metadata: model, inputs, seed and versions.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20))
+        >>> tokens = torch.tensor([[3, 1, 4]])
+        >>> found = hookscope.attribute(net, input=tokens, by="occlusion", target=5)
+        >>> found
+        <Attribution of Sequential by occlusion: 3 tokens>
+        >>> found.rows[0].target.index, [one.position for _, one in found.cells()]
+        (5, [0, 1, 2])
     """
 
     view = "attribution"

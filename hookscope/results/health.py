@@ -102,6 +102,14 @@ class Health(Result):
         thresholds: by the name of the option; of a run, by that of the field of ``RunThresholds``.
         metadata: model, inputs, seed, versions, loss; of a run, what ``run`` is; of weights, what
             ``weights`` are.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU())
+        >>> _ = torch.nn.init.constant_(net[0].bias, -100)
+        >>> health = hookscope.check(net, input=torch.ones(2, 4))
+        >>> health.ok, [finding.layer for finding in health.of("dead")]
+        (False, ['1'])
     """
 
     view = "health"

@@ -82,6 +82,16 @@ class Lens(Result):
         head: name of the unembedding.
         notes: what the reader should know, such as a difference of the last layer from the output.
         metadata: model, inputs, seed and versions.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20))
+        >>> found = hookscope.lens(net, layers=["0"], input=torch.tensor([[3, 1, 4]]))
+        >>> found
+        <Lens of Sequential: 1 layers, 3 positions>
+        >>> cell = found.cell("0", position=1)
+        >>> cell.layer, cell.position, len(cell.top)
+        ('0', 1, 5)
     """
 
     view = "lens"

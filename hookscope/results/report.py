@@ -25,6 +25,15 @@ class Report(Result):
             several.
         chosen: what the page shows of the files or runs, and what it leaves out.
         failed: figures that could not be drawn, each with the reason.
+
+    Example:
+        >>> import tempfile, hookscope
+        >>> page = hookscope.report("sample_models/digits.safetensors")
+        >>> page.tensors, page.layers
+        (6, 3)
+        >>> size = page.save(tempfile.mkdtemp() + "/digits.html")
+        >>> size == len(page.html.encode()) + 1  # with a final newline
+        True
     """
 
     view = "report"

@@ -47,6 +47,14 @@ class Features(Result):
         rows: number of inputs, one row each.
         keys: keys of the stored tensors, in execution order.
         inputs: where each row came from.
+
+    Example:
+        >>> import hookscope
+        >>> features = hookscope.load("sample_models/features")
+        >>> len(features), features.keys
+        (10, ('pool/output', 'fc/output'))
+        >>> features["fc"][2:4].shape
+        (2, 10)
     """
 
     view = "features"
