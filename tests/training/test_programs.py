@@ -6,15 +6,15 @@ The oracle of the values is ``hooked_by_hand``: the same program with PyTorch's 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from tools.warm_process import Finished, WarmProcess
 
 PROGRAMS = Path(__file__).with_name("programs")
 BY_HAND = Path(__file__).with_name("hooked_by_hand.py")
@@ -51,14 +51,15 @@ CASES = [
 pytestmark = pytest.mark.slow
 
 
-def run(
-    folder: Path, *words: str | Path, compiled: bool = True
-) -> subprocess.CompletedProcess[bytes]:
-    """Run Python in a folder, with or without torch.compile."""
-    environment = {**os.environ, "HOOKSCOPE_QUIET": "", "PYTHONHASHSEED": "0"}
-    environment["TORCHDYNAMO_DISABLE"] = str(int(not compiled))
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=300)
+@pytest.fixture
+def run(warm_process: WarmProcess, bare_environment, tmp_path: Path) -> Callable[..., Finished]:
+    """Run a command of hookscope in the folder of the test, or a script."""
+
+    def start(*words: str | Path, script: Path | None = None, compiled: bool = True) -> Finished:
+        environment = {**bare_environment, "TORCHDYNAMO_DISABLE": str(int(not compiled))}
+        return warm_process.run([*map(str, words)], tmp_path, environment, script=script)
+
+    return start
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -69,14 +70,14 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize(("words", "names"), CASES)
 def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
-    words: str, names: str, tmp_path: Path
+    run: Callable[..., Finished], words: str, names: str, tmp_path: Path
 ) -> None:
     program, *arguments = words.split()
     script = PROGRAMS / f"{program}.py"
-    bare = run(tmp_path, script, *arguments)
-    assert bare.returncode == 0, bare.stderr.decode()
-    ours = run(tmp_path, "-m", "hookscope", "run", "--list", "-o", "list.json", script, *arguments)
-    assert (ours.stdout, ours.returncode) == (bare.stdout, 0), ours.stderr.decode()
+    bare = run(*arguments, script=script)
+    assert bare.rc == 0, bare.stderr
+    ours = run("run", "--list", "-o", "list.json", script, *arguments)
+    assert (ours.stdout, ours.rc) == (bare.stdout, 0), ours.stderr
     listed = json.loads((tmp_path / "list.json").read_text())
     found = [model["name"] for model in listed["models"] if model["parameters"]]
     if program == "threads":  # either may be first
@@ -85,15 +86,16 @@ def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
 
 
 @pytest.mark.parametrize(("words", "names"), CASES)
-def test_values_are_those_of_hand_written_hooks(words: str, names: str, tmp_path: Path) -> None:
+def test_values_are_those_of_hand_written_hooks(
+    run: Callable[..., Finished], words: str, names: str, tmp_path: Path
+) -> None:
     program, *arguments = words.split()
     script = PROGRAMS / f"{program}.py"
     # Compiled code calls no hooks, and is not compiled with those of the whole process.
-    by_hand = run(tmp_path, BY_HAND, tmp_path / "by_hand.pt", script, *arguments, compiled=False)
-    assert by_hand.returncode == 0, by_hand.stderr.decode()
-    command = ("-m", "hookscope", "run", "--capture", "-o", "ours.safetensors", script)
-    ours = run(tmp_path, *command, *arguments)
-    assert (ours.stdout, ours.returncode) == (by_hand.stdout, 0), ours.stderr.decode()
+    by_hand = run(tmp_path / "by_hand.pt", script, *arguments, script=BY_HAND, compiled=False)
+    assert by_hand.rc == 0, by_hand.stderr
+    ours = run("run", "--capture", "-o", "ours.safetensors", script, *arguments)
+    assert (ours.stdout, ours.rc) == (by_hand.stdout, 0), ours.stderr
     recorded = load_file(tmp_path / "ours.safetensors")
     # The hooks by hand do not look into caches of transformers.
     recorded = {key: value for key, value in recorded.items() if ".cache." not in key}
@@ -110,9 +112,4 @@ def test_values_are_those_of_hand_written_hooks(words: str, names: str, tmp_path
     assert recorded.keys() == expected.keys()
     for key, tensor in expected.items():
         assert recorded[key].dtype == tensor.dtype
-        assert (
-            recorded[key]
-            .contiguous()
-            .view(torch.uint8)
-            .equal(tensor.contiguous().view(torch.uint8))
-        ), key
+        assert same_bits(recorded[key], tensor), key

@@ -50,6 +50,8 @@ CASES = [
     ("optimizer_in_backward", 6, "model"),
     ("fine_tuning", 8, "model"),
     ("distillation", 8, "student teacher"),
+    ("late_loss_network", 7, "model Sequential"),
+    ("two_phases", 125, "model"),
     ("shared_module", 8, "model"),
     ("weight_norm", 8, "model"),
     ("sequences", 5, "model"),

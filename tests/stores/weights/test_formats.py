@@ -12,7 +12,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from hookscope.errors import RequestError, WeightsFileError
-from hookscope.stores.weights import tensor_values
+from hookscope.stores.weights import quantised_values
 from hookscope.stores.weights.open_weights import is_weights, open_weights
 from tests.refusals import refused
 from tests.stores.weights.saved_weights import (
@@ -165,7 +165,7 @@ def test_metadata_of_gguf_are_texts_and_long_lists_are_cut(gguf_file: Path) -> N
 
 @pytest.mark.parametrize("name", ["q4_0.weight", "q6_k.weight", "float32.weight"])
 def test_quantised_values_come_in_windows_and_in_parts(gguf_file: Path, name, monkeypatch) -> None:
-    monkeypatch.setattr(tensor_values, "_DEQUANTISED", 2048)
+    monkeypatch.setattr(quantised_values, "_DEQUANTISED", 2048)
     weights = open_weights(gguf_file)
     whole = weights[name]
     blocks = [block.copy() for block in weights.blocks(name)]
