@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ from hookscope.files.output_path import (
 from hookscope.files.progress_types import Progress
 from hookscope.specs.command_options import ExportOptions
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.public import public
+from hookscope.specs.public import handles, public
+from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, Subject
 
 if TYPE_CHECKING:
     from hookscope.results.exports import Exported, ExportedRun
@@ -88,12 +89,6 @@ def export(
     from hookscope.stores.features.features_export import WRITERS
 
     path = Path(output)
-    selectors = as_texts(options.layers)
-    if is_run_folder(features):
-        return _export_run(features, path, selectors, progress)
-    missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
-    if os.path.isfile(features) or missing:
-        return _export_recording(features, path, selectors, progress)
     write = WRITERS[known_ending(path, TABLES)]
     opened_features = Features(features, sums=True)
     if path.parent.resolve() == Path(opened_features.folder).resolve():
@@ -101,7 +96,9 @@ def export(
             f"The output {path} would be among the files of {opened_features.folder}.",
             "Set --output to a file in another folder.",
         )
-    rows_of_keys = tuple(opened_features[key] for key in opened_features.choose(selectors))
+    rows_of_keys = tuple(
+        opened_features[key] for key in opened_features.choose(as_texts(options.layers))
+    )
     done, total = 0, len(opened_features) * len(rows_of_keys)
 
     def advance(rows: int) -> None:
@@ -116,15 +113,33 @@ def export(
     return Exported(path, size, rows_of_keys)
 
 
-def _export_run(
-    folder: str | os.PathLike[str],
-    path: Path,
-    selectors: Sequence[str],
-    progress: Progress | None,
+def _find_source(given: Mapping[str, Any]) -> Subject:
+    """Return what is exported; an address, or a folder that is not a run, is read as features."""
+    source = given["features"]
+    if is_run_folder(source):
+        return Subject(RUNS, f"{source} is the folder of a training run")
+    missing = not os.path.exists(source) and os.fspath(source).endswith(SUFFIX)
+    if missing or os.path.isfile(source):
+        return Subject(CAPTURES, f"{source} is a capture")
+    return Subject(FEATURES, f"{source} is a features folder")
+
+
+export.find_subject, export.takes_models = _find_source, False
+
+
+@handles(export, RUNS)
+def export_training_run(
+    features: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    options: ExportOptions,
+    progress: Progress | None = None,
 ) -> ExportedRun:
+    """Write the numbers of a training run."""
     from hookscope.stores.runs.rank_runs import open_run
     from hookscope.stores.runs.run_export import export_run
 
+    path = Path(output)
     if ending := run_table_ending(path):
         check_output(path, force=True, suffix=ending)
     if path.suffix.lower() not in RUN_TABLES:
@@ -132,28 +147,31 @@ def _export_run(
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Cannot create the folder {path}: {cause(error)}.") from error
-    return export_run(open_run(folder), path, selectors, progress)
+    return export_run(open_run(features), path, as_texts(options.layers), progress)
 
 
-def _export_recording(
-    file: str | os.PathLike[str],
-    path: Path,
-    selectors: Sequence[str],
-    progress: Progress | None,
+@handles(export, CAPTURES)
+def export_capture(
+    features: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    options: ExportOptions,
+    progress: Progress | None = None,
 ) -> Exported:
-    """Write tensors of the file of a recording."""
+    """Write tensors of the file of a capture."""
     from hookscope.results.exports import Exported
     from hookscope.stores.capture_export import choose_slices, write_slices
     from hookscope.stores.capture_file import open_capture
 
+    path = Path(output)
     ending = known_ending(path, TABLES)
-    if path.exists() and path.samefile(file):
+    if path.exists() and path.samefile(features):
         raise RequestError(
             f"{path} is the input of this command and would be overwritten.",
             "Set --output to another file.",
         )
-    capture = open_capture(file)
-    parts = choose_slices(capture, selectors, ending)
+    capture = open_capture(features)
+    parts = choose_slices(capture, as_texts(options.layers), ending)
     with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
         size = scratch.stat().st_size
@@ -225,7 +243,8 @@ def export_command(ctx: click.Context, features: str, **values: Any) -> None:
     name = os.path.basename(os.path.abspath(features))
     if os.path.isfile(features):
         name = Path(features).stem
-    file = (OUTPUT_OF_RUN if is_run_folder(features) else OUTPUT).resolve(ctx, name)
+    kind = export.find_subject({"features": features}).kind
+    file = (OUTPUT_OF_RUN if kind == RUNS else OUTPUT).resolve(ctx, name)
     assert file is not None
     console: Console = ctx.obj
     console.interrupt_message = NOTHING_WRITTEN
