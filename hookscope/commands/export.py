@@ -248,7 +248,8 @@ def export_command(ctx: click.Context, features: str, **values: Any) -> None:
     assert file is not None
     console: Console = ctx.obj
     console.interrupt_message = NOTHING_WRITTEN
+    job = export.checked(features, file.path, **without_output(values))
     with console.bar("Exporting") as advance:
-        done = export(features, file.path, progress=advance, **without_output(values))
+        done = job(progress=advance)
     console.show(done)
     console.note(file._replace(path=done.path).written(done.bytes))

@@ -96,7 +96,7 @@ def models_command(ctx: click.Context, **values: Any) -> None:
     Shows their task, number of parameters, input shape and pretrained weights.
     """
     console: Console = ctx.obj
-    matches = models(**values)
+    matches = models.checked(**values)()
     if console.json:
         from hookscope.views.models import models_document
 

@@ -291,9 +291,10 @@ def report_command(
     assert page is not None
     path = page.path
     console.interrupt_message = NOTHING_WRITTEN
+    job = report.checked(file, *others, trust=trust)
     reading_file = reading(console, f"Reading {file} ...", trust)
     with reading_file, console.bar("Reading") as advance:
-        result = report(file, *others, trust=trust, progress=advance)
+        result = job(progress=advance)
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:

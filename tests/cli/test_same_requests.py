@@ -26,6 +26,7 @@ from hookscope.cli.main import cli, main
 from hookscope.errors import TROUBLE, RequestError
 from hookscope.files import strict_json
 from hookscope.model_analysis.cams.overlay import save_overlay
+from hookscope.specs import public
 from hookscope.specs.input_spec import InputSpec
 from hookscope.specs.public import Checked, in_keywords
 from hookscope.specs.settings import Setting
@@ -204,8 +205,9 @@ class Sides:
         self._kept = self._files()
 
     def shell(self, name: str, line: str) -> Answer:
-        """Run the command with ``--json``."""
-        with pytest.raises(SystemExit) as ended:
+        """Run the command with ``--json``; none of its errors is spelled for Python."""
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(public, "in_keywords", lambda text, function: f"In Python: {text}")
             main([name, *shlex.split(line), "--json", "--quiet"])
         status = int(ended.value.code or 0)
         out, err = self._capsys.readouterr()
