@@ -132,6 +132,44 @@ class UnitRanking:
         )
 
 
+class ActivationSums:
+    """The means of the activations of units, and what is left out of them.
+
+    Attributes:
+        missing: for each unit the number of rows where it is NaN.
+    """
+
+    def __init__(self, units: int) -> None:
+        self.missing: NDArray[np.int64] = np.zeros(units, np.int64)
+        self._sums = np.zeros(units)
+        self._counts = np.zeros(units, np.int64)
+        self._infinite = 0
+
+    def add(self, values: Matrix) -> None:
+        """Add a block, (rows, units)."""
+        usable = np.isfinite(values)
+        self._sums += np.where(usable, values, 0).sum(axis=0)
+        self._counts += usable.sum(axis=0)
+        self._infinite += int(np.isinf(values).sum())
+        self.missing += np.isnan(values).sum(axis=0)
+
+    def means(self) -> Matrix:
+        """Return the mean of each unit; NaN if it has no finite activation."""
+        means = np.full(len(self._counts), math.nan)
+        np.divide(self._sums, self._counts, out=means, where=self._counts > 0)
+        return means
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was left out, in sentences."""
+        if most := int(self.missing.max()):
+            yield f"Left out because a unit is NaN there: up to {row_count(most)}."
+        if self._infinite:
+            yield (
+                f"{self._infinite} activations are infinite; they are left out of mean and"
+                " quantiles."
+            )
+
+
 class QuantileHistogram:
     """Quantiles of the activations of units, from equal bins between the smallest and the largest.
 
@@ -200,6 +238,59 @@ def token_at(
     return (text[start:stop] or None if text is not None else None), span
 
 
+class RankedRows:
+    """The rows that are among the most or the least of a unit: their inputs, and texts if any."""
+
+    def __init__(
+        self, layer: UnitLayer, features: Features, rows: set[int], texts: TextReader
+    ) -> None:
+        self._layer = layer
+        self._entries = {row: entry for row, entry in enumerate(features.inputs) if row in rows}
+        self.texts = {
+            row: texts.read(str(entry["path"]), entry.get("sha256"))
+            for row, entry in self._entries.items()
+            if is_text(entry)
+        }
+
+    def position_note(self, *, framed: bool) -> str:
+        """Say what the position of the largest value is, and where it is shown."""
+        if not self._layer.of_tokens:
+            return f"The activation is the largest over the positions. {_FRAMES[framed]}"
+        if not self._layer.places_known:
+            return MIXED
+        if not all(SPANS in entry for entry in self._entries.values()):
+            return f"{LARGEST} {NO_SPANS}"
+        return f"{LARGEST} {BRACKETS if any(self.texts.values()) else NUMBER}"
+
+    def inputs_of(self, ranking: UnitRanking, unit: int, sign: int) -> tuple[RankedInput, ...]:
+        """Return the inputs of one unit, whose values are multiplied by ``sign``."""
+        usable = ~np.isnan(ranking.values[unit])
+        rows, places = ranking.rows[unit][usable], ranking.places[unit][usable]
+        values = sign * ranking.values[unit][usable]
+        positions = self._layer.locate(unit, rows, places)
+        return tuple(
+            self._input(int(row), float(value), position)
+            for value, row, position in zip(values, rows, positions, strict=True)
+        )
+
+    def _input(self, row: int, value: float, position: tuple[int, ...] | None) -> RankedInput:
+        entry, text = self._entries[row], self.texts.get(row)
+        token, span = None, None
+        if position is not None and self._layer.of_tokens and SPANS in entry:
+            token, span = token_at(entry, position[0], text)
+        return RankedInput(
+            row=row,
+            value=value,
+            position=position,
+            name=str(entry.get("path", f"item {entry.get('item')}")),
+            sha256=entry.get("sha256"),
+            label=entry.get("label"),
+            text=text,
+            token=token,
+            span=span,
+        )
+
+
 def rank_inputs(
     features: Features,
     options: TopOptions,
@@ -213,94 +304,58 @@ def rank_inputs(
         raise RequestError(f"All inputs of {features.folder} were skipped.")
     exact = 8 * len(numbers) * layer.count <= _EXACT
     most, least = (UnitRanking(layer.count, options.count) for _ in range(2))
-    kept: list[Matrix] = []
-    sums, counts, infinite = np.zeros(layer.count), np.zeros(layer.count, np.int64), 0
+    sums, kept = ActivationSums(layer.count), list[Matrix]()
     advance = row_counter(progress, len(numbers) * (1 if exact else 2))
-
     for rows, values, places in _blocks(layer, numbers):
         most.add(values, rows, places)
         least.add(-values, rows, places)
-        usable = np.isfinite(values)
-        infinite += int(np.sum(np.isinf(values)))
-        sums += np.where(usable, values, 0).sum(axis=0)
-        counts += np.sum(~np.isnan(values), axis=0)
+        sums.add(values)
         if exact:
             kept.append(values)
         advance(len(rows))
-    left_out = len(numbers) - counts
-    if left_out.any():
-        notes.append(
-            f"Left out because a unit is NaN there: up to {row_count(int(left_out.max()))}."
-        )
-    if infinite:
-        notes.append(
-            f"{infinite} activations are infinite; they are left out of mean and quantiles."
-        )
+    notes += sums.notes()
     if exact:
         quantiles = _exact_quantiles(np.concatenate(kept))
     else:
         quantiles = _histogram_quantiles(layer, numbers, most, least, advance)
         notes.append(f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit.")
-    grid, part = _grid(layer), features.manifest["inputs"].get("visible_part")
-    part = part if grid else None
-    ranked = {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()}
-    inputs = {row: entry for row, entry in enumerate(features.inputs) if row in ranked}
-    contents = {
-        row: texts.read(str(entry["path"]), entry.get("sha256"))
-        for row, entry in inputs.items()
-        if is_text(entry)
-    }
+    rows_shown = {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()}
+    ranked = RankedRows(layer, features, rows_shown, texts)
+    grid = _grid(layer)
+    part = features.manifest["inputs"].get("visible_part") if grid else None
     if layer.over == MAX:
-        notes.append(_position_note(layer, part is not None, inputs, contents))
+        notes.append(ranked.position_note(framed=part is not None))
     notes += texts.notes()
     if len(numbers) < 2 * options.count:
         notes.append(
             f"There are only {row_count(len(numbers))}: some are among both the most and the least."
         )
-    names = range(layer.count) if layer.directions is not None else layer.units
-    means = np.divide(sums, counts, out=np.full(layer.count, math.nan), where=counts > 0)
+    means = sums.means()
     units = tuple(
         RankedUnit(
             unit,
-            _ranked(most, i, 1, layer, inputs, contents),
-            _ranked(least, i, -1, layer, inputs, contents),
+            ranked.inputs_of(most, i, 1),
+            ranked.inputs_of(least, i, -1),
             tuple(map(float, quantiles[i])),
             float(means[i]),
-            int(left_out[i]),
+            int(sums.missing[i]),
         )
-        for i, unit in enumerate(names)
+        for i, unit in enumerate(layer.units if layer.directions is None else range(layer.count))
     )
-    what = "direction" if layer.directions is not None else "channel" if layer.over else "unit"
     return TopInputs(
-        features.folder,
-        str(features.manifest["model"]["spec"]),
-        layer.rows.key,
-        layer.shape,
-        what,
-        layer.over,
-        len(numbers),
-        bool(contents),
-        grid,
-        part,
-        units,
-        tuple(notes),
+        folder=features.folder,
+        model=str(features.manifest["model"]["spec"]),
+        key=layer.rows.key,
+        shape=layer.shape,
+        what="direction" if layer.directions is not None else "channel" if layer.over else "unit",
+        by=layer.over,
+        rows=len(numbers),
+        texts=bool(ranked.texts),
+        grid=grid,
+        visible_part=part,
+        units=units,
+        notes=tuple(notes),
     )
-
-
-def _position_note(
-    layer: UnitLayer,
-    framed: bool,
-    inputs: dict[int, dict[str, Any]],
-    texts: dict[int, str | None],
-) -> str:
-    """What the position of the largest value is, and where it is shown."""
-    if not layer.of_tokens:
-        return f"The activation is the largest over the positions. {_FRAMES[framed]}"
-    if not layer.places_known:
-        return MIXED
-    if not all(SPANS in entry for entry in inputs.values()):
-        return f"{LARGEST} {NO_SPANS}"
-    return f"{LARGEST} {BRACKETS if any(texts.values()) else NUMBER}"
 
 
 def _grid(layer: UnitLayer) -> tuple[int, int] | None:
@@ -343,37 +398,3 @@ def _histogram_quantiles(
         histogram.add(values)
         advance(len(rows))
     return histogram.quantiles(QUANTILES)
-
-
-def _ranked(
-    ranking: UnitRanking,
-    unit: int,
-    sign: int,
-    layer: UnitLayer,
-    inputs: dict[int, dict[str, Any]],
-    texts: dict[int, str | None],
-) -> tuple[RankedInput, ...]:
-    usable = ~np.isnan(ranking.values[unit])
-    rows, places = ranking.rows[unit][usable], ranking.places[unit][usable]
-    values = sign * ranking.values[unit][usable]
-    found = []
-    for value, row, position in zip(values, rows, layer.locate(unit, rows, places), strict=True):
-        entry, text = inputs[int(row)], texts.get(int(row))
-        name = str(entry.get("path", f"item {entry.get('item')}"))
-        token, span = None, None
-        if position is not None and layer.of_tokens and SPANS in entry:
-            token, span = token_at(entry, position[0], text)
-        found.append(
-            RankedInput(
-                row=int(row),
-                value=float(value),
-                position=position,
-                name=name,
-                sha256=entry.get("sha256"),
-                label=entry.get("label"),
-                text=text,
-                token=token,
-                span=span,
-            )
-        )
-    return tuple(found)

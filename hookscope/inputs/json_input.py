@@ -35,36 +35,49 @@ def read_json_input(
     data = read_bytes(spec.path, _MAX_BYTES, _IN_FILES)
     with decoding_errors(spec.path, "JSON"):
         content = json.loads(data.decode("utf-8-sig"))
-    folder = os.path.dirname(spec.path)
-    files: list[str] = []
-    values = 0
+    tensors = _TensorsInJson(context, spec, reader_of)
+    value = tensors.put_into(content)
+    value = tuple(value) if isinstance(value, list) and spec.place is None else value
+    return value, None if tensors.files_read else sha256(data)
 
-    def build(value: Any, depth: int) -> Any:
-        nonlocal values
+
+class _TensorsInJson:
+    """Replaces the objects of a JSON file that stand for tensors."""
+
+    def __init__(
+        self, context: ReadContext, spec: InputSpec, reader_of: Callable[[str], OpenTensor]
+    ) -> None:
+        self._context, self._spec, self._reader_of = context, spec, reader_of
+        self._values = 0
+        self.files_read = 0
+
+    def put_into(self, value: Any, depth: int = 0) -> Any:
+        """Return a value with its tensors."""
+        path = self._spec.path
         if depth > _MAX_DEPTH:
-            raise InputError(f"{describe_path(spec.path)} is nested too deeply.", _FORMS)
-        values += 1
-        if values > _MAX_VALUES:
+            raise InputError(f"{describe_path(path)} is nested too deeply.", _FORMS)
+        self._values += 1
+        if self._values > _MAX_VALUES:
             raise InputError(
-                f"{describe_path(spec.path)} contains more than {_MAX_VALUES:,} values besides"
-                " tensors.",
+                f"{describe_path(path)} contains more than {_MAX_VALUES:,} values besides tensors.",
                 _FORMS,
             )
         if isinstance(value, list):
-            return [build(item, depth + 1) for item in value]
+            return [self.put_into(item, depth + 1) for item in value]
         if not isinstance(value, dict):
             return value
         if set(value) == {"file"}:
-            return read_file(value["file"])
+            return self._read_file(value["file"])
         if set(value) == {"tensor"}:
-            return _inline(value["tensor"], spec)
-        return {key: build(item, depth + 1) for key, item in value.items()}
+            return _inline(value["tensor"], self._spec)
+        return {key: self.put_into(item, depth + 1) for key, item in value.items()}
 
-    def read_file(name: Any) -> Any:
+    def _read_file(self, name: Any) -> Any:
+        path = self._spec.path
         try:
             if not isinstance(name, str):
                 raise InputError(f"{name!r} is not the name of a file.", _FORMS)
-            near = os.path.join(folder, name)
+            near = os.path.join(os.path.dirname(path), name)
             inner, *more = parse_inputs([near if os.path.exists(near.partition(":")[0]) else name])
             if more:
                 raise InputError(
@@ -72,17 +85,13 @@ def read_json_input(
                 )
             if inner.kind not in TENSORS or inner.kind == JSON:
                 raise InputError(f"{name!r} is {inner.kind}, not a file of tensors.", _FORMS)
-            files.append(name)
-            return reader_of(inner.kind)(context, inner)[0]
+            self.files_read += 1
+            return self._reader_of(inner.kind)(self._context, inner)[0]
         except (InputError, ValueError) as exc:
             raise InputError(
-                f"{describe_path(spec.path)}: {end_sentence(getattr(exc, 'message', str(exc)))}",
+                f"{describe_path(path)}: {end_sentence(getattr(exc, 'message', str(exc)))}",
                 getattr(exc, "hint", ""),
             ) from exc
-
-    value = build(content, 0)
-    value = tuple(value) if isinstance(value, list) and spec.place is None else value
-    return value, None if files else sha256(data)
 
 
 def _inline(value: Any, spec: InputSpec) -> torch.Tensor:

@@ -103,6 +103,15 @@ def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
     assert found.notes[1] == "Left out because a unit is NaN there: up to 1 row."
 
 
+def test_infinite_activations_are_left_out_of_the_mean(tmp_path: Path) -> None:
+    values = torch.tensor([[1.0, 1.0], [3.0, 3.0], [float("inf"), 5.0]])
+    folder = write_features(tmp_path / "f", {"a/output": values}, 4)
+    found = hookscope.top(folder, count=1)
+    assert [unit.mean for unit in found.units] == [2.0, 3.0]
+    assert [unit.most[0].row for unit in found.units] == [2, 2]
+    assert found.notes == ("1 activations are infinite; they are left out of mean and quantiles.",)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -112,7 +121,7 @@ def test_rows_with_nan_are_left_out_of_their_units(tmp_path: Path) -> None:
         ({"layer": "fc", "direction": np.ones(4)}, "has shape 4 and dtype float64, and the layer"),
         ({"layer": "fc", "direction": "none.npy"}, "The direction in none.npy cannot be read"),
         ({"layer": "fc", "units": [0], "direction": np.ones(5)}, "both given"),
-        ({"layer": "conv", "dim": 3}, "have 3 dimensions, and --channel-dim is 3"),
+        ({"layer": "conv", "dim": 3}, "have 3 dimensions, and dim is 3"),
         ({"layer": "fc", "count": 0}, "count: 0 is not in the range 1<=x"),
     ],
 )
