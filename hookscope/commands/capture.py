@@ -31,6 +31,7 @@ from hookscope.specs.run_options import RunOptions
 from hookscope.specs.tensor_key import ATTENTION, OP
 
 if TYPE_CHECKING:
+    from hookscope.execution.prepare import Prepared
     from hookscope.hooks.capture import Capture
 
 
@@ -69,9 +70,8 @@ def capture(
         torch.Size([1, 256, 4, 4])
     """
     from hookscope.execution.edit_effect import describe_effect
-    from hookscope.execution.language_output import count_expert_tokens, describe_language_output
     from hookscope.execution.prepare import prepare
-    from hookscope.execution.provenance import Provenance, top_classes
+    from hookscope.execution.provenance import Provenance
     from hookscope.execution.recorded_run import find_stop_point, run_forward, wants_stop
     from hookscope.execution.trial_pass import check_recording_size
     from hookscope.execution.verification import check_all_ran, verify_output_unchanged
@@ -109,16 +109,25 @@ def capture(
         )
     if options.verify:
         recorded.metadata["verified"] = True
-    if top := top_classes(prepared, recorded.output):
-        recorded.metadata["top"] = top
-    if experts := count_expert_tokens(recorded, prepared.module):
-        recorded.metadata["experts"] = experts
-    recorded.metadata |= describe_language_output(prepared, recorded.output)
+    recorded.metadata |= _describe_output(prepared, recorded)
     if options.strict:
         check_all_ran(recorded)
     if file is not None:
         recorded.save(file)
     return recorded
+
+
+def _describe_output(prepared: Prepared, recorded: Capture) -> dict[str, Any]:
+    """What the output predicts, and how many tokens each expert got, where there are such."""
+    from hookscope.execution.language_output import count_expert_tokens, describe_language_output
+    from hookscope.execution.provenance import top_classes
+
+    found: dict[str, Any] = {}
+    if top := top_classes(prepared, recorded.output):
+        found["top"] = top
+    if experts := count_expert_tokens(recorded, prepared.module):
+        found["experts"] = experts
+    return found | describe_language_output(prepared, recorded.output)
 
 
 EXAMPLES = (

@@ -31,6 +31,7 @@ from hookscope.sources.wrappers import copy_model, dispatch_device
 from hookscope.specs.model_spec import LIVE, ONNX
 from hookscope.specs.position_spec import Positions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.nested import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
@@ -101,7 +102,6 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     )
     loaded = loaded or find_model(request.model, run.seed)
     loaded = with_tokenizer(loaded, request.input)
-    live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:
         check_generation(loaded.module, loaded.spec, run.generate, request.model.method)
@@ -109,15 +109,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     layers, positions = _selected(request, loaded.module, loaded.spec)
     batch = _build_input(request.input, loaded, run.seed)
     dtype: torch.dtype | None = getattr(torch, run.dtype) if run.dtype is not None else None
-    if run.device_map is None:
-        name = "cpu" if loaded.source == ONNX else run.device
-        device = _choose_device(name, loaded.module, live=live)
-        module = _move_model(loaded.module, device, dtype, live=live)
-    else:
-        from hookscope.execution.device_dispatch import dispatch
-
-        module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
-        device = dispatch(module, run.device_map, run.max_memory)
+    module, device = _placed(loaded, run, dtype)
     if module is not loaded.module:
         layers, positions = _selected(request, module, loaded.spec)
     dtype = dtype or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
@@ -198,6 +190,21 @@ def _build_input(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch
     )
     log.info("%s", batch.note)
     return batch
+
+
+def _placed(
+    loaded: LoadedModel, run: RunOptions, dtype: torch.dtype | None
+) -> tuple[nn.Module, torch.device]:
+    """The model where it runs, in ``dtype``, and the device of its input."""
+    if run.device_map is not None:
+        from hookscope.execution.device_dispatch import dispatch
+
+        module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
+        return module, dispatch(module, run.device_map, run.max_memory)
+    live = loaded.source == LIVE
+    name = "cpu" if loaded.source == ONNX else run.device
+    device = _choose_device(name, loaded.module, live=live)
+    return _move_model(loaded.module, device, dtype, live=live), device
 
 
 def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.device:

@@ -157,15 +157,10 @@ def plan_extraction(
     batch = options.batch or loader_batch or batch_size(arrange([placeholder]), *limits)
     shard_rows = shard_row_count(sink.row_bytes or row_bytes, batch, options.shard_size, total)
     chosen = {k: v for k, v in request.chosen(options).items() if k not in NOT_IN_PLAN}
-    planned_inputs: PlannedInputs = {"specs": specs, "sha256": digest, "rows": total}
-    if columns := rows.dataset.columns:
-        planned_inputs["columns"] = columns
-    if part := _visible_part(rows, sink):
-        planned_inputs["visible_part"] = part
     settings: Plan = {
         **_origin(prepared, chosen, runner),
         "keys": sink.key_entries,
-        "inputs": planned_inputs,
+        "inputs": _planned_inputs(specs, digest, rows, sink),
         "rows": total,
         "batch": batch,
         "shard_rows": shard_rows,
@@ -251,6 +246,17 @@ def _sink(
     if storage.stats_only:
         return ChannelStatisticsSink(columns, image)
     return RowSink(columns, storage, image, length)
+
+
+def _planned_inputs(
+    specs: list[str], digest: str | None, rows: PreparedRows, sink: BatchSink
+) -> PlannedInputs:
+    planned: PlannedInputs = {"specs": specs, "sha256": digest, "rows": len(rows.dataset)}
+    if columns := rows.dataset.columns:
+        planned["columns"] = columns
+    if part := _visible_part(rows, sink):
+        planned["visible_part"] = part
+    return planned
 
 
 def _visible_part(rows: PreparedRows, sink: BatchSink) -> VisiblePart | None:

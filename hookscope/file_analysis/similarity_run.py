@@ -71,20 +71,7 @@ def compare_layers(
     """Compare each layer of A with each of B, or with each other layer of A."""
     keys = _choose_layers(a, b, tuple(options.layers))
     numbers, notes = usable_rows(a, b, options.every)
-    if len(numbers) < MIN_ROWS:
-        raise RequestError(
-            f"{len(numbers)} rows of {a.folder} can be used, and a similarity needs at least"
-            f" {MIN_ROWS}.",
-            "Extract more inputs, or leave out --every."
-            if options.every > 1
-            else "Extract more inputs.",
-        )
-    if options.by == KNN and options.neighbors >= len(numbers):
-        raise RequestError(
-            f"Each of {len(numbers)} rows has {len(numbers) - 1} others, fewer than"
-            f" {options.neighbors} neighbours.",
-            "Give a smaller number with --neighbors.",
-        )
+    _check_row_count(len(numbers), a.folder, options)
     sides = [(a, keys[0])] if b is None else [(a, keys[0]), (b, keys[1])]
     layers = [LayerRows(key, features[key]) for features, chosen in sides for key in chosen]
     for layer in layers:
@@ -116,6 +103,22 @@ def compare_layers(
         _chosen_options(options),
         tuple(notes),
     )
+
+
+def _check_row_count(rows: int, folder: str, options: SimilarityOptions) -> None:
+    if rows < MIN_ROWS:
+        raise RequestError(
+            f"{rows} rows of {folder} can be used, and a similarity needs at least {MIN_ROWS}.",
+            "Extract more inputs, or leave out --every."
+            if options.every > 1
+            else "Extract more inputs.",
+        )
+    if options.by == KNN and options.neighbors >= rows:
+        raise RequestError(
+            f"Each of {rows} rows has {rows - 1} others, fewer than {options.neighbors}"
+            " neighbours.",
+            "Give a smaller number with --neighbors.",
+        )
 
 
 def _choose_layers(

@@ -203,6 +203,27 @@ class QuantileHistogram:
         return found
 
 
+@dataclass(frozen=True)
+class UnitActivations:
+    """What was measured of the activations of all units."""
+
+    most: UnitRanking
+    least: UnitRanking
+    sums: ActivationSums
+    quantiles: Matrix
+    exact: bool
+
+    def rows(self) -> set[int]:
+        """Return the numbers of the rows that are ranked for any unit."""
+        return {*self.most.rows.ravel().tolist(), *self.least.rows.ravel().tolist()}
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was left out or approximated, in sentences."""
+        yield from self.sums.notes()
+        if not self.exact:
+            yield f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit."
+
+
 class TextReader(Protocol):
     """Reads the texts of a dataset again, from their files."""
 
@@ -302,25 +323,9 @@ def rank_inputs(
     numbers, notes = usable_rows(features, None, 1)
     if not len(numbers):
         raise RequestError(f"All inputs of {features.folder} were skipped.")
-    exact = 8 * len(numbers) * layer.count <= _EXACT
-    most, least = (UnitRanking(layer.count, options.count) for _ in range(2))
-    sums, kept = ActivationSums(layer.count), list[Matrix]()
-    advance = row_counter(progress, len(numbers) * (1 if exact else 2))
-    for rows, values, places in _blocks(layer, numbers):
-        most.add(values, rows, places)
-        least.add(-values, rows, places)
-        sums.add(values)
-        if exact:
-            kept.append(values)
-        advance(len(rows))
-    notes += sums.notes()
-    if exact:
-        quantiles = _exact_quantiles(np.concatenate(kept))
-    else:
-        quantiles = _histogram_quantiles(layer, numbers, most, least, advance)
-        notes.append(f"Quantiles are approximate, to (largest - smallest) / {BINS} of a unit.")
-    rows_shown = {*most.rows.ravel().tolist(), *least.rows.ravel().tolist()}
-    ranked = RankedRows(layer, features, rows_shown, texts)
+    found = _measure(layer, numbers, options.count, progress)
+    notes += found.notes()
+    ranked = RankedRows(layer, features, found.rows(), texts)
     grid = _grid(layer)
     part = features.manifest["inputs"].get("visible_part") if grid else None
     if layer.over == MAX:
@@ -330,15 +335,15 @@ def rank_inputs(
         notes.append(
             f"There are only {row_count(len(numbers))}: some are among both the most and the least."
         )
-    means = sums.means()
+    means = found.sums.means()
     units = tuple(
         RankedUnit(
             unit,
-            ranked.inputs_of(most, i, 1),
-            ranked.inputs_of(least, i, -1),
-            tuple(map(float, quantiles[i])),
+            ranked.inputs_of(found.most, i, 1),
+            ranked.inputs_of(found.least, i, -1),
+            tuple(map(float, found.quantiles[i])),
             float(means[i]),
-            int(sums.missing[i]),
+            int(found.sums.missing[i]),
         )
         for i, unit in enumerate(layer.units if layer.directions is None else range(layer.count))
     )
@@ -356,6 +361,28 @@ def rank_inputs(
         units=units,
         notes=tuple(notes),
     )
+
+
+def _measure(
+    layer: UnitLayer, numbers: NDArray[np.intp], count: int, progress: Progress | None
+) -> UnitActivations:
+    """Read the rows block by block, twice if the quantiles are not exact."""
+    exact = 8 * len(numbers) * layer.count <= _EXACT
+    most, least = (UnitRanking(layer.count, count) for _ in range(2))
+    sums, kept = ActivationSums(layer.count), list[Matrix]()
+    advance = row_counter(progress, len(numbers) * (1 if exact else 2))
+    for rows, values, places in _blocks(layer, numbers):
+        most.add(values, rows, places)
+        least.add(-values, rows, places)
+        sums.add(values)
+        if exact:
+            kept.append(values)
+        advance(len(rows))
+    if exact:
+        quantiles = _exact_quantiles(np.concatenate(kept))
+    else:
+        quantiles = _histogram_quantiles(layer, numbers, most, least, advance)
+    return UnitActivations(most, least, sums, quantiles, exact)
 
 
 def _grid(layer: UnitLayer) -> tuple[int, int] | None:

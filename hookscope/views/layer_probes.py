@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 
 from hookscope.files.words import count_text, number_text, plural, shape_text
@@ -23,6 +25,9 @@ from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BAR = 20  # cells of a score of 1
 
@@ -93,10 +98,7 @@ def _bar(score: float, ascii: bool) -> str:
 
 def draw_probes(result: LayerProbes) -> Drawing:
     """Draw the mean of each layer with its deviation over the splits, and training scores."""
-    import numpy as np
-
     names = [shorten_middle(probed_name(layer.key), 32) for layer in result.layers]
-    positions = np.arange(len(names))
     step = min(_STEP, _WIDEST / len(names))
     labelled = len(names) <= _LABELLED
     below = label_inches(map(escape_text, names)) if labelled else 0.3
@@ -109,28 +111,7 @@ def draw_probes(result: LayerProbes) -> Drawing:
             f"{result.model}. {probe_title(result)}",
         )
         axes = figure.subplots()
-        means = np.array([layer.mean for layer in result.layers])
-        spread = np.nan_to_num(np.array([layer.spread for layer in result.layers]))
-        train = np.array([layer.train_mean for layer in result.layers])
-        axes.plot(
-            *(positions, train),
-            color=SERIES[1],
-            marker="s",
-            markersize=3,
-            linewidth=0.8,
-            linestyle="--",
-            label="on training rows",
-        )
-        axes.errorbar(
-            *(positions, means, spread),
-            color=SERIES[0],
-            marker="o",
-            markersize=4,
-            linewidth=1.2,
-            capsize=2,
-            label="held out (mean, std)",
-        )
-        axes.axhline(result.baseline, color="#6b7178", linewidth=0.8, label="without features")
+        _draw_scores(axes, result)
         axes.set_ylabel(result.score.replace("R2", "R²"))
         if labelled:
             name_ticks(axes.xaxis, names)
@@ -141,6 +122,34 @@ def draw_probes(result: LayerProbes) -> Drawing:
         add_legend(axes)
         finish_figure(figure)
     return Drawing(figure, "probe", (f"{result.score} of {len(names)} layers",))
+
+
+def _draw_scores(axes: Axes, result: LayerProbes) -> None:
+    import numpy as np
+
+    positions = np.arange(len(result.layers))
+    means = np.array([layer.mean for layer in result.layers])
+    spread = np.nan_to_num(np.array([layer.spread for layer in result.layers]))
+    train = np.array([layer.train_mean for layer in result.layers])
+    axes.plot(
+        *(positions, train),
+        color=SERIES[1],
+        marker="s",
+        markersize=3,
+        linewidth=0.8,
+        linestyle="--",
+        label="on training rows",
+    )
+    axes.errorbar(
+        *(positions, means, spread),
+        color=SERIES[0],
+        marker="o",
+        markersize=4,
+        linewidth=1.2,
+        capsize=2,
+        label="held out (mean, std)",
+    )
+    axes.axhline(result.baseline, color="#6b7178", linewidth=0.8, label="without features")
 
 
 VIEW: View[LayerProbes] = View(

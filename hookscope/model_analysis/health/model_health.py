@@ -60,7 +60,7 @@ from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.request import Request
+from hookscope.specs.request import LossRequest, Request
 from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 UNTRAINED = ("random", "as built", "as given")
@@ -188,21 +188,13 @@ def _is_nonfinite(stats: Stats, kinds: frozenset[str]) -> bool:
 def check_model(request: Request, options: CheckOptions) -> Health:
     """Run a model forward and a loss backward once, and diagnose it; see ``hookscope.check``."""
     names, thresholds = options.names, options.thresholds
-    loss_request = request.loss
-    assert loss_request is not None
-    has_chosen_loss = not loss_request.is_default
-    objective: Objective | None = None
-    if has_chosen_loss:
-        objective = resolve_loss(loss_request)
-    elif not loss_request.forward_only:
-        objective = Objective(
-            lambda prepared, output: projection_loss(output, prepared.seed), False, None
-        )
+    assert request.loss is not None
+    objective = _objective(request.loss)
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
     observation = run_and_observe(
-        prepared, objective, chosen_loss=has_chosen_loss, margin=options.margin
+        prepared, objective, chosen_loss=not request.loss.is_default, margin=options.margin
     )
     uncalled: list[str] = []
     if observation.failure is None and not prepared.train:
@@ -215,14 +207,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         observation, parameter_report, thresholds, request.run.train, trained, gradient_trace, names
     )
     findings = [
-        *failure_findings(context),
-        *empty_findings(context),
-        *nonfinite_findings(context),
-        *activation_findings(context),
-        *gradient_findings(context),
-        *untrained_parameter_findings(context),
-        *unused_layer_findings(context),
-        *dtype_promotion_findings(context),
+        *_findings(context),
         *parameter_findings(
             parameter_report, weights_from_file=prepared.loaded.weights.name not in UNTRAINED
         ),
@@ -238,6 +223,27 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         thresholds.to_json(),
         metadata | observation.metadata,
     )
+
+
+def _objective(request: LossRequest) -> Objective | None:
+    """The loss whose gradients are checked: the chosen one, else a projection of the output."""
+    if not request.is_default:
+        return resolve_loss(request)
+    if request.forward_only:
+        return None
+    return Objective(lambda prepared, output: projection_loss(output, prepared.seed), False, None)
+
+
+def _findings(context: CheckContext) -> Iterator[Finding]:
+    """The findings of the run; equally severe ones of a check stay in this order."""
+    yield from failure_findings(context)
+    yield from empty_findings(context)
+    yield from nonfinite_findings(context)
+    yield from activation_findings(context)
+    yield from gradient_findings(context)
+    yield from untrained_parameter_findings(context)
+    yield from unused_layer_findings(context)
+    yield from dtype_promotion_findings(context)
 
 
 def sort_findings(findings: Iterable[Finding], names: Sequence[str]) -> list[Finding]:

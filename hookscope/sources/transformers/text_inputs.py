@@ -132,13 +132,7 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
             truncation=limit is not None,
             max_length=limit,
         )
-        length, most = encoding["input_ids"].shape[-1], tokenizer.model_max_length
-        if most < _UNLIMITED and length > most:
-            raise InputError(
-                f"The text has {length} tokens, but the model takes at most {most}.", "Shorten it."
-            )
-        if not length:
-            raise InputError("The text has no tokens.", "Give at least a word.")
+        _check_length(encoding["input_ids"].shape[-1], tokenizer.model_max_length)
         unknown_words.warn(texts, encoding)
         return arrange(dict(encoding))
 
@@ -161,6 +155,15 @@ def _recipe(tokenizer: Any, arrange: Callable[[dict[str, Any]], Any], origin: st
         lambda texts, limit: run(texts, limit=limit),
         spans if getattr(tokenizer, "is_fast", False) else None,  # others do not know them
     )
+
+
+def _check_length(length: int, most: int) -> None:
+    if most < _UNLIMITED and length > most:
+        raise InputError(
+            f"The text has {length} tokens, but the model takes at most {most}.", "Shorten it."
+        )
+    if not length:
+        raise InputError("The text has no tokens.", "Give at least a word.")
 
 
 def _as_chat(tokenizer: Any, text: str) -> str:

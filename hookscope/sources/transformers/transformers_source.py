@@ -305,17 +305,24 @@ def _with_own_weights(
         tuple(sorted(map(str, loading_info.get(name, ()))))
         for name in ("missing_keys", "unexpected_keys")
     )
+    _check_complete(module, str(files.weights), missing, unexpected)
+    log.info("weights: as saved in %s", files.folder)
+    return module, WeightsInfo(files.weights_name, file_hash, missing, unexpected)
+
+
+def _check_complete(
+    module: nn.Module, path: str, missing: tuple[str, ...], unexpected: tuple[str, ...]
+) -> None:
+    """Refuse weights that lack tensors of the model; warn of tensors that it does not have."""
     if missing:
         raise weights.incomplete_error(
-            str(files.weights),
+            path,
             len(module.state_dict()),
             missing,
             unexpected,
-            f"--weights {files.weights} --partial keeps their initial values.",
+            f"--weights {path} --partial keeps their initial values.",
         )
-    weights.warn_mismatches(str(files.weights), missing, unexpected)
-    log.info("weights: as saved in %s", files.folder)
-    return module, WeightsInfo(files.weights_name, file_hash, missing, unexpected)
+    weights.warn_mismatches(path, missing, unexpected)
 
 
 def _quantization(config: Any) -> str:

@@ -40,6 +40,7 @@ from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_gr
 from hookscope.views.images.plot_choice import TensorPart
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 6.5, 2.6  # inches of a panel
@@ -215,14 +216,18 @@ def draw_attention(
         labels = [f"head {head}" for head in layer.heads]
         images = list(layer.values)
         panels = draw_grid(figure, grid, images, labels, "attention weight", 0, top - name)
-        queries, keys = layer.values.shape[1:]
         for panel in panels:
-            if labelled:
-                panel.set_yticks(range(queries), [token_tick(text) for text in layer.queries])
-                texts = [token_tick(text) for text in layer.keys]
-                panel.set_xticks(range(keys), texts, rotation=90)
-            else:
-                panel.set_yticks(sorted({0, queries - 1}))
-                panel.set_xticks(sorted({0, keys - 1}))
+            _set_ticks(panel, layer, labelled=labelled)
         top -= grid.size[1] + name
     return finish_figure(figure)
+
+
+def _set_ticks(panel: Axes, layer: AttentionHeads, *, labelled: bool) -> None:
+    """Name the queries and keys of a panel, or number the first and the last."""
+    queries, keys = layer.values.shape[1:]
+    if labelled:
+        panel.set_yticks(range(queries), [token_tick(text) for text in layer.queries])
+        panel.set_xticks(range(keys), [token_tick(text) for text in layer.keys], rotation=90)
+    else:
+        panel.set_yticks(sorted({0, queries - 1}))
+        panel.set_xticks(sorted({0, keys - 1}))
