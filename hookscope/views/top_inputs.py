@@ -17,7 +17,8 @@ from rich.text import Text
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
-from hookscope.file_analysis.top_inputs import QUANTILES, RankedInput, RankedUnit, TopInputs
+from hookscope.file_analysis.top_inputs import RankedInput, RankedUnit, TopInputs
+from hookscope.file_analysis.unit_activations import QUANTILES
 from hookscope.files.words import DIGITS, count_text, number_text, plural, shape_text
 from hookscope.stores.features.manifest import SIDES, VisiblePart
 from hookscope.views.display import View, filed_document

@@ -13,8 +13,8 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.file_analysis import top_inputs
-from hookscope.file_analysis.top_inputs import QUANTILES
+from hookscope.file_analysis import unit_activations
+from hookscope.file_analysis.unit_activations import QUANTILES
 from hookscope.views.top_inputs import top_sheet
 from tests.extraction.handwritten_features import write_features
 
@@ -39,7 +39,7 @@ def maps(tmp_path: Path) -> tuple[Path, np.ndarray]:
 @pytest.mark.parametrize("by", ["max", "mean"])
 def test_the_ranking_is_that_of_a_stable_sort(maps, monkeypatch, by: str, block) -> None:
     if block:
-        monkeypatch.setattr(top_inputs, "_BLOCK", block)
+        monkeypatch.setattr(unit_activations, "_BLOCK", block)
     folder, array = maps
     found = hookscope.top(folder, layer="conv", by=by, count=6)
     values = array.max((2, 3)) if by == "max" else array.mean((2, 3))
@@ -59,7 +59,7 @@ def test_the_ranking_is_that_of_a_stable_sort(maps, monkeypatch, by: str, block)
 
 
 def test_quantiles_of_many_activations_are_close(maps, monkeypatch) -> None:
-    monkeypatch.setattr(top_inputs, "_EXACT", 0)
+    monkeypatch.setattr(unit_activations, "_EXACT", 0)
     folder, array = maps
     found = hookscope.top(folder, layer="conv", by="mean")
     values = array.mean((2, 3))
