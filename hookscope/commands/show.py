@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -16,11 +16,13 @@ from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.run_context import reading
+from hookscope.commands.subject import check_trust, subject_of
 from hookscope.errors import RequestError
-from hookscope.files.output_path import is_run_folder, names_folder, runs_in
+from hookscope.files.output_path import names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
 from hookscope.files.suggestions import RESULT_FILES, near_files
 from hookscope.specs.request import LayerSelection
+from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, WEIGHTS
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -105,52 +107,54 @@ def show_command(
     console: Console = ctx.obj
     draws, trust = values.pop("map"), values.pop("trust")
     if trust:
-        from hookscope.commands.subject import check_trust
-
         check_trust(file)
-    if is_run_folder(file):
-        _refuse_maps_of_runs(ctx, draws)
-        _show_run(console, file, keys, layers)
-        return
-    if runs := runs_in(file):
-        _refuse_maps_of_runs(ctx, draws)
-        _show_runs(console, file, runs[0], [*keys, *layers])
-        return
-    if layers:
-        raise RequestError(
-            "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
-        )
-    from hookscope.stores.weights.open_weights import is_weights
+    kind = subject_of(file).kind
+    if kind not in SHOWN:  # its error says what it is
+        kind = FEATURES if names_folder(file) else CAPTURES
+    _refuse_misfits(ctx, kind, file, layers, draws)
+    SHOWN[kind](console, _Request(file, keys, layers, draws, trust, values))
 
-    if is_weights(file):
-        _refuse_idle_choices(ctx, draws)
-        _show_weights(console, file, keys, draws, trust)
-        return
-    if names_folder(file):
-        _refuse_idle_choices(ctx, draws)
-        _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
-        return
-    _refuse_misfits(ctx, file, keys, draws, console.json)
+
+class _Request(NamedTuple):
+    """What is asked of the file; ``maps`` are the options of feature maps."""
+
+    file: str
+    keys: tuple[str, ...]
+    layers: tuple[str, ...]
+    draws: bool
+    trust: bool
+    maps: dict[str, Any]
+
+
+def _show_capture(console: Console, asked: _Request) -> None:
     from hookscope.results.located_positions import choose_parts
     from hookscope.stores.capture_file import open_capture
 
-    capture = open_capture(file)
-    wanted = choose_parts(keys, capture, file)
+    if asked.draws and console.json:
+        raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
+    if asked.draws and not asked.keys:
+        raise RequestError(
+            "--map needs a KEY.",
+            f"{cite_command('hookscope', 'show', asked.file)} lists the layers in the file.",
+        )
+    capture = open_capture(asked.file)
+    wanted = choose_parts(asked.keys, capture, asked.file)
     if wanted and (console.sort or console.top):
         raise RequestError(
             "--sort and --top are for the table of the whole file.", "Leave out KEY, or the option."
         )
-    if draws:
+    if asked.draws:
         for key, index in wanted:
-            console.result(_maps(console, capture, key, index, values))
+            console.result(_maps(console, capture, key, index, asked.maps))
     elif wanted:
         _show_values(console, capture, wanted)
     else:
         _show_summary(console, capture)
 
 
-def _show_features(console: Console, folder: str, key: str) -> None:
-    if key:
+def _show_features(console: Console, asked: _Request) -> None:
+    folder = asked.file
+    if key := asked.keys[0] if asked.keys else "LAYER" if asked.draws else "":
         raise RequestError(
             f"{folder} is a features folder; show prints the values of a single file.",
             f"Export it first: hookscope export {quote_word(folder)} --layer {quote_word(key)}",
@@ -173,7 +177,18 @@ def _show_origin(console: Console, metadata: Mapping[str, Any], *left_out: str) 
         console.result(provenance_lines(origin, console.text_options))
 
 
-def _show_runs(console: Console, folder: str, first: Path, names: Sequence[str]) -> None:
+def _show_runs(console: Console, asked: _Request) -> None:
+    if asked.draws:
+        raise RequestError(
+            "--map draws tensors, and a training run has only numbers.", "Leave out --map."
+        )
+    if runs := runs_in(asked.file):
+        _show_run_list(console, asked.file, runs[0], [*asked.keys, *asked.layers])
+    else:
+        _show_run(console, asked.file, asked.keys, asked.layers)
+
+
+def _show_run_list(console: Console, folder: str, first: Path, names: Sequence[str]) -> None:
     from hookscope.stores.runs.run_list import RunList
 
     if names:
@@ -204,22 +219,21 @@ def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequen
     console.show_each(curves)
 
 
-def _show_weights(
-    console: Console, file: str, keys: Sequence[str], draws: bool, trust: bool
-) -> None:
+def _show_weights(console: Console, asked: _Request) -> None:
     """Show the tensors by their headers, one with its values, or statistics of several."""
     from hookscope.commands.load import load
     from hookscope.stores.weights.weight_set import WeightSet
     from hookscope.views.images.tensor_view import choose_weights
     from hookscope.views.weight_set import weights_document
 
-    if draws:
+    file, keys = asked.file, asked.keys
+    if asked.draws:
         raise RequestError(
             f"--map draws what a layer returned, and {file} has weights.",
             f"Write a picture of a weight: hookscope plot {quote_word(file)} KEY",
         )
-    with reading(console, f"Reading {file} ...", trust):
-        weights = load(file, trust=trust)
+    with reading(console, f"Reading {file} ...", asked.trust):
+        weights = load(file, trust=asked.trust)
     assert isinstance(weights, WeightSet)
     if not keys:
         console.show(weights)
@@ -278,10 +292,22 @@ def _maps(
     return map_lines(maps, console.window, colored, values["scale"] == "each", console.ascii)
 
 
+SHOWN = {
+    CAPTURES: _show_capture,
+    FEATURES: _show_features,
+    RUNS: _show_runs,
+    WEIGHTS: _show_weights,
+}
+
+
 def _refuse_misfits(
-    ctx: click.Context, file: str, keys: tuple[str, ...], draws: bool, json: bool
+    ctx: click.Context, kind: str, file: str, layers: tuple[str, ...], draws: bool
 ) -> None:
-    if not os.path.exists(file):
+    if layers and kind != RUNS:
+        raise RequestError(
+            "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
+        )
+    if kind == CAPTURES and not os.path.exists(file):
         raise RequestError(
             f"There is no file or folder {file!r}.",
             near_files(
@@ -290,25 +316,6 @@ def _refuse_misfits(
                 RESULT_FILES,
             ),
         )
-    if draws and json:
-        raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
-    if draws and not keys:
-        raise RequestError(
-            "--map needs a KEY.",
-            f"{cite_command('hookscope', 'show', file)} lists the layers in the file.",
-        )
-    _refuse_idle_choices(ctx, draws)
-
-
-def _refuse_maps_of_runs(ctx: click.Context, draws: bool) -> None:
-    if draws:
-        raise RequestError(
-            "--map draws tensors, and a training run has only numbers.", "Leave out --map."
-        )
-    _refuse_idle_choices(ctx, draws)
-
-
-def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     assert isinstance(ctx.command, Command)
     for declared in ctx.command.options():
         typed = ctx.get_parameter_source(declared.name) is ParameterSource.COMMANDLINE
