@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import click
 import pytest
 
+import hookscope
 from hookscope.cli.commands import GLOBAL, Command, Option
 from hookscope.cli.main import cli
+from hookscope.commands.show import SHOWN
+from hookscope.specs.public import HANDLERS
+from hookscope.specs.subject_kinds import CAPTURES, FEATURES, MODEL_AND_WEIGHTS, RUNS, WEIGHTS
 from tools import cli_reference
 
 COMMANDS = list(cli.commands)
@@ -71,6 +76,32 @@ def test_help_shows_every_option_and_default_but_no_variables_and_ranges(name: s
     for argument in command.params:
         if isinstance(argument, click.Argument):
             assert argument.help
+
+
+# How help and docstrings call each kind.
+WORDS = {
+    CAPTURES: ("capture", "result file"),
+    FEATURES: ("features",),
+    RUNS: ("training run", "curves of a run", "numbers of a run", "captures, runs"),
+    WEIGHTS: ("of weights", "or weights", "For weights"),
+    MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
+}
+
+
+def test_help_and_docstrings_name_each_kind_that_is_handled() -> None:
+    commands = dict(cli.commands)  # their modules fill the table
+    handled = [*HANDLERS, *(("show", kind) for kind in SHOWN)]
+    assert {verb for verb, _ in handled} >= {"check", "diff", "export", "filters", "plot", "tree"}
+    missing = []
+    for verb, kind in handled:
+        arguments = [each for each in commands[verb].params if isinstance(each, click.Argument)]
+        texts = [" ".join([commands[verb].help or "", *(each.help or "" for each in arguments)])]
+        if verb != "show":  # it has no function
+            texts.append((inspect.getdoc(getattr(hookscope, verb)) or "").partition("\nArgs:")[0])
+        for text in texts:
+            if not any(word in " ".join(text.split()) for word in WORDS[kind]):
+                missing.append((verb, kind, text))
+    assert not missing
 
 
 @pytest.mark.parametrize("name", COMMANDS)
