@@ -203,7 +203,7 @@ def _recall(model: str) -> list[tuple[str, str]]:
 
 
 def _series_in(folder: str) -> list[Series]:
-    """Return what was measured in a training run; nothing if it is no run folder."""
+    """Return what was measured in a training run; nothing if it is not a run folder."""
     from pathlib import Path
 
     from hookscope.files.output_path import is_run_folder, rank_folders

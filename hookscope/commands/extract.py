@@ -230,7 +230,7 @@ def _say(console: Console, folder: str, done: Any) -> None:
 
 
 def _show_table(console: Console, done: Any) -> None:
-    """Print the table of what is in the folder; of statistics alone that of their file."""
+    """Print the table of what is in the folder, or of its statistics if it has nothing else."""
     from hookscope.stores.features.folder import STATISTICS
 
     statistics = os.path.join(str(done.location), STATISTICS)

@@ -184,7 +184,7 @@ def plan_extraction(
 def _inputs(
     request: Request, options: ExtractOptions
 ) -> tuple[DatasetInputs, list[str], str | None]:
-    """The inputs, their specs, and the hash of their names; of texts that of their content too."""
+    """The inputs, their specs, and the hash of their names, for texts also of their content."""
     input = request.input.input
     if (sources := text_sources(input)) is not None:
         tables = [open_texts(source) for source in sources]

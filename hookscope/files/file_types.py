@@ -117,7 +117,7 @@ def describe_bytes(data: bytes) -> str:
 
 
 def check_is_image(path: str) -> None:
-    """Raise InputError if ``path`` is no image; unknown bytes may be one of many formats."""
+    """Raise InputError if ``path`` is not an image; unknown bytes may be one of many formats."""
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD)

@@ -52,8 +52,8 @@ class Unembedding:
         """Return the logits of a residual stream, in float32 or wider."""
         if residual.shape[-1] != self._width:
             raise LayerError(
-                f"The output of {layer} is {residual.shape[-1]} wide, and that of the last block"
-                f" {self._width}.",
+                f"The output of {layer} is {residual.shape[-1]} wide, but the output of the last"
+                f" block is {self._width} wide.",
                 "Select the layers that return the residual stream, usually the blocks.",
             )
         value = residual

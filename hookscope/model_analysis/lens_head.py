@@ -86,7 +86,7 @@ def find_way(
 def _heads(
     prepared: Prepared, recent: Sequence[ReturnedCall], logits: Tensor, name: str | None
 ) -> list[ReturnedCall]:
-    """The calls that may be that of the head: those that returned the logits, innermost first."""
+    """The calls that may be the head's, because they returned the logits; innermost first."""
     calls = [call for call in recent if call.argument is not None]
     if name is not None:
         head = named_layer(prepared, name).module

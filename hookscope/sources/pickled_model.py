@@ -50,7 +50,7 @@ def open_trusted_weights(text: str) -> WeightSet:
         raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)
     notes = [f"Code of the file was run: it names {named_classes}."]
     if left := sorted({*chosen.tensors, *chosen.unread} - named.keys()):
-        notes.append(f"Not listed, since they are no plain tensors: {', '.join(left[:_LISTED])}.")
+        notes.append(f"Not listed, since they are not plain tensors: {', '.join(left[:_LISTED])}.")
     return tensor_set(named, path, _KIND, chosen.name, metadata=chosen.metadata, notes=tuple(notes))
 
 

@@ -189,7 +189,7 @@ class StepOptions:
     )
     lr: float | None = setting(
         None,
-        "Learning rate. Default: that of the optimizer.",
+        "Learning rate. Default: the optimizer's own.",
         metavar="X",
         python="the learning rate; None for the optimizer's default.",
     )

@@ -186,7 +186,7 @@ class Checked:
         return request
 
     def __call__(self, **more: Any) -> Any:
-        """Run the function, with ``more`` parameters that are no options, such as ``progress``."""
+        """Run the function, with ``more`` parameters that are not options, such as ``progress``."""
         bound = inspect.BoundArguments(
             inspect.signature(self.function),
             {**self.values, **more},

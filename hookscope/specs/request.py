@@ -268,7 +268,7 @@ class InputRequest:
     )
     preprocess: str | None = setting(
         None,
-        "Image preprocessing. Default: that of the weights.",
+        "Image preprocessing. Default: what the weights expect.",
         choices=("imagenet", "none"),
         python="``imagenet`` or ``none``; None for the preset of the weights.",
     )
@@ -368,7 +368,7 @@ class LossRequest:
     )
     reduction: str | None = setting(
         None,
-        "Reduction of the loss. Default: that of the loss.",
+        "Reduction of the loss. Default: the loss's own.",
         choices=losses.REDUCTIONS,
         python="``mean``, ``sum`` or ``batchmean``; None for the default of the loss.",
     )

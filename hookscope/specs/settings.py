@@ -151,7 +151,7 @@ def not_one_of(
     aliases: Mapping[str, str] | None = None,
     commas: bool = False,
 ) -> str:
-    """Return the message about a value that is none of the choices."""
+    """Return the message about a value that is not one of the choices."""
     several = " Separate several with commas." if commas else ""
     near = did_you_mean(value, choices, aliases) if isinstance(value, str) else ""
     return f"{value!r} is not one of {', '.join(choices)}.{several} {near}".strip()

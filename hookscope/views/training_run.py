@@ -35,7 +35,7 @@ LOSS_RULES: dict[LossRule, str] = {
     " divides.",
 }
 LEGEND = {  # by the end of a column's title
-    "ratio": "update ratio: norm of the update over that of the weight.",
+    "ratio": "update ratio: norm of the update over the norm of the weight.",
     "trend": "trend: rms over the measured steps.",
 }
 NUMBERS = ("rms", "max", "zeros", "dead", "grad norm", "weight norm", "weight grad", "update ratio")

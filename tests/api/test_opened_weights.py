@@ -136,7 +136,7 @@ def test_a_trusted_file_names_the_arrays_that_are_left_out(tmp_path: Path) -> No
     torch.save(content, tmp_path / "a.pth")
     opened = hookscope.load(str(tmp_path / "a.pth"), trust=True)
     assert list(opened) == ["weight"]
-    assert "Not listed, since they are no plain tensors: names." in opened.notes
+    assert "Not listed, since they are not plain tensors: names." in opened.notes
 
 
 @pytest.mark.parametrize("name", ["five.safetensors", "run", "features"])

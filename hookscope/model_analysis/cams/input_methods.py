@@ -92,7 +92,7 @@ def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
             shapes = ["x".join(map(str, t.shape)) for t in (baseline, image)]
             raise RequestError(
                 f"A baseline of shape {shapes[0]} does not fit images of shape {shapes[1]}.",
-                "Give one of a shape that broadcasts to that of the images.",
+                "Give one whose shape broadcasts to the shape of the images.",
             ) from error
     recipe = inputs.prepared.recipe
     bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe else None

@@ -260,7 +260,7 @@ class AttentionRollout(LayerMethod):
             f" {plural(len(tokens), 'token')} ({', '.join(map(str, tokens))} of"
             f" {self.read.shape[1]}, from 0), which would be a part of the image if the"
             f" {plural(prefix, 'extra token')} came first.",
-            "Extra tokens, such as a class token, must come before those of the image."
+            "Extra tokens, such as a class token, must come before the tokens of the image."
             f" {_OTHER_METHODS}",
         )
 

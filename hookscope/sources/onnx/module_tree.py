@@ -47,14 +47,14 @@ _DEQUANTIZE = "DequantizeLinear"
 
 _FOLDING = ("Conv", "ConvTranspose", "Gemm")
 _RULE = "FuseBatchNorm"  # part of the names of the exporter's rules
-_CHANGED = re.compile(r"onnx::Conv(Transpose)?_\d+")  # a weight that is none of the model's own
+_CHANGED = re.compile(r"onnx::Conv(Transpose)?_\d+")  # a weight that is not one of the model's own
 _FOLDED = "folded into {} by the exporter"
 _FOLDED_INTO = re.compile(re.escape(_FOLDED).replace(re.escape("{}"), "(.+)"))
 REMOVED = "the exporter removed it, or computed its result beforehand"
 _REPLACED = "its nodes do not name it: the exporter or a later tool removed or replaced it"
 CHANGED = "weights changed by the exporter, as when it folds a batch norm into them"
 _UNKNOWN, _MODEL = "Module", "Graph"
-_INSIDE = "it is inside a subgraph of {op}, whose values are no outputs of the graph"
+_INSIDE = "it is inside a subgraph of {op}, whose values are not outputs of the graph"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ LAUNCH_FILE = "launch.txt"  # which launch of torchrun a folder belongs to
 
 
 def check_run_folder(output: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
-    """Check that the folder that the user named is not in use; under torchrun that of the rank."""
+    """Check that the folder the user named, or under torchrun the rank's own, is not in use."""
     if output is None:
         return
     folder = Path(output)

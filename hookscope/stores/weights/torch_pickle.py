@@ -91,7 +91,7 @@ class PickledArray(OpaqueObject):
 
     @cached_property
     def content(self) -> PlainArray | None:
-        """The array; None if its values are no plain numbers, such as objects, texts or records."""
+        """The array; None if its values are not numbers, but objects, texts or records."""
         state = self.state
         if not isinstance(state, tuple) or len(state) != 5 or state[0] != _VERSION:
             return None
@@ -101,7 +101,7 @@ class PickledArray(OpaqueObject):
             return None
         name, big_endian = dtype
         if not isinstance(shape, tuple) or not is_shape(shape):
-            raise DamagedPickle("an array has sizes that are no numbers, or negative")
+            raise DamagedPickle("an array has sizes that are negative or not numbers")
         if len(data) != prod(shape) * bits_of(name) // 8:
             raise DamagedPickle("an array has more or fewer values than its shape")
         return PlainArray(name, big_endian, shape, column_major is True, data)
@@ -300,7 +300,7 @@ def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, dtype: st
     if not isinstance(storage, StorageRecord):
         raise DamagedPickle("a tensor has no storage")
     if not (_are_sizes((offset, *strides)) and is_shape(shape)):
-        raise DamagedPickle("a tensor has sizes that are no numbers, or negative")
+        raise DamagedPickle("a tensor has sizes that are negative or not numbers")
     # The stride of a single entry is not used, and may be any number.
     strides = tuple(step if length > 1 else 0 for length, step in zip(shape, strides, strict=True))
     span = span_of(shape, strides)

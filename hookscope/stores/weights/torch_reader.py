@@ -270,7 +270,7 @@ def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> I
         if kind.startswith(_TENSOR_LIKE)
     ]
     if unread:
-        yield f"Not listed, since they are no plain tensors: {join_first(unread)}."
+        yield f"Not listed, since they are not plain tensors: {join_first(unread)}."
 
 
 def _foreign(content: _TorchFile) -> tuple[list[str], list[str]]:

@@ -306,7 +306,7 @@ class RunTables:
 
     @cached_property
     def tables(self) -> tuple[RunTable, RunTable]:
-        """That of all steps, and that of the sampled ones."""
+        """The table of all steps, and the table of the sampled ones."""
         return self.run.steps, self.run.layers
 
     @cached_property

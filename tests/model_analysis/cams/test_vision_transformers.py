@@ -213,7 +213,7 @@ def test_a_class_token_behind_the_patches_is_refused() -> None:
     message = r"depends only on 1 token \(16 of 17, from 0\), .* if the 1 extra token came first"
     with pytest.raises(RequestError, match=message) as caught:
         hookscope.cam(ClassTokenLast(), by="rollout", input=images(2, 3, 32, 32), target=1)
-    assert "must come before those of the image" in caught.value.hint
+    assert "must come before the tokens of the image" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"norm": "model.nrm"}, LayerError, "has no module 'model.nrm'"),
     ({"head": "model.norm2"}, LayerError, "has no module 'model.norm2'"),
     ({"head": "model.layers.0.mlp"}, RequestError, "mlp returns .* not 64 numbers"),
-    ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, "up_proj is 32 wide, and that of"),
+    ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, "up_proj is 32 wide, but the output of"),
     ({"layers": "nothing"}, LayerError, "nothing"),
     ({"norm": "model.layers.0"}, RequestError, "model.layers.0 cannot be applied"),
     ({"norm": "model.embed_tokens"}, RequestError, "model.embed_tokens cannot be applied"),

@@ -146,7 +146,7 @@ def test_what_is_no_plain_tensor_is_named(tmp_path: Path) -> None:
     weights = open_weights(save(values, tmp_path / "a.pth"))
     assert list(weights) == ["w"]
     assert weights.notes[0] == (
-        "Not listed, since they are no plain tensors: 'sparse' (a sparse tensor), 'conjugated' (a"
+        "Not listed, since they are not plain tensors: 'sparse' (a sparse tensor), 'conjugated' (a"
         " conjugated or negated tensor), 'inner.npy' (an array of numpy without plain numbers)."
     )
 

@@ -141,9 +141,9 @@ class Crafted:
     ("shape", "data", "message"),
     [
         ((3,), b"12345678", "more or fewer values than its shape"),
-        ((1 << 40, 1 << 40), b"1234", "sizes that are no numbers"),
-        ((-1,), b"", "sizes that are no numbers, or negative"),
-        (("a",), b"1234", "sizes that are no numbers"),
+        ((1 << 40, 1 << 40), b"1234", "sizes that are negative or not numbers"),
+        ((-1,), b"", "sizes that are negative or not numbers"),
+        (("a",), b"1234", "sizes that are negative or not numbers"),
         ((1 << 40, 0), b"1", "more or fewer values than its shape"),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_state_of_another_form_is_no_array(tmp_path: Path, shape: object, data
     try:
         assert list(open_weights(tmp_path / "a.pth")) == ["v"]
     except WeightsFileError as error:
-        assert "sizes that are no numbers" in error.message
+        assert "sizes that are negative or not numbers" in error.message
 
 
 class Encoded:
