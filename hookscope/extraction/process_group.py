@@ -118,11 +118,9 @@ def join_process_group() -> Iterator[ProcessGroup]:
 
 
 def _agree_on_prefix(store: Any, rank: int, world: int) -> str:
-    """Return a prefix that all processes of this attempt share, and no earlier attempt used.
-
-    torchrun's store outlives a restart and still has the addresses of processes that have died. Its
-    count of restarts differs between machines.
-    """
+    """Return a prefix that all processes of this attempt share, and no earlier attempt used."""
+    # torchrun's store outlives a restart and still has the addresses of processes that have died.
+    # Its count of restarts differs between machines.
     own = uuid.uuid4().hex
     if rank:
         store.set(f"here/{rank}", own)

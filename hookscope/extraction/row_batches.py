@@ -295,11 +295,9 @@ def _end_workers(iterator: Iterator[Any]) -> None:
 
 
 def _ignore_closed_connections(worker: int) -> None:
-    """Print no traceback in this worker process if the main process closes a connection early.
-
-    A thread of ``multiprocessing`` hands the tensors over. If Ctrl-C interrupts the main process in
-    the middle of this, the thread reports the closed connection to ``sys.excepthook``.
-    """
+    """Print no traceback in this worker process if the main process closes a connection early."""
+    # A thread of multiprocessing hands the tensors over. If Ctrl-C interrupts the main process in
+    # the middle of this, the thread reports the closed connection to sys.excepthook.
     report = sys.excepthook
 
     def hook(

@@ -67,14 +67,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
 
 
 def _scratch_beside(target: Path) -> tuple[Path, int | None]:
-    """A new empty file near ``target``, so that it can be renamed within one disk; and its lock.
-
-    It is in a folder of its own, because safetensors writes another file beside it, with a random
-    name, which stays if the process is killed. The system releases the lock of a killed process.
-    """
+    """A new empty file near ``target``, so that it can be renamed within one disk; and its lock."""
     prefix = f".{target.name[:40]}."
     _remove_stale(target.parent, prefix)
     while True:
+        # A folder of its own, because safetensors writes another file beside it, with a random
+        # name, which stays if the process is killed; then the system releases the lock.
         folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=target.parent))
         lock = _lock(folder, wait=True)
         scratch = folder / target.name

@@ -276,10 +276,9 @@ def _items(value: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 def _distinct_names(names: list[str], items: list[Any], above: tuple[int, ...]) -> list[str]:
-    """The names, marked ``~2`` where a tensor's path, joined by dots, would be that of another.
+    """The names, marked ``~2`` where two tensors would have the same path, joined by dots.
 
-    The keys ``1`` and ``"1"`` have one path, and so have ``"a.b"`` and ``"b"`` in ``"a"``. A path
-    may also be the name of another tensor's gradient. What is recorded changes no name.
+    The keys ``1`` and ``"1"`` have one path, and so have ``"a.b"`` and ``"b"`` in ``"a"``.
     """
     taken: set[str] = set()
     distinct = []

@@ -159,11 +159,8 @@ def is_of_program(frame: FrameType) -> bool:
 
 
 def _variables() -> Iterator[dict[str, object]]:
-    """The variables of the functions that are running, the innermost first.
-
-    Those of the script come before those of the packages that it uses, such as a trainer. Those of
-    a function are followed by the attributes of its ``self``.
-    """
+    """The variables of the functions that are running, and the attributes of their ``self``."""
+    # The innermost function first, but the script before packages that it uses, such as a trainer.
     for frame in sorted(script_frames(), key=is_installed):
         variables = _variables_of(frame)
         yield variables

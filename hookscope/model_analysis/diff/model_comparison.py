@@ -238,9 +238,9 @@ def _prepare_in_order(request: DiffRequest) -> tuple[Prepared, Prepared]:
 
 
 def _prepare_for_file(request: DiffRequest) -> tuple[Prepared, Prepared]:
-    """Load both models, with the input as A takes it; as the ONNX file B takes it if A has none.
+    """Load both models, with the input that A takes, or the one that the ONNX file B takes.
 
-    So it is if A's input does not fit the file, which may allow one shape alone.
+    B decides if A has no input, or one that does not fit the file, which may allow only one shape.
     """
     request_a, request_b = request.requests
     with label_errors(1):
