@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import LossError, LossFailed, ModelError
 from hookscope.execution.target import Target, resolve_target, target_for_function
+from hookscope.files.words import shape_text
 from hookscope.sources.user_code import load_functions, run_user_code
 from hookscope.specs import losses
 from hookscope.specs.model_spec import end_sentence, may_name_function, parse_function
@@ -165,7 +166,7 @@ def class_scores(output: Any) -> Tensor:
     if not tensor.is_floating_point():
         raise LossError(f"The output is of type {tensor.dtype} and has no gradient.", _CLASSLESS)
     if not tensor.ndim or not tensor.numel():
-        shape = "x".join(map(str, tensor.shape)) or "no dimensions"
+        shape = shape_text(tensor.shape, "no dimensions")
         raise LossError(f"The output ({shape}) has no classes.", _CLASSLESS)
     if tensor.ndim == 1:
         tensor = tensor.unsqueeze(0)
@@ -274,7 +275,7 @@ class CustomLoss:
             kind = _with_article(type(value).__name__)
             raise LossError(f"{self.where}: the loss returned {kind}.", wanted)
         if value.numel() != 1 or not value.is_floating_point():
-            shape = "x".join(map(str, value.shape)) or "no dimensions"
+            shape = shape_text(value.shape, "no dimensions")
             kind = str(value.dtype).removeprefix("torch.")
             raise LossError(f"{self.where}: the loss returned {shape} of {kind}.", wanted)
         if not value.requires_grad and any(t.requires_grad for _, t in walk(output)):

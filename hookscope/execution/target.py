@@ -16,7 +16,7 @@ from torch import Tensor
 from hookscope.errors import LossError
 from hookscope.files.file_types import TOO_LARGE, describe_file
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import join_or
+from hookscope.files.words import join_or, shape_text
 from hookscope.specs.losses import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
 from hookscope.specs.model_spec import end_sentence
 from hookscope.stores.weights.zip_records import check_record_sizes
@@ -81,7 +81,7 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
     if isinstance(target, os.PathLike) or is_target_file(target):
         path = os.fspath(target)
         tensor = read_target(path)
-        return tensor, f"{path} ({'x'.join(map(str, tensor.shape)) or 'one number'})"
+        return tensor, f"{path} ({shape_text(tensor.shape, 'one number')})"
     if isinstance(target, str) and target == "argmax":
         return None, ""
     if isinstance(target, list | tuple) and target and all(type(n) is int for n in target):
@@ -135,7 +135,7 @@ def read_target(path: str) -> Tensor:
 
 
 def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
-    text = f"{text} ({'x'.join(map(str, tensor.shape)) or 'one number'})"
+    text = f"{text} ({shape_text(tensor.shape, 'one number')})"
     if tensor.is_floating_point():
         if tensor.shape not in (logits.shape, logits.shape[1:]):
             raise _shape_error(tensor, [tuple(logits.shape), tuple(logits.shape[1:])])

@@ -15,6 +15,7 @@ from hookscope.extraction.axes import Axes, accumulation_dtype, row_size
 from hookscope.extraction.channel_statistics import histogram
 from hookscope.files import strict_json
 from hookscope.files.output_path import MARK
+from hookscope.files.words import shape_text
 from hookscope.specs.extract_options import (
     ALL,
     CLS,
@@ -98,10 +99,9 @@ def make_reducer(
     """Return the reducer of a layer's rows of ``shape``; see ``Reducer`` for ``varies``."""
 
     def error(reason: str) -> LayerError:
-        shape_text = "x".join(map(str, shape)) or "one number"
         return LayerError(
-            f"--reduce {reduction.text} cannot be applied to {key} (shape of a row: {shape_text}):"
-            f" {reason}.",
+            f"--reduce {reduction.text} cannot be applied to {key} (shape of a row:"
+            f" {shape_text(shape, 'one number')}): {reason}.",
             "Leave the layer out, or choose another reduction.",
         )
 

@@ -17,6 +17,7 @@ from hookscope.file_analysis.record_matches import (
     match_records,
     select_matches,
 )
+from hookscope.files.words import shape_text
 from hookscope.results.diff_result import (
     CLOSE,
     DIFFERS,
@@ -58,7 +59,7 @@ class Comparator:
         else:
             atol, rtol = tolerances(a.dtype, b.dtype, self.atol, self.rtol)
         metrics, reasons = ErrorMetrics(), []
-        shapes = f"shape {_shape_text(a.shape)} in A, {_shape_text(b.shape)} in B"
+        shapes = f"shape {shape_text(a.shape)} in A, {shape_text(b.shape)} in B"
         is_reshaped = self.engines and a.shape != b.shape and _may_be_reshaped(a, b)
         if a.shape == b.shape or is_reshaped:
             metrics = measure_errors(blocks_a(), blocks_b(), atol, rtol, self.equal_nan)
@@ -110,10 +111,6 @@ def _dtype_family(dtype: str) -> str:
     names = ("bfloat", "float", "complex", "bool")
     family = next((name for name in names if dtype.startswith(name)), "integer")
     return "float" if family == "bfloat" else family
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def compare_captures(

@@ -91,9 +91,9 @@ def percent_text(share: float) -> str:
     return ">99.9%" if share >= 0.9995 else f"{share:.1%}"
 
 
-def shape_text(shape: Iterable[int]) -> str:
-    """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``."""
-    return "x".join(str(n) for n in shape) or "scalar"
+def shape_text(shape: Iterable[int], scalar: str = "scalar") -> str:
+    """Return a shape as ``1x64x56x56``; ``scalar`` is the text of one without dimensions."""
+    return "x".join(map(str, shape)) or scalar
 
 
 def plural(number: int, noun: str) -> str:
@@ -150,7 +150,7 @@ def token_text(token: str, ascii: bool = False) -> str:
 
 def shape_label(shape: Sequence[int]) -> str:
     """Return a shape as ``1x3x8x8``."""
-    return "x".join(map(str, shape)) or "a single number"
+    return shape_text(shape, "a single number")
 
 
 def ranges_text(numbers: Sequence[int]) -> str:

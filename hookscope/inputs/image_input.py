@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
-from hookscope.files.words import plural
+from hookscope.files.words import plural, shape_text
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_recipes import black_and_white, named_recipe
 from hookscope.inputs.input_reader import Batch, ReadContext, read_bytes, sha256, tensor_entry
@@ -82,7 +82,7 @@ def _check_shape(value: Any, shape: Shape, count: int) -> None:
         if isinstance(value, list) and len(shape) > tensor.ndim:  # a detector's images
             actual = (len(value), *actual)
         if len(actual) == len(shape) and actual != shape:
-            actual_text, wanted = ("x".join(map(str, lengths)) for lengths in (actual, shape))
+            actual_text, wanted = map(shape_text, (actual, shape))
             images = "image gives" if count == 1 else "images give"
             raise InputError(
                 f"{count} {images} an input of {actual_text}, but --shape is {wanted}.",

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from hookscope.errors import InputError
-from hookscope.files.words import plural
+from hookscope.files.words import plural, shape_text
 from hookscope.sources.loaded import Numbers, Recipe, Size, sides_of
 
 NAMES = ("imagenet", "none")
@@ -56,7 +56,7 @@ def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
         return _normalised(to_tensor(image), mean, std)
 
-    sides = "x".join(map(str, sides_of(size))) if size else ""
+    sides = shape_text(sides_of(size)) if size else ""
     resized = f"resized to {sides}, aspect ratio not kept" if size else "own size"
     text = f"{resized}, scaled to 0-1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.files.file_types import UNKNOWN, WRITE_AGAIN, describe_file
+from hookscope.files.words import shape_text
 from hookscope.results.metadata import InputMetadata
 from hookscope.sources.loaded import LoadedModel, Numbers, Recipe, Size, seeded_generator
 from hookscope.specs.input_spec import STDIN, InputSpec
@@ -173,7 +174,7 @@ def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:
     for other in others:
         if other.shape[1:] != first.shape[1:] or other.dtype != first.dtype:
             shapes = " and ".join(
-                f"{'x'.join(map(str, t.shape))} {str(t.dtype)[6:]}" for t in (first, other)
+                f"{shape_text(t.shape)} {str(t.dtype)[6:]}" for t in (first, other)
             )
             raise InputError(
                 f"Several inputs are joined along the first dimension, but {shapes} do not fit"

@@ -22,6 +22,7 @@ from hookscope.execution.isolation import frozen
 from hookscope.execution.prepare import Prepared, select_layers
 from hookscope.files.shell_words import quote_word
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import Layer, check_not_lazy, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
@@ -213,7 +214,7 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any, *, count: bool = 
     calls = {executed.module: executed.calls for executed in capture.coverage.executed}
     shapes: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in capture.records:
-        shape = "x".join(map(str, record.shape)) or "scalar"
+        shape = shape_text(record.shape)
         shapes[record.module][record.call].append(shape)
     counts = {} if counter is None else counter.get_flop_counts()
     flops = {name: sum(each.values()) for name, each in counts.items()}

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hookscope.files.words import shape_text
 from hookscope.specs.patterns import ROOT
 
 
@@ -21,7 +22,7 @@ class TensorInfo:
     @property
     def size(self) -> str:
         """The shape as text: ``1x676``, or ``scalar``."""
-        return "x".join(map(str, self.shape)) or "scalar"
+        return shape_text(self.shape)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError, RequestError, is_out_of_memory
 from hookscope.files.hashes import BackgroundHash
+from hookscope.files.words import shape_text
 from hookscope.specs.literal_arguments import join_arguments
 from hookscope.specs.model_spec import ModelSpec
 from hookscope.specs.request import ModelRequest
@@ -50,7 +51,7 @@ class Layout:
         except (RuntimeError, TypeError, MemoryError) as error:  # as torch does if memory is short
             if not is_out_of_memory(error):
                 raise
-            lengths = "x".join(map(str, shape))
+            lengths = shape_text(shape)
             raise InputError(
                 f"An input of {lengths} does not fit into memory.", "Choose a smaller --shape."
             ) from error
@@ -68,7 +69,7 @@ def seeded_generator(seed: int) -> torch.Generator:
 
 def stack_images(images: Sequence[Tensor]) -> Tensor:
     """Stack images of one shape to N, C, H, W."""
-    shapes = list(dict.fromkeys("x".join(map(str, image.shape)) for image in images))
+    shapes = list(dict.fromkeys(shape_text(image.shape) for image in images))
     if len(shapes) > 1:
         raise InputError(
             f"The preprocessed images differ in shape: {', '.join(shapes)}.",

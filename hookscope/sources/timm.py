@@ -14,6 +14,7 @@ from torch import nn
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.optional_packages import optional_package
+from hookscope.files.words import shape_text
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, LoadRequest, Recipe, Size, WeightsInfo, sides_of
 from hookscope.sources.meta import build_model
@@ -75,7 +76,7 @@ def live() -> tuple[ModelInfo, ...]:
 
 def _describe(name: str, tags: list[str]) -> ModelInfo:
     config = timm.models.get_pretrained_cfg(name)
-    shape = "x".join(map(str, (1, *config.input_size))) if config else ""
+    shape = shape_text((1, *config.input_size)) if config else ""
     task = "classification" if config is None or config.num_classes else ""
     return ModelInfo(f"{TIMM}:{name}", task, None, tuple(tags), shape)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hookscope.errors import EnvironmentFault, InputError, ModelError, RequestError, WeightsError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.words import shape_text
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import (
     BATCH,
@@ -148,14 +149,14 @@ def _detection(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndTex
         tensor: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
         return tensor
 
-    return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, scaled to 0-1"
+    return scaled, f"{f'resized to {shape_text(size)}' if size else 'own size'}, scaled to 0-1"
 
 
 def _flow(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
     _check_unchanged(mean, std, "Optical flow models take values from -1 to 1.")
     if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_MIN):
         raise InputError(
-            f"Optical flow models do not take images of {_by(size)}.",
+            f"Optical flow models do not take images of {shape_text(size)}.",
             f"Height and width must be multiples of {_FLOW_STEP} and at least {_FLOW_MIN}.",
         )
 
@@ -171,7 +172,7 @@ def _flow(preset: Any, size: Any, mean: Numbers, std: Numbers) -> RunAndText:
         return torch.as_tensor(first)
 
     nearest_text = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_MIN}"
-    return frame, f"resized to {_by(size) if size else nearest_text}, scaled to -1..1"
+    return frame, f"resized to {shape_text(size) if size else nearest_text}, scaled to -1..1"
 
 
 _BUILDERS: dict[str, Callable[..., RunAndText]] = {
@@ -194,19 +195,15 @@ def _normalised(preset: Any) -> str:
 
 def _resized(preset: Any) -> str:
     sides = preset.resize_size
-    how = f"shorter side to {sides[0]}" if len(sides) == 1 else f"resized to {_by(sides)}"
+    how = f"shorter side to {sides[0]}" if len(sides) == 1 else f"resized to {shape_text(sides)}"
     crop = getattr(preset, "crop_size", None)
     how += f" ({preset.interpolation.value})"
-    return f"{how}, centre crop {_by(crop * 2 if len(crop) == 1 else crop)}" if crop else how
+    return f"{how}, centre crop {shape_text(crop * 2 if len(crop) == 1 else crop)}" if crop else how
 
 
 def _check_unchanged(mean: Numbers, std: Numbers, why: str) -> None:
     if mean is not None or std is not None:
         raise InputError("This model takes no --mean or --std.", why)
-
-
-def _by(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
 
 
 def _list(values: Sequence[float]) -> str:
@@ -258,7 +255,7 @@ def _describe(name: str) -> ModelInfo:
         task=loaded.task,
         parameters=sum(p.numel() for p in loaded.module.parameters()),
         weights=tuple(member.name for member in pretrained_weights(name)),
-        input="x".join(map(str, loaded.shape)),
+        input=shape_text(loaded.shape),
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.hashes import BackgroundHash
-from hookscope.files.words import join_first
+from hookscope.files.words import join_first, shape_text
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
@@ -118,7 +118,8 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
 def _misfits(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
     """The tensors of a file that have another shape in the model, with both shapes as text."""
     return {
-        name: f"{name} ({_shape_text(tensor)} instead of {_shape_text(own[name])})"
+        name: f"{name} ({shape_text(tensor.shape, 'one number')} instead of"
+        f" {shape_text(own[name].shape, 'one number')})"
         for name, tensor in tensors.items()
         if name in own and not _same_shape(tensor, own[name])
     }
@@ -237,10 +238,6 @@ def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str])
             path,
             join_first(unexpected),
         )
-
-
-def _shape_text(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "one number"
 
 
 def _share_text(part: int, count: int) -> str:

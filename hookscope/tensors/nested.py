@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
+from hookscope.files.words import shape_text
 from hookscope.tensors.torch_internals import is_wrapped_by_functorch
 
 _SHARED = ("self_attention_cache", "cross_attention_cache")  # of an EncoderDecoderCache
@@ -232,7 +233,7 @@ def _outline(value: Any, above: tuple[int, ...]) -> str:
     if isinstance(value, Tensor):
         parts = value.unbind() if value.is_nested else ()
         shapes = [tuple(part.shape) for part in parts] or [tuple(value.shape)]
-        return "+".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+        return "+".join(map(shape_text, shapes))
     if value is None or id(value) in above:
         return "None" if value is None else "itself"
     if not isinstance(value, tuple | list | Mapping) and not _is_dataclass(value):

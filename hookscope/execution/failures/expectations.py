@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import own_parameters
 from hookscope.tensors.nested import walk
 
@@ -71,10 +72,6 @@ def _first(call: Call, name: str = "input") -> Tensor | None:
     return value if isinstance(value, Tensor) and not value.is_nested else None
 
 
-def _text(numbers: Any) -> str:
-    return "x".join(map(str, numbers))
-
-
 def _last(setting: str, wanted: int, got: Tensor, of: str = "") -> Iterator[Mismatch]:
     place = f"the last dimension{of} ({setting}={wanted})"
     if got.ndim == 0:
@@ -110,7 +107,7 @@ def _rank(tensor: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
     if tensor.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
         yield Mismatch(
-            f"{wanted} dimensions, got {tensor.ndim} ({_text(tensor.shape) or 'a scalar'})."
+            f"{wanted} dimensions, got {tensor.ndim} ({shape_text(tensor.shape, 'a scalar')})."
         )
 
 
@@ -127,10 +124,11 @@ def _kernel(layer: nn.Module, tensor: Tensor, rank: int) -> Iterator[Mismatch]:
     reach = tuple((k - 1) * g + 1 for k, g in zip(kernel, gaps, strict=True))
     sides = tensor.shape[-rank:]
     if any(side + 2 * pad < r for side, pad, r in zip(sides, pads, reach, strict=True)):
-        padded = f" with padding {_text(pads)}" if any(pads) else ""
-        dilated = f" ({_text(reach)} with dilation)" if reach != kernel else ""
+        padded = f" with padding {shape_text(pads)}" if any(pads) else ""
+        dilated = f" ({shape_text(reach)} with dilation)" if reach != kernel else ""
         yield Mismatch(
-            f"a size of at least the kernel's {_text(kernel)}{dilated}, got {_text(sides)}{padded}."
+            f"a size of at least the kernel's {shape_text(kernel)}{dilated}, got"
+            f" {shape_text(sides)}{padded}."
         )
 
 
@@ -198,8 +196,8 @@ def _layer_norm(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch
     got = tuple(tensor.shape[-len(wanted) :])
     if got != wanted:
         yield Mismatch(
-            f"{_text(wanted)} in the last dimensions (normalized_shape), got"
-            f" {_text(got) or 'none'}.",
+            f"{shape_text(wanted)} in the last dimensions (normalized_shape), got"
+            f" {shape_text(got, 'none')}.",
             "normalized_shape" if len(got) == len(wanted) else "",
             wanted if len(wanted) > 1 else wanted[0],
             got if len(got) > 1 else next(iter(got), None),

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from hookscope.errors import RequestError
 from hookscope.files.progress_types import Progress
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.words import shape_text
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name
 from hookscope.hooks.torch_state import FunctionMode
@@ -89,7 +90,7 @@ def baseline_image(inputs: CamInput, baseline: Any) -> Tensor:
         try:
             return baseline.to(image).expand_as(image).clone()
         except RuntimeError as error:
-            shapes = ["x".join(map(str, t.shape)) for t in (baseline, image)]
+            shapes = [shape_text(t.shape) for t in (baseline, image)]
             raise RequestError(
                 f"A baseline of shape {shapes[0]} does not fit images of shape {shapes[1]}.",
                 "Give one whose shape broadcasts to the shape of the images.",

@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hookscope.errors import RequestError
 from hookscope.extraction.axes import ImageGrid, find_image_grid
 from hookscope.files.signal_safety import SignalSafeContext
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
@@ -261,7 +262,7 @@ def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCan
             f"Layer {layer.title} ({layer.type}) never ran, or returned no tensor.",
             "Name another layer, or leave out --layer.",
         )
-    sizes = ("x".join(map(str, candidate.shape)) or "one number" for candidate in of_layer[-3:])
+    sizes = (shape_text(candidate.shape, "one number") for candidate in of_layer[-3:])
     shapes = " and ".join(sizes)
     raise RequestError(
         f"Layer {layer.title} ({layer.type}) has no spatial output ({shapes}); a map needs one.",

@@ -20,6 +20,7 @@ from torch.fx.node import map_aggregate
 
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.files.signal_safety import signal_safe
+from hookscope.files.words import shape_text
 from hookscope.sources.exported.graph_passes import inline_grad_blocks, remove_alias_outputs
 from hookscope.specs.model_spec import end_sentence
 from hookscope.tensors.torch_internals import pytree, remove_effect_tokens
@@ -111,7 +112,7 @@ class ProgramContract:
             raise InputError(
                 f"The program was exported for an input {name} of shape {self._text(expected)}"
                 f"{self._limits(expected)}, but got"
-                f" {'x'.join(map(str, value.shape)) or 'a scalar'}.",
+                f" {shape_text(value.shape, 'a scalar')}.",
                 _REPAIR.format(alone if fixed else " within its limits"),
             )
 
@@ -160,7 +161,7 @@ def _plain(value: Any) -> str:
 
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"tensor of {'x'.join(map(str, value.shape)) or 'a scalar'}"
+        return f"tensor of {shape_text(value.shape, 'a scalar')}"
     return type(value).__name__
 
 
@@ -267,7 +268,7 @@ class ExportedLayer(nn.Module):
     def extra_repr(self) -> str:
         """The shapes of its own parameters."""
         own = self.named_parameters(recurse=False)
-        return ", ".join(f"{name}={'x'.join(map(str, p.shape)) or 1}" for name, p in own)
+        return ", ".join(f"{name}={shape_text(p.shape, '1')}" for name, p in own)
 
 
 class ExportedProgramModule(ExportedLayer):

@@ -19,6 +19,7 @@ from blake3 import blake3
 from hookscope.errors import ModelError
 from hookscope.escapes import encodable
 from hookscope.files.hashes import blake3_of
+from hookscope.files.words import shape_text
 from hookscope.sources.onnx import dtypes
 from hookscope.stores.weights.tensor_location import is_shape
 
@@ -259,7 +260,7 @@ def check_tensor(path: str, tensor: Any) -> None:
     if stored != size:
         raise ModelError(
             f"The tensor {tensor.name!r} of {path!r} has"
-            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of"
+            f" {shape_text(tensor.dims, 'one')} entries of"
             f" {dtypes.dtype_name(tensor.data_type)} but {stored:,} bytes.",
             _AGAIN,
         )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EditError, InputError, RequestError
 from hookscope.escapes import visible
+from hookscope.files.words import shape_text
 from hookscope.sources.onnx.dtypes import torch_dtype
 from hookscope.sources.onnx.graph import Graph, GraphCall
 from hookscope.sources.onnx.input_contract import GraphContract
@@ -55,7 +56,7 @@ class GraphPart(nn.Module):
         if len(operators) > 3 or operators == [type(self).__name__]:
             operators = [f"{len(self._onnx_operators)} nodes"] if len(operators) > 1 else []
         own = self.named_parameters(recurse=False)
-        shapes = [f"{name}={'x'.join(map(str, p.shape)) or 1}" for name, p in own]
+        shapes = [f"{name}={shape_text(p.shape, '1')}" for name, p in own]
         return ", ".join([*operators, *shapes])
 
     def raise_failure(self, message: str) -> None:

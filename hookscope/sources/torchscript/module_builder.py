@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.words import shape_text
 from hookscope.sources.torchscript import argument_conversion, private, runtime
 from hookscope.sources.torchscript.emitter import RUN, Emitter
 from hookscope.sources.torchscript.graph import (
@@ -54,7 +55,7 @@ class ScriptedModule(nn.Module):
     def extra_repr(self) -> str:
         """Return the shapes of its parameters, as its arguments are not in the file."""
         own = ((name, tensor) for name, tensor in self._parameters.items() if tensor is not None)
-        return ", ".join(f"{name}={'x'.join(map(str, t.shape)) or 1}" for name, t in own)
+        return ", ".join(f"{name}={shape_text(t.shape, '1')}" for name, t in own)
 
 
 def build_module(

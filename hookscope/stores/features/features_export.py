@@ -22,6 +22,7 @@ from hookscope.files.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.output_path import MARK, NPY, NPZ, SUFFIX
 from hookscope.files.safetensors_header import HEADER_LIMIT, METADATA, header_bytes
+from hookscope.files.words import shape_text
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks, summarize
 from hookscope.results.stats import Stats
@@ -95,7 +96,7 @@ def write_parquet(
                 "Write a .safetensors or .npy file.",
             )
         if not _width(rows):
-            shape = "x".join(map(str, rows.shape[1:]))
+            shape = shape_text(rows.shape[1:])
             raise RequestError(
                 f"The rows of {rows.key} have shape {shape} and no values, but Parquet has no lists"
                 " of length 0.",

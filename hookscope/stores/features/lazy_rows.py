@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hookscope.files.words import shape_text
 from hookscope.results.dtypes import RAW, widen
 from hookscope.stores.features.shards import Shards
 
@@ -49,7 +50,7 @@ class LazyRows:
         return LazyRows, (self._shards, self.key, self.shape, self._raw)
 
     def __repr__(self) -> str:
-        return f"<Rows of {self.key}: {'x'.join(map(str, self.shape))}, {self.dtype}>"
+        return f"<Rows of {self.key}: {shape_text(self.shape)}, {self.dtype}>"
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hookscope.escapes import visible
-from hookscope.files.words import number_text
+from hookscope.files.words import number_text, shape_text
 from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
@@ -115,7 +115,7 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     smaller = (height, width) != part.map_shape
     values = resize_maps(maps.values, height, width) if smaller else maps.values
     colors, scales = paint_maps(values, record.kind)
-    drawn = f"{'x'.join(map(str, part.map_shape))} averaged to {height}x{width}"
+    drawn = f"{shape_text(part.map_shape)} averaged to {height}x{width}"
     parts = (
         part.description,
         drawn if smaller else "",

@@ -87,6 +87,7 @@ def test_per_cent_says_none_and_all_only_when_exact() -> None:
 
 def test_shape_and_plural() -> None:
     assert (shape_text((1, 64, 56)), shape_text((0,)), shape_text(())) == ("1x64x56", "0", "scalar")
+    assert shape_text((), "one number") == "one number"
     assert (plural(1, "layer"), plural(1500, "layer")) == ("1 layer", "1,500 layers")
 
 
