@@ -62,7 +62,7 @@ def trace(
     import torch
 
     from hookscope.execution.failures.failure_explanation import explain_forward_errors
-    from hookscope.execution.forward import detach_clone, forward
+    from hookscope.execution.forward import forward
     from hookscope.execution.isolation import preserve_model_state
     from hookscope.execution.objective import differentiate, resolve_loss
     from hookscope.execution.prepare import prepare
@@ -71,6 +71,7 @@ def trace(
     from hookscope.hooks.recorder import Recorder
     from hookscope.hooks.tracer import TraceClock, Tracer
     from hookscope.tensors.grad_mode import grad_mode
+    from hookscope.tensors.nested import detach_clone
 
     if model.source == ONNX and loss.is_default:
         loss = replace(loss, forward_only=True)  # it has no gradients

@@ -16,7 +16,7 @@ from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, module_running, submodule, tensors_in_traceback
 from hookscope.inputs.input_checks import explain_layer_error
 from hookscope.specs.patterns import ROOT
-from hookscope.tensors.nested import as_call, map_tensors, walk
+from hookscope.tensors.nested import as_call, detach_clone, walk
 
 
 def forward(
@@ -105,9 +105,4 @@ def run_without_hooks(prepared: Prepared) -> Any:
     """Run the model from the same seed with its interventions only; restore its state."""
     interventions, module, seed = prepared.interventions, prepared.module, prepared.seed
     with prepared.preserved(), forward_interventions(interventions, module, seed):
-        return detach_clone(forward(prepared))
-
-
-def detach_clone(output: Any) -> Any:
-    """Return an output with copies of its tensors, which may be buffers that are restored."""
-    return map_tensors(output, lambda path, tensor: tensor.detach().clone())
+        return detach_clone(forward(prepared))  # it may hold buffers, which are restored

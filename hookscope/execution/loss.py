@@ -21,7 +21,7 @@ from hookscope.files.words import shape_text
 from hookscope.sources.user_code import load_functions, run_user_code
 from hookscope.specs import losses
 from hookscope.specs.model_spec import end_sentence, may_name_function, parse_function
-from hookscope.tensors.nested import map_tensors, walk
+from hookscope.tensors.nested import detach_clone, map_tensors, walk
 from hookscope.tensors.tensor_stats import euclidean_norm
 
 log = logging.getLogger("hookscope")
@@ -248,7 +248,7 @@ class CustomLoss:
         values = {
             OUTPUT: output,
             TARGET: map_tensors(resolved, lambda path, tensor: tensor.to(device)),
-            INPUT: map_tensors(input, lambda path, tensor: tensor.detach().clone()),
+            INPUT: detach_clone(input),
         }
         args = [values[name] for name in self.takes]
         kwargs = {parameter: values[name] for parameter, name in self.by_name}

@@ -32,7 +32,7 @@ from hookscope.specs.model_spec import LIVE, ONNX
 from hookscope.specs.position_spec import Positions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.nested import as_call, detach_clone, map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -67,8 +67,7 @@ class Prepared:
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments in which every tensor is a copy, so the model may change it in place."""
-        copies = map_tensors(self.value, lambda path, tensor: tensor.detach().clone())
-        return as_call(copies)
+        return as_call(detach_clone(self.value))
 
 
 def with_tokenizer(loaded: LoadedModel, input: InputRequest) -> LoadedModel:

@@ -12,7 +12,7 @@ import torch
 
 from hookscope.errors import HookError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.forward import forward
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.optimizer_step import OptimizerSpec, take_step
 from hookscope.execution.prepare import Prepared
@@ -34,6 +34,7 @@ from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import Request
 from hookscope.specs.tensor_key import ATTENTION, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.nested import detach_clone
 from hookscope.tensors.recording_file import RecordingFile
 
 _SWITCHED = "switched it between train and eval mode"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import InputError, RequestError
-from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.forward import forward
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
@@ -24,7 +24,7 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.model_analysis.cams.score_gradients import differentiable
 from hookscope.results.tokens import PromptTokens
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import as_call, walk
+from hookscope.tensors.nested import as_call, detach_clone, walk
 
 _AT_ONCE = 4096  # tokens that are embedded together
 

@@ -177,6 +177,11 @@ def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> A
     return _mapped(value, change, (), (), {})
 
 
+def detach_clone(value: Any) -> Any:
+    """Return ``value`` with a detached copy of each tensor."""
+    return map_tensors(value, lambda path, tensor: tensor.detach().clone())
+
+
 def _mapped(  # not a nested function: one that calls itself would keep tensors alive in a cycle
     item: Any,
     change: Callable[[TensorPath, Tensor], Tensor],

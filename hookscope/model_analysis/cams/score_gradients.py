@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import LossError, RequestError
-from hookscope.execution.forward import backward, detach_clone, forward
+from hookscope.execution.forward import backward, forward
 from hookscope.execution.isolation import disable_mha_fast_path, frozen
 from hookscope.execution.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
@@ -30,7 +30,7 @@ from hookscope.model_analysis.cams.layer_scan import (
 )
 from hookscope.specs.model_spec import ONNX
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import TensorPath, as_call, map_tensors
+from hookscope.tensors.nested import TensorPath, as_call, detach_clone, map_tensors
 
 
 @signal_safe_contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.forward import forward
 from hookscope.execution.isolation import seeded
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
@@ -30,7 +30,7 @@ from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode, without_grad
-from hookscope.tensors.nested import as_call, map_tensors, unreadable_reason, walk
+from hookscope.tensors.nested import as_call, detach_clone, map_tensors, unreadable_reason, walk
 from hookscope.tensors.tensor_stats import ZEROING, dense_real, unit_dims
 
 # By the name of a function, or of a module's class in lower case.

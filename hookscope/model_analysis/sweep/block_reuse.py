@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError
-from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of, random_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical, first_difference
@@ -36,7 +36,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.specs.module_names import ancestors, parent_of
 from hookscope.specs.patterns import ROOT
-from hookscope.tensors.nested import walk
+from hookscope.tensors.nested import detach_clone, walk
 from hookscope.tensors.torch_internals import GLOBAL_FORWARD_HOOKS, GLOBAL_FORWARD_PRE_HOOKS
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, EditError
 from hookscope.execution.edit_effect import relative_change
-from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import first_difference
 from hookscope.files.progress_types import Progress
@@ -27,7 +27,7 @@ from hookscope.results.records import Coverage, key_of
 from hookscope.results.sweep import RunEffect, Runs, SkippedLayer
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.hash import hash_tensors
-from hookscope.tensors.nested import TensorPath, map_tensors, walk
+from hookscope.tensors.nested import TensorPath, detach_clone, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 SAVED_EVERY = 3.0  # seconds between two writes of the file

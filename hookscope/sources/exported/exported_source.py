@@ -21,7 +21,7 @@ from hookscope.sources.exported import pt2_archive
 from hookscope.sources.exported.program_modules import build_module
 from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo
 from hookscope.specs.model_spec import EXPORTED, end_sentence
-from hookscope.tensors.nested import map_tensors
+from hookscope.tensors.nested import detach_clone
 
 log = logging.getLogger("hookscope")
 
@@ -42,7 +42,7 @@ def load(request: LoadRequest) -> LoadedModel:
     program = _open(spec.path, request.model.trust)
     file_hash = BackgroundHash(blake3_of, spec.path)
     args, kwargs = program.example_inputs or ((), {})
-    copies = partial(map_tensors, (args, kwargs), lambda path, tensor: tensor.detach().clone())
+    copies = partial(detach_clone, (args, kwargs))
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     only_input = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
     log.info("weights: as saved in %s", spec.path)
