@@ -18,6 +18,7 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 from rich.text import Text
 
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.stores.capture_file import open_capture
 from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
@@ -34,7 +35,7 @@ WIDE, HIGH, EDGE = 8, 17, 14  # of a cell, and of the margin
 def lines() -> list[Text]:
     """Return two commands with what each prints."""
     capture = open_capture(ROOT / SAMPLE)
-    maps = read_feature_maps(capture, "relu1/output", by="strength", count=10)
+    maps = read_feature_maps(capture, "relu1/output", options=PlotOptions(by="strength", count=10))
     return [
         Text(f"$ hookscope show {SAMPLE}", "bold"),
         *display.text(capture, TextOptions(COLUMNS)),

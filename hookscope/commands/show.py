@@ -21,6 +21,7 @@ from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
 from hookscope.files.suggestions import RESULT_FILES, near_files
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.request import LayerSelection
 from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, WEIGHTS
 
@@ -112,7 +113,7 @@ def show_command(
     if kind not in SHOWN:  # its error says what it is
         kind = FEATURES if names_folder(file) else CAPTURES
     _refuse_misfits(ctx, kind, file, layers, draws)
-    SHOWN[kind](console, _Request(file, keys, layers, draws, trust, values))
+    SHOWN[kind](console, _Request(file, keys, layers, draws, trust, PlotOptions(**values)))
 
 
 class _Request(NamedTuple):
@@ -123,7 +124,7 @@ class _Request(NamedTuple):
     layers: tuple[str, ...]
     draws: bool
     trust: bool
-    maps: dict[str, Any]
+    maps: PlotOptions
 
 
 def _show_capture(console: Console, asked: _Request) -> None:
@@ -281,15 +282,14 @@ def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str,
 
 
 def _maps(
-    console: Console, capture: CaptureFile, key: str, index: Index, values: dict[str, Any]
+    console: Console, capture: CaptureFile, key: str, index: Index, options: PlotOptions
 ) -> list[Text]:
     from hookscope.views.images.feature_maps import read_feature_maps
     from hookscope.views.text.terminal_maps import map_lines
 
-    chosen = {name: value for name, value in values.items() if name != "scale"}
-    maps = read_feature_maps(capture, key, index, **chosen)
+    maps = read_feature_maps(capture, key, index, options)
     colored = console.colors >= 256 and not console.ascii
-    return map_lines(maps, console.window, colored, values["scale"] == "each", console.ascii)
+    return map_lines(maps, console.window, colored, options.each, console.ascii)
 
 
 SHOWN = {

@@ -27,7 +27,7 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style, recording_caption
 from hookscope.views.layer_map import color_style
-from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
@@ -60,7 +60,7 @@ MOST_TEXTS = 16
 
 def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
     """Return the whole summary: in a pipe one line for each token."""
-    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
     sums = [sum_sentence(result, number) for number in range(len(result.rows))]
     if options.lists_rows:
         lines = [line for text in sums for line in sentence(text, options)]

@@ -30,7 +30,7 @@ from hookscope.views.images.figures.canvas import (
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.layer_map import LayerMap, heat_map_lines, page_map, write_cells
-from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell
+from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import (
     TextOptions,
@@ -51,7 +51,7 @@ MOST_LAYERS = 2000  # on a side: a pixel or so each
 
 def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     """Return the matrix; in a pipe a line for each pair of layers."""
-    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
     if options.lists_rows or options.html or options.width is None:
         return join_blocks(_pair_table(result, options), notes, options=options)
     return join_blocks(

@@ -15,7 +15,7 @@ from hookscope.views.display import View, filed_document
 from hookscope.views.images.colors import ColorScale
 from hookscope.views.images.figures.drawing import Drawing, recording_caption
 from hookscope.views.layer_map import LayerMap, LayerMaps
-from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import (
     TextOptions,
@@ -44,7 +44,7 @@ MOST_POSITIONS = 64  # that are drawn, the last ones
 
 def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
     """Return the whole summary: in a pipe one line for each cell."""
-    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
     if options.lists_rows:
         cells = tuple(_cell_row(result, cell, options) for cell in result.cells)
         table = result_table(Table(COLUMNS, cells, SQUEEZE, note=""), options)

@@ -24,7 +24,7 @@ from hookscope.stores.features.manifest import SIDES, VisiblePart
 from hookscope.views.display import View, filed_document
 from hookscope.views.images.figures.canvas import escape_text
 from hookscope.views.images.figures.drawing import Drawing
-from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell
+from hookscope.views.text.shared_parts import NOTICE_STYLE, count_cell, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_context import marked_text
 from hookscope.views.text.text_table import GAP as COLUMN_GAP
@@ -59,7 +59,7 @@ MOST_PIXELS = 65_500  # of a side of a JPEG file
 
 def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
     """Return the ranked inputs of each unit; in a pipe one line for each."""
-    notes = [line for note in result.notes for line in sentence(note, options, NOTICE_STYLE)]
+    notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
     cut = options.html or not options.lists_rows
     units = _unit_table(result, options)
     inputs = _input_table(result, options, _SHOWN if cut else None)

@@ -19,6 +19,7 @@ from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import INPUT, Index, is_gradient
 from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.html.page import PageFigure
@@ -110,7 +111,8 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     part = drawn_part(record, count, capture.image)
     if not part.maps:
         return None
-    maps = read_feature_maps(capture, record.key, part.index, dim=part.dim, count=part.maps)
+    options = PlotOptions(dim=part.dim, count=part.maps)
+    maps = read_feature_maps(capture, record.key, part.index, options)
     height, width = part.drawn(side)
     smaller = (height, width) != part.map_shape
     values = resize_maps(maps.values, height, width) if smaller else maps.values

@@ -29,8 +29,6 @@ from hookscope.stores.capture_file import CaptureFile
 from hookscope.views.images.colors import Reals
 from hookscope.views.images.figures.drawing import quantity_name
 
-DEFAULT_COUNT = 16  # channels shown by default
-
 
 @dataclass(frozen=True)
 class FeatureMaps:
@@ -51,12 +49,7 @@ def read_feature_maps(
     capture: CaptureFile,
     key: str,
     index: Index = WHOLE,
-    *,
-    dim: int | None = None,
-    channels: Sequence[int] | None = None,
-    by: str = "index",
-    count: int = DEFAULT_COUNT,
-    seed: int = 0,
+    options: PlotOptions = PlotOptions(),  # noqa: B008 - it is frozen
 ) -> FeatureMaps:
     """Read some of the feature maps of a tensor.
 
@@ -67,7 +60,7 @@ def read_feature_maps(
     """
     record, shape = capture.record(key), capture.shape(key, index)
     name = f"{key}{slice_text(index)}"
-    letters = _letters(capture, record, shape, dim, name)
+    letters = _letters(capture, record, shape, options.dim, name)
     if not letters or 0 in shape:
         raise _no_maps_error(name, shape)
     at, single = fixed_index(letters, shape, record.kind)
@@ -77,7 +70,6 @@ def read_feature_maps(
     along = letters.replace("0", "").replace("M", "").find("C")
     array = np.atleast_2d(array)[None] if along < 0 else np.moveaxis(array, along, 0)
     total = len(array)
-    options = PlotOptions(channels=channels, by=by, count=count, seed=seed)
     chosen = pick_channels(array, name, options)
     return FeatureMaps(
         record,
@@ -87,7 +79,7 @@ def read_feature_maps(
         total,
         maps_noun(record.kind),
         single,
-        channels_last_note(record, capture.image) if dim is None and index == WHOLE else "",
+        channels_last_note(record, capture.image) if options.dim is None and index == WHOLE else "",
         quantity_name(record.kind),
     )
 
@@ -220,7 +212,7 @@ def pick_channels(array: NDArray[Any], name: str, options: PlotOptions) -> tuple
 
 
 def choose_channels(
-    array: NDArray[Any], dim: int, by: str = "index", count: int = DEFAULT_COUNT, seed: int = 0
+    array: NDArray[Any], dim: int, by: str = "index", count: int = PlotOptions.count, seed: int = 0
 ) -> tuple[int, ...]:
     """Return the indices of at most ``count`` channels."""
     channels = array.shape[dim]

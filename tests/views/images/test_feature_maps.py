@@ -12,6 +12,8 @@ from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
+from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.tensor_key import WHOLE
 from hookscope.stores.capture_file import open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps, resize_maps
 
@@ -28,7 +30,8 @@ def maps_of(
     capture.put(tensor, module="a", type=type, call=1, what="output", kind=kind)
     capture.metadata["arguments"] = [{"name": "0", "shape": [1, 3, *image]}] if image else []
     capture.save(tmp_path / "a")
-    return read_feature_maps(open_capture(tmp_path / "a"), "a/output", **chosen)
+    index, options = chosen.pop("index", WHOLE), PlotOptions(**chosen)
+    return read_feature_maps(open_capture(tmp_path / "a"), "a/output", index, options)
 
 
 def ramp(*shape: int) -> Tensor:

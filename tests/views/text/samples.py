@@ -25,6 +25,7 @@ from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.sweep import SkippedLayer
 from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.stores.capture_file import CaptureFile, open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
 from hookscope.views.images.tensor_view import TensorView, read_tensor_view
@@ -337,4 +338,5 @@ def looked() -> TensorView:
 
 def maps() -> FeatureMaps:
     """Six of its maps."""
-    return opened(lambda file: read_feature_maps(file, "layer3.0.downsample.0/output", count=6))
+    key, options = "layer3.0.downsample.0/output", PlotOptions(count=6)
+    return opened(lambda file: read_feature_maps(file, key, options=options))

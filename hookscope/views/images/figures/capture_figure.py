@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,22 +74,13 @@ def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOption
             blocks.append(read_image_gradient(capture, part.record))
             continue
         if channels and part is not parts[-1]:
-            total = read_feature_maps(capture, key, index, dim=options.dim, count=1).total
+            first = PlotOptions(dim=options.dim, count=1)
+            total = read_feature_maps(capture, key, index, first).total
             channels = [channel for channel in channels if channel < total]
             if not channels:
                 continue
-        blocks.append(
-            read_feature_maps(
-                capture,
-                key,
-                index,
-                dim=options.dim,
-                channels=channels,
-                by=options.by,
-                count=options.count,
-                seed=options.seed,
-            )
-        )
+        chosen = replace(options, channels=channels)
+        blocks.append(read_feature_maps(capture, key, index, chosen))
     shows = [
         f"{_title(block.record.key + block.part, block.record.shape)}"
         + (f": {block.noun} {ranges_text(block.channels)} of {block.total}" * bool(block.channels))
