@@ -64,10 +64,10 @@ def help_names(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Offer the names of the commands and help topics."""
+    from hookscope.cli.commands import commands_of
     from hookscope.cli.help_topics import TOPICS
 
-    group = ctx.find_root().command
-    return _items([*group.list_commands(ctx), *TOPICS], incomplete)  # type: ignore[attr-defined]
+    return _items([*commands_of(ctx), *TOPICS], incomplete)
 
 
 def layers(

@@ -84,6 +84,7 @@ def export(
         ...     numpy.load(done.path).argmax(axis=1)
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
+    from hookscope.file_analysis.layer_rows import row_counter
     from hookscope.results.exports import Exported
     from hookscope.stores.features.features import Features
     from hookscope.stores.features.features_export import WRITERS
@@ -99,14 +100,7 @@ def export(
     rows_of_keys = tuple(
         opened_features[key] for key in opened_features.choose(as_texts(options.layers))
     )
-    done, total = 0, len(opened_features) * len(rows_of_keys)
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        if progress:
-            progress(done, total)
-
+    advance = row_counter(progress, len(opened_features) * len(rows_of_keys))
     with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write(opened_features, rows_of_keys, scratch, advance)
         size = scratch.stat().st_size

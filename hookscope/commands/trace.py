@@ -63,7 +63,6 @@ def trace(
 
     from hookscope.execution.failures.failure_explanation import explain_forward_errors
     from hookscope.execution.forward import forward
-    from hookscope.execution.isolation import preserve_model_state
     from hookscope.execution.objective import differentiate, resolve_loss
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
@@ -80,13 +79,12 @@ def trace(
     objective = None if loss.forward_only else resolve_loss(loss)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
-    guard = preserve_model_state(prepared.module, train=run.train, seed=run.seed)
     clock, backward = TraceClock(prepared.device), objective is not None
     with (
         explain_forward_errors(prepared),
         signal_safe(torch.inference_mode(False)),
         grad_mode(backward),
-        guard,
+        prepared.preserved(),
         Tracer(prepared.module, prepared.layers, clock, backward=backward) as tracer,
     ):
         if objective is None:
