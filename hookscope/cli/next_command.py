@@ -11,6 +11,7 @@ import click
 from hookscope.cli.commands import Command, Option, commands_of
 from hookscope.files.file_types import ONNX, describe_file
 from hookscope.files.optional_packages import package_folders
+from hookscope.files.output_path import is_run_folder
 from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
 from hookscope.specs.tensor_key import ATTENTION, OUTPUT
@@ -51,6 +52,8 @@ def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str
 
 def _has_gradients(ctx: click.Context) -> bool:
     model = ctx.params["model"]
+    if is_run_folder(model):
+        return False
     return not os.path.isfile(model) or describe_file(model)[0] != ONNX
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ from hookscope.cli.run_context import running, show_logs
 from hookscope.errors import HookError
 from hookscope.files.output_path import SUFFIX
 from hookscope.specs.public import HANDLERS, Checked, check_accepted
-from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS
+from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, RUNS
 
 if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture
@@ -148,14 +149,20 @@ def run_recording(ctx: click.Context, function: Any, values: Mapping[str, Any]) 
     """Run ``capture``, ``grads`` or ``step``; write what was recorded also if a hook fails."""
     console: Console = ctx.obj
     values = without_output(values)
-    job = function.checked(**values)
-    file = RECORDING.resolve(ctx, job.request.model.stem, files_read(values))
+    has_kinds = function.find_subject is not None
+    job = checked_job(ctx, function, values) if has_kinds else function.checked(**values)
+    is_live = job.kind == RUNS
+    stem = Path(values["model"]).resolve().name if is_live else job.request.model.stem
+    file = RECORDING.resolve(ctx, stem, files_read(values))
     holds_arrays = file is not None and file.ending != SUFFIX
     note_model_source(ctx)
     console.interrupt_message = NOTHING_WRITTEN
-    with running(console, f"Running {values['model']} ..."):
+    step = f"Waiting for the next step of {values['model']} ..." if is_live else ""
+    with running(console, step or f"Running {values['model']} ..."):
         failure: HookError | None = None
-        writes_itself = ctx.info_name == "capture" and file is not None and not holds_arrays
+        writes_itself = (
+            ctx.info_name == "capture" and file is not None and not holds_arrays and not is_live
+        )
         try:
             capture: Capture = job(file=file.path) if file and writes_itself else job()
         except HookError as error:

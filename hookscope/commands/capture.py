@@ -15,12 +15,14 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import RECORDING
 from hookscope.cli.runner import run_recording
+from hookscope.commands.subject import find_subject
 from hookscope.errors import RequestError
 from hookscope.files.output_path import names_folder
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_ops
-from hookscope.specs.public import Only, public
+from hookscope.specs.patterns import as_texts
+from hookscope.specs.public import Only, handles, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -28,6 +30,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.subject_kinds import RUNS
 from hookscope.specs.tensor_key import ATTENTION, OP
 
 if TYPE_CHECKING:
@@ -51,7 +54,12 @@ def capture(
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
 
+    With the folder of a training that ``hookscope run`` started and that runs now, the next step is
+    recorded, and the training goes on unchanged. The keywords ``layers``, ``what``, ``ops``,
+    ``attention`` and ``max_bytes`` apply to it.
+
     Args:
+        model: the spec of a model, or a module; or the folder of a training that runs now.
         file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
             256 MB goes there while the model runs, so memory does not grow with the recording.
 
@@ -61,7 +69,8 @@ def capture(
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
-        StoreError: the file cannot be written. An earlier file is not changed.
+        StoreError: the file cannot be written. An earlier file is not changed. Or a training ended
+            before its next step did.
 
     Example:
         >>> import hookscope
@@ -128,6 +137,32 @@ def _describe_output(prepared: Prepared, recorded: Capture) -> dict[str, Any]:
     if experts := count_expert_tokens(recorded, prepared.module):
         found["experts"] = experts
     return found | describe_language_output(prepared, recorded.output)
+
+
+capture.find_subject = find_subject
+
+
+@handles(capture, RUNS)
+def capture_next_step(
+    model: str | os.PathLike[str],
+    *,
+    layers: Annotated[LayerSelection, Only("layers")],
+    options: Annotated[CaptureOptions, Only("what", "ops", "attention", "max_bytes")],
+) -> Capture:
+    """Record the next step of a training that runs now."""
+    from hookscope.hooks.capture import Capture
+    from hookscope.specs.program_options import ProgramOptions
+    from hookscope.stores.runs.live_socket import ask
+
+    asked = ProgramOptions(
+        capture=True,
+        what=options.what,
+        ops=options.ops,
+        attention=options.attention,
+        max_bytes=options.max_bytes,
+    )
+    captured, _ = ask(model, asked, as_texts(layers.layers), Capture.load)
+    return captured
 
 
 EXAMPLES = (
@@ -200,6 +235,10 @@ def capture_command(ctx: click.Context, **values: Any) -> None:
     Writes a safetensors file and prints a table of its tensors in execution order: shape, dtype and
     statistics. Values are copied when a layer returns, so later in-place operations do not change
     them. For a whole dataset use 'hookscope extract'.
+
+    With the folder of a training run that 'hookscope run' started and that goes on now, records its
+    next step. The training is not changed. --layer, --what, --ops, --attention and --max-bytes
+    apply.
     """
     output = values["output"]
     if output is not None and names_folder(output):

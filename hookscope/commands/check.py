@@ -61,7 +61,8 @@ def check(
 
     The folder of a training run that ``hookscope run`` wrote is checked without torch: its curves
     are compared with the thresholds of ``hookscope.specs.checks.RunThresholds``. Of the
-    keywords, only ``only``, ``skip``, ``dead``, ``vanishing`` and ``floor`` apply to it.
+    keywords, only ``only``, ``skip``, ``dead``, ``vanishing``, ``floor`` and ``live`` apply to it.
+    With ``live`` the next step of a training that runs now is checked, and it is not changed.
 
     A file of weights is checked without a model: its tensors are compared with the thresholds of
     ``hookscope.specs.checks.WeightThresholds``. The keywords ``only``, ``skip`` and
@@ -107,10 +108,23 @@ check.find_subject = find_subject
 @handles(check, RUNS)
 def check_training_run(model: str | os.PathLike[str], *, options: RunCheckOptions) -> Health:
     """Check the curves of a training run, or of every run in a folder."""
+    if options.live:
+        return _check_next_step(model, options)
     from hookscope.file_analysis.run_findings.run_health import check_run, check_runs
 
     runs = runs_in(model)
     return check_runs(runs, options) if runs else check_run(model, options)
+
+
+def _check_next_step(run: str | os.PathLike[str], options: RunCheckOptions) -> Health:
+    from hookscope.specs.program_options import ProgramOptions
+    from hookscope.stores.runs.live_socket import ask, read_result
+
+    health: Health
+    health, _ = ask(run, ProgramOptions(check=True), (), read_result)
+    return replace(
+        health, findings=tuple(one for one in health.findings if options.wants(one.check))
+    )
 
 
 @handles(check, WEIGHTS)
@@ -173,7 +187,8 @@ def check_command(ctx: click.Context, **values: Any) -> None:
     The folder of a training run, which 'hookscope run' wrote, is checked without running anything:
     each finding names the layer and the first step. Of a folder of runs, such as runs/, all are
     checked, and each finding names its run. Only --only, --skip, --dead, --vanishing and --floor
-    apply.
+    apply. With --live, the next step of a training that runs now is checked, as 'hookscope run
+    --check' does; the training is not changed. Only --only and --skip apply.
 
     In a file of weights, every tensor is checked: NaN, infinities, zero or constant channels,
     numbers that float16 cannot hold, adapters and batch normalizations that were not trained.
@@ -184,6 +199,8 @@ def check_command(ctx: click.Context, **values: Any) -> None:
     file = OUTPUT.resolve(ctx)
     options.note_model_source(ctx)
     verb = "Running" if job.kind == MODELS else "Reading"
+    if values["live"]:
+        verb = "Waiting for the next step of"
     with job_step(console, job, f"{verb} {values['model']} ...") as progress:
         health: Health = job(**progress)
     console.show(health)

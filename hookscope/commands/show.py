@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import options, picture_options
-from hookscope.cli.commands import Command, Example, combine, flag
+from hookscope.cli.commands import Command, Example, combine, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
@@ -83,6 +83,12 @@ maps = combine(
             "help": "Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
         },
     ),
+    option(
+        "--live",
+        is_flag=True,
+        section="Training runs",
+        help="Show the layers in the next step of a training that runs now.",
+    ),
     options.trust_weights,
     table_options,
     examples=EXAMPLES,
@@ -90,7 +96,12 @@ maps = combine(
     topics="keys",
 )
 def show_command(
-    ctx: click.Context, file: str, keys: tuple[str, ...], layers: tuple[str, ...], **values: Any
+    ctx: click.Context,
+    file: str,
+    keys: tuple[str, ...],
+    layers: tuple[str, ...],
+    live: bool,
+    **values: Any,
 ) -> None:
     """Show the contents of a result file or weights.
 
@@ -99,7 +110,8 @@ def show_command(
     in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
     features. For the folder of a training run, prints what is known of it and the last values of
     each layer, and for a KEY its values over the steps. For a folder of runs, such as runs/, prints
-    a row for each. Torch is not loaded, and only the tensors shown are read.
+    a row for each. With --live, prints the layers in the next step of a training that runs now.
+    Otherwise torch is not loaded, and only the tensors shown are read.
 
     For weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
     without reading values; with a KEY that names one tensor, its values; with one that names a
@@ -112,6 +124,9 @@ def show_command(
     kind = subject_of(file).kind
     if kind not in SHOWN:  # its error says what it is
         kind = FEATURES if names_folder(file) else CAPTURES
+    if live:
+        _show_next_step(console, kind, file, [*keys, *layers])
+        return
     _refuse_misfits(ctx, kind, file, layers, draws)
     SHOWN[kind](console, _Request(file, keys, layers, draws, trust, PlotOptions(**values)))
 
@@ -151,6 +166,19 @@ def _show_capture(console: Console, asked: _Request) -> None:
         _show_values(console, capture, wanted)
     else:
         _show_summary(console, capture)
+
+
+def _show_next_step(console: Console, kind: str, folder: str, layers: Sequence[str]) -> None:
+    from hookscope.cli.run_context import running
+    from hookscope.commands.capture import capture
+
+    if kind != RUNS:
+        raise RequestError(
+            f"--live is for the folder of a training run, and {folder} is not one.", "Leave it out."
+        )
+    with running(console, f"Waiting for the next step of {folder} ..."):
+        recorded = capture.checked(folder, layers=layers)()
+    console.show(recorded)
 
 
 def _show_features(console: Console, asked: _Request) -> None:

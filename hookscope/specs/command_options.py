@@ -352,10 +352,25 @@ class CheckOptions(ChosenChecks):
         "Gradient entry above which it has always exploded.",
         "entry above which a gradient explodes in any case.",
     )
+    live: bool = setting(
+        False,
+        "Check the next step of a training that runs now, not its record.",
+        section="Training runs",
+        negative=False,
+        python="of the folder of a training that runs now: check its next step, not its record.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.thresholds  # noqa: B018 - computed for its checks
+
+    def check_request(self, request: Request) -> None:
+        """Raise RequestError if a model is checked as if it were a training."""
+        if self.live:
+            raise RequestError(
+                "--live is for the folder of a training run, and a model is checked.",
+                "Leave it out.",
+            )
 
     @property
     def thresholds(self) -> checks.Thresholds:
@@ -374,10 +389,15 @@ class RunCheckOptions(ChosenChecks):
     dead: float = checks.DEFAULT_RUN_THRESHOLDS.dead
     vanishing: float = checks.DEFAULT_RUN_THRESHOLDS.vanishing
     floor: float | None = None
+    live: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.thresholds  # noqa: B018 - computed for its checks
+
+    def wants(self, check: str) -> bool:
+        """Whether a finding of a step that runs now is shown."""
+        return check in self.names or not (self.only or check in self.known)
 
     @property
     def thresholds(self) -> checks.RunThresholds:

@@ -284,7 +284,7 @@ class _FlatFunction:
             return self.check_values(given)
         subject = self.made.find_subject(given)
         if (self.verb, subject.kind) in HANDLERS:
-            for name in [name for name in self.made.options if name in given]:
+            for name in [name for name in self.made.options if name in given and name != MODEL]:
                 if not _is_default(given[name], self.signature.parameters[name].default):
                     check_accepted(self.made, name, subject)
         return self.checked_of(subject.kind, given)

@@ -36,6 +36,7 @@ from hookscope.training.run_recorder import RunRecorder
 from hookscope.training.watched_models import LateModels, WatchedModels
 
 if TYPE_CHECKING:
+    from hookscope.training.live_answers import LiveAnswers
     from hookscope.training.run_recorder import LiveRows
 
 log = logging.getLogger("hookscope")
@@ -54,6 +55,7 @@ class Watcher:
         models: Mapping[str, nn.Module] | None = None,
         optimizers: Iterable[Optimizer] = (),
         live: LiveRows | None = None,
+        answers: LiveAnswers | None = None,
     ) -> None:
         self.options = options
         self.writer = writer
@@ -72,6 +74,7 @@ class Watcher:
         )
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
+        self._answers = answers
         self._undo: list[Undo] = []
         for optimizer in optimizers:
             self.add(optimizer)
@@ -181,6 +184,8 @@ class Watcher:
     def leave(self) -> None:
         """Remove all hooks and record nothing more."""
         self.active = False
+        if self._answers is not None:
+            self._answers.close()
         self.recorder.close()
         self._hooks.remove()
         self._steps.leave()
@@ -263,6 +268,7 @@ class Watcher:
                 stop.after_backward()
         if not has_optimizer:
             self._steps.end_step()
+            self._begin_step()
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._has_stepped = True
@@ -321,8 +327,15 @@ class Watcher:
             self._count_step(optimizer)
 
     def _count_step(self, optimizer: Optimizer) -> None:
+        count = self._steps.count
         self._steps.count_step(optimizer)
         self._late.find()
+        if self._steps.count > count:
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        if self._answers is not None:
+            self._answers.between_steps(self._steps.count)
 
 
 @cache
