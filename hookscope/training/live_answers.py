@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from hookscope.errors import HookscopeError, cause
+from hookscope.files.shell_words import join_words
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.capture import Capture
 from hookscope.specs.intervention_spec import Interventions
@@ -105,9 +106,9 @@ class LiveAnswers:
                 self._write(followed, request)
                 answer = LiveAnswer(self._step, unmet)
             else:
-                reason = " ".join(unmet)
-                sentence = f"Nothing was recorded at step {self._step}: {reason}"
-                answer = LiveAnswer(self._step, fault=(sentence, ""))
+                sentence = f"Nothing was recorded at step {self._step}: {' '.join(unmet)}"
+                listed = join_words(["hookscope", "show", str(self._folder), "--live"])
+                answer = LiveAnswer(self._step, fault=(sentence, f"To list its layers: {listed}"))
         except Exception as error:
             answer = _refusal(self._step, error)
         self._reply(answer)

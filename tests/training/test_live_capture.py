@@ -1,0 +1,183 @@
+"""A training that runs now is asked about its next step, and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import hookscope
+from hookscope.errors import RequestError
+from tests.refusals import refused
+from tests.training.test_programs import same_bits
+
+pytestmark = pytest.mark.slow
+
+# It trains until there is a file ``stop``. With an argument, it keeps by hand what layers return,
+# and the weights, of each step.
+TRAINING = """
+import hashlib, os, sys, time
+import torch
+from torch import nn
+
+torch.manual_seed(4)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+steps, by_hand = 0, len(sys.argv) > 1
+limit = int(sys.argv[1]) if by_hand else 100_000
+kept = []
+if by_hand:
+    for name, module in model.named_modules():
+        name = f"model.{name}".rstrip(".")
+        module.register_forward_hook(
+            lambda _, __, output, name=name: kept[-1].update({name: output.detach().clone()})
+        )
+while steps < limit and not os.path.exists("stop"):
+    kept.append({})
+    x = torch.randn(16, 4)
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    steps += 1
+    if by_hand:
+        kept[-1]["weights"] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    else:
+        time.sleep(0.002)
+weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+torch.save(kept if by_hand else (steps, weights), "by_hand.pt" if by_hand else "end.pt")
+"""
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A training that is watched, from its first step on; it is stopped in the end."""
+    (folder / "train.py").write_text(TRAINING)
+    command = [sys.executable, "-m", "hookscope", "run", "-o", "run", "train.py"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE)
+    try:
+        for _ in range(600):
+            if (folder / "run" / "live.sock").exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        yield process
+    finally:
+        (folder / "stop").touch()
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def by_hand(folder: Path, steps: int) -> list[dict[str, torch.Tensor]]:
+    """What each step of the same training has, by PyTorch's own hooks."""
+    (folder / "stop").unlink()
+    subprocess.run([sys.executable, "train.py", str(steps)], cwd=folder, check=True, timeout=300)
+    kept: list[dict[str, torch.Tensor]] = torch.load(folder / "by_hand.pt")
+    return kept
+
+
+def assert_as_by_hand(folder: Path, captures: list[hookscope.Capture]) -> None:
+    """That captures have the bits of their steps, and that the training ended with its own."""
+    steps, weights = torch.load(folder / "end.pt")
+    kept = by_hand(folder, steps)
+    assert same_bits(weights, kept[-1]["weights"])
+    for capture in captures:
+        expected = kept[capture.metadata["run"]["step"]]
+        assert {key.partition("/")[0] for key in capture} == expected.keys() - {"weights"}
+        for key, tensor in capture.items():
+            assert same_bits(tensor, expected[key.partition("/")[0]]), key
+    run = hookscope.load(folder / "run")
+    assert run.info["steps"] == steps
+    assert len(run.steps) == steps
+    assert [file.name for file in (folder / "run").glob("*live*")] == []
+
+
+def test_a_live_capture_has_the_bits_of_its_step_and_the_training_those_of_the_bare_one(
+    tmp_path: Path, run
+) -> None:
+    with training(tmp_path):
+        captures = [hookscope.capture(tmp_path / "run") for _ in range(3)]
+        done = run("capture", "run", "--layer", "3", "-o", "three.safetensors", cwd=tmp_path)
+        assert done.rc == 0, done.stderr
+        shown = run("show", "run", "--live", "--layer", "0", cwd=tmp_path)
+        assert "model.0  Linear  output" in shown.stdout, shown.stderr
+        health = hookscope.check(tmp_path / "run", live=True)
+        assert health.ok
+        asked = hookscope.capture(tmp_path / "run", layers=["0"], what="input")
+        assert list(asked) == ["model.0/input.0"]
+        with refused(RequestError, "'nosuch' matches no layer of model"):
+            hookscope.capture(tmp_path / "run", layers=["nosuch"])
+    of_layer = hookscope.load(tmp_path / "three.safetensors")
+    assert list(of_layer) == ["model.3/output"]
+    steps = [capture.metadata["run"]["step"] for capture in captures]
+    assert steps == sorted(set(steps))
+    assert_as_by_hand(tmp_path, captures)
+
+
+@pytest.mark.exhaustive
+def test_a_live_capture_twenty_times_with_either_side_killed(tmp_path: Path) -> None:
+    choose, captures = random.Random(5), []
+    ask = "import hookscope; print(hookscope.capture('run'))"
+    with training(tmp_path):
+        for number in range(20):
+            time.sleep(choose.random() / 2)
+            if number % 4:
+                captures.append(hookscope.capture(tmp_path / "run"))
+                continue
+            client = subprocess.Popen([sys.executable, "-c", ask], cwd=tmp_path)
+            time.sleep(2 + choose.random() * 2)  # from before its request to after the answer
+            client.kill()
+            client.wait()
+    assert_as_by_hand(tmp_path, captures)
+
+
+@pytest.mark.parametrize(
+    "number", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 6))]
+)
+def test_a_training_that_is_killed_ends_the_waiting(tmp_path: Path, number: int) -> None:
+    with training(tmp_path) as process:
+        hookscope.capture(tmp_path / "run")
+        process.send_signal(signal.SIGSTOP)  # so that the step does not end
+        client = subprocess.Popen(
+            [sys.executable, "-m", "hookscope", "capture", "run"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(600):
+            if list((tmp_path / "run").glob(".live-*")):  # it has asked
+                break
+            time.sleep(0.1)
+        time.sleep(number / 10)
+        process.kill()
+        _, said = client.communicate(timeout=60)
+        assert client.returncode == 1
+        assert b"ended before its next step did" in said
+    with refused(RequestError, "is not running", hint="hookscope run"):
+        hookscope.capture(tmp_path / "run")
+    assert len(hookscope.load(tmp_path / "run").steps) > 0
+
+
+def test_who_cannot_be_asked(tmp_path: Path) -> None:
+    with refused(RequestError, "is not running"):
+        hookscope.capture("sample_models/run")
+    with refused(RequestError, "has several runs", hint="sample_models/run"):
+        hookscope.capture("sample_models")
+    with refused(RequestError, "device is for models"):
+        hookscope.capture("sample_models/run", device="cpu")
+    with refused(RequestError, "live is for the folder of a training run"):
+        hookscope.check("resnet18", live=True)
+    if os.getuid() == 0:
+        (tmp_path / "run.json").write_text("{}")
+        os.chown(tmp_path, 12345, -1)
+        with refused(RequestError, "is the folder of another user"):
+            hookscope.capture(tmp_path)
