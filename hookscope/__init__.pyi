@@ -254,6 +254,7 @@ def check(
     exploding: float = 10000.0,
     floor: float | None = None,
     ceiling: float = 65504.0,
+    live: bool = False,
     forward_only: bool = False,
     loss: str | Callable[..., Any] | None = None,
     target: Any = "argmax",
