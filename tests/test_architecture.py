@@ -165,7 +165,7 @@ def test_torch_free_packages_import_no_torch(package: str, repo: Path) -> None:
 
 def test_what_runs_a_script_imports_no_torch(repo: Path) -> None:
     """The script itself does, once it has set the variables that torch reads."""
-    names = ("script_runner", "run_session")
+    names = ("script_runner", "run_session", "script_messages")
     for name in names:
         tree = ast.parse((repo / "hookscope" / "training" / f"{name}.py").read_text("utf-8"))
         assert not [target for _, target in imports_of(tree) if target.startswith("torch")]

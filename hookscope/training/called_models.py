@@ -28,7 +28,7 @@ from hookscope.training.found_models import (
     script_frames,
     unused_name,
 )
-from hookscope.training.run_session import report_fault, say
+from hookscope.training.script_messages import report_fault, say
 
 MAX_MODELS = 500  # a program that makes a new one in each step has no end of them
 FORWARD_CALLED = "its forward() is called, which calls no hooks; call the module itself"

@@ -36,7 +36,7 @@ from hookscope.training.called_models import (
     RootFollower,
 )
 from hookscope.training.found_models import compiled_parts
-from hookscope.training.run_session import say
+from hookscope.training.script_messages import say
 from hookscope.training.watched_models import COMPILED, SCRIPTED
 
 

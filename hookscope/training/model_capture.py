@@ -22,7 +22,7 @@ from hookscope.specs.tensor_key import INPUT, OUTPUT, PARAM_GRAD
 from hookscope.tensors.nested import walk
 from hookscope.training.called_models import RootCall
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
-from hookscope.training.run_session import report_fault
+from hookscope.training.script_messages import report_fault
 
 DEFAULT_LIMIT = 2_000_000_000  # bytes; they are held until the program ends
 _order = itertools.count()

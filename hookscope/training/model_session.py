@@ -15,7 +15,8 @@ from hookscope.files.shell_words import join_words
 from hookscope.files.words import plural
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import ProgramOptions
-from hookscope.training.run_session import ProgramSession, say
+from hookscope.training.run_session import ProgramSession
+from hookscope.training.script_messages import say
 from hookscope.training.script_runner import Program
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hookscope.hooks.tracer import Span, TraceClock, Tracer
 from hookscope.results.records import Coverage
 from hookscope.results.trace_events import Trace
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
-from hookscope.training.run_session import report_fault
+from hookscope.training.script_messages import report_fault
 
 MAX_CALLS = 100_000  # of the layers of one model; each takes about 500 bytes
 

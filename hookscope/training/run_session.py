@@ -15,13 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hookscope.errors import HookscopeError, RequestError
+from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.stores.runs.run_folder import create_run_folder, launch_in
 from hookscope.stores.runs.series import LAYERS, STEPS
+from hookscope.training.script_messages import report_fault, say
 from hookscope.training.script_runner import Program, has_safe_path, path_importer
 from hookscope.version import __version__
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from hookscope.training.watcher import Watcher
 
 
-_reported: set[str] = set()
 NO_STEP = "The script called neither backward() nor an optimizer's step() in this process."
 
 
@@ -120,34 +120,6 @@ def _first_spec(
     """Ask the finders in turn, as the import system does."""
     specs = (finder.find_spec(name, path, target) for finder in finders)
     return next((spec for spec in specs if spec is not None), None)
-
-
-def report_fault(failed: str, error: BaseException) -> None:
-    """Print a fault on standard error, once for each kind."""
-    if failed in _reported:
-        return
-    _reported.add(failed)
-    is_ours = isinstance(error, HookscopeError)  # a sentence, which names the cause itself
-    cause = " ".join((str(error) if is_ours else f"{type(error).__name__}: {error}").split())
-    text = f"hookscope: {failed}. {cause.rstrip('.')}. The script continues.\n"
-    if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
-        import traceback
-
-        text += "".join(traceback.format_exception(error))
-    _write(text)
-
-
-def say(sentence: str) -> None:
-    """Print a line on standard error; not through ``logging``, which belongs to the script."""
-    _write(f"hookscope: {sentence}\n")
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
-        pass
 
 
 def call_after_import(module_name: str, function: Callable[[], object]) -> None:

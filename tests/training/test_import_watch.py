@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.training import run_session
+from hookscope.training import script_messages
 from hookscope.training.run_session import call_after_import
 from tests.processes import run_python
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in front of ``sys.path``; what is imported from it is forgotten."""
     before, finders = set(sys.modules), list(sys.meta_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(run_session, "_reported", set())
+    monkeypatch.setattr(script_messages, "_reported", set())
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
