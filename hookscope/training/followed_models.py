@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from types import FunctionType
 from typing import Any
 
 from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.process_hooks import around_outer_calls
+from hookscope.hooks.process_hooks import around_function, around_outer_calls
 from hookscope.hooks.user_hooks import load_user_hooks
 from hookscope.results.health import Health
 from hookscope.results.program_models import ProgramModels
@@ -19,6 +21,7 @@ from hookscope.training.model_capture import ModelCapture
 from hookscope.training.model_check import ModelCheck
 from hookscope.training.model_trace import ModelTrace
 
+OTHER_PROCESS = "models that it calls are not seen; name a script that calls them itself"
 _HOOKED: dict[str, type[ModelCapture | ModelCheck | ModelTrace]]
 _HOOKED = {CAPTURE: ModelCapture, CHECK: ModelCheck, TRACE: ModelTrace}
 
@@ -46,13 +49,24 @@ class FollowedModels:
 
     def start(self) -> None:
         """Follow the calls from now on."""
-        self._undo = around_outer_calls(self.called)
+        self._undo = (
+            around_outer_calls(self.called),
+            around_function(BaseProcess, "start", self._on_process),
+        )
 
     def end(self) -> None:
         """Follow no more calls, and remove all hooks."""
-        self._undo()
+        for undo in self._undo:
+            undo()
         if self._hooked is not None:
             self._hooked.detach()
+
+    def _on_process(self, process: BaseProcess) -> None:
+        """Note that the program starts a process that is not a worker of a data loader."""
+        target = vars(process).get("_target")
+        if not getattr(target, "__module__", "").startswith("torch.utils.data"):
+            name = f"{target.__qualname__}()" if isinstance(target, FunctionType) else process.name
+            self.called.note(f"{name} in another process", OTHER_PROCESS)
 
     def unmet(self) -> list[str]:
         """Return a sentence about each thing that was asked for and did not come."""

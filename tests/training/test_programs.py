@@ -83,6 +83,8 @@ def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
     if program == "threads":  # either may be first
         found.sort()
     assert found == names.split()
+    if program == "worker_process":
+        assert [one["what"] for one in listed["unseen"]] == ["work() in another process"]
 
 
 @pytest.mark.parametrize(("words", "names"), CASES)
