@@ -73,15 +73,19 @@ class ModelSink(CaptureSink):
 
     def note_call(self, layer: Layer, number: int) -> None:
         """Note that a call of a layer belongs to the call of the model."""
-        self._root_calls[layer.name, number] = self.gate.number
+        if not self.budget.exceeded_at:
+            self._root_calls[layer.name, number] = self.gate.number
 
     def forget_last(self) -> None:
         """Drop the call that was the last so far, unless it was chosen by its number."""
-        if self.gate.choice.last:
+        choice = self.gate.choice
+        if choice.last:
             for one in self.kept:
-                if one.root_call not in self.gate.choice:
+                if one.root_call not in choice:
                     self.budget.give_back(one.tensor)
-            self.kept = [one for one in self.kept if one.root_call in self.gate.choice]
+            self.kept = [one for one in self.kept if one.root_call in choice]
+            # Gradients that come later belong to no call that is kept.
+            self._root_calls = {key: n for key, n in self._root_calls.items() if n in choice}
 
     def _store_clone(
         self, key: RecordKey, tensor: Tensor, weight_norm: float | None = None

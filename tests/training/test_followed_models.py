@@ -18,6 +18,7 @@ from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import ProgramOptions, read_calls
 from hookscope.training.called_models import ProgramStopped
 from hookscope.training.followed_models import FollowedModels
+from hookscope.training.model_capture import ModelCapture
 
 
 @contextmanager
@@ -99,6 +100,20 @@ def test_chosen_calls_are_recorded_under_the_numbers_of_their_layers() -> None:
             assert capture[key].equal(expected[number - 1])
     capture, _ = recorded(program, ["0"], every=4)
     assert list(capture) == ["net.0/output", "net.0:5/output"]
+
+
+def test_the_last_call_leaves_nothing_of_the_earlier_ones() -> None:
+    net = nn.Linear(2, 2)
+    with following(ProgramOptions(capture=True, calls=read_calls("2,last"))) as followed:
+        for _ in range(50):
+            net(torch.ones(1, 2))
+        hooked = followed._hooked
+        assert isinstance(hooked, ModelCapture)
+        sink = hooked.models["net"].sink
+        assert len(sink.kept) == len(sink._root_calls) == 2
+    result = followed.result("test")
+    assert isinstance(result, Capture)
+    assert list(result) == ["net:2/output", "net:50/output"]
 
 
 def test_inputs_and_gradients_are_those_of_autograd() -> None:
