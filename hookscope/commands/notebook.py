@@ -40,7 +40,6 @@ def run_cell(shell: Any, line: str, cell: str) -> Result | None:
     Raises:
         RequestError: the line is wrong.
     """
-    from hookscope.hooks.capture import Capture
     from hookscope.training.followed_models import FollowedModels
 
     mode, *words = shlex.split(line) or [""]
@@ -67,6 +66,6 @@ def run_cell(shell: Any, line: str, cell: str) -> Result | None:
     for sentence in followed.unmet():
         log.warning(sentence)
     result = followed.result(CELL)
-    if values["output"] is not None and isinstance(result, Capture):
+    if values["output"] is not None:
         result.save(values["output"])
     return result

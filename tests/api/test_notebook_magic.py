@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 pytest.importorskip("IPython")
 
@@ -33,6 +36,15 @@ def test_a_cell_is_run_and_its_layers_are_returned(shell: Any) -> None:
     assert "<td" in capture._repr_html_()
     assert [model.name for model in run(shell, "list").models] == ["net"]
     assert [event.module for event in run(shell, "trace").events] == ["net", "net.0"]
+
+
+def test_a_cell_writes_its_result(shell: Any, tmp_path: Path) -> None:
+    for mode in ("list", "check", "trace"):
+        run(shell, f"{mode} -o {tmp_path}/{mode}.json")
+    assert json.loads((tmp_path / "list.json").read_text())["models"][0]["calls"] == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"list.json", "check.json", "trace.json"}
+    run(shell, f"capture -o {tmp_path}/net.safetensors")
+    assert list(load_file(tmp_path / "net.safetensors")) == ["net.0/output", "net/output"]
 
 
 def test_a_wrong_line_is_refused_and_the_cell_is_not_run(shell: Any) -> None:
