@@ -322,12 +322,12 @@ def in_keywords(text: str, function: Any) -> str:
     names = {function.options.get(name, spell_option(name)): name for name in function.keywords}
 
     def spelled(found: re.Match[str]) -> str:
-        option, word = found[1] or "", found[4]
+        option, word = found[1] or "", found[4] or ""
         after = f" {word}" if word else ""
         if name := names.get(option):
             about = function.settings.get(name)
-            if about is not None and word in about.choices:
-                return f'{name}="{word}"'
+            if word[:1].isdigit() or (about is not None and word in about.choices):
+                return f"{name}={word}" if word.isdigit() else f'{name}="{word}"'
             return f"{name}=" if found[2] or found[3] else name + after
         negative = option.replace("--no-", "--", 1)
         return f"{names[negative]}=False{after}" if negative in names else found[0]

@@ -126,7 +126,7 @@ def test_filters_take_the_weight_of_a_layer(file: Path) -> None:
         (lambda f: hookscope.filters(f, "a"), "'a' matches 2 tensors"),
         (lambda f: hookscope.filters(f, "fd"), "'fd' matches nothing"),
         (lambda f: hookscope.filters(f, partial=True), "partial is for models"),
-        (lambda f: hookscope.plot(f, kind="maps"), "kind maps draws what a layer returned"),
+        (lambda f: hookscope.plot(f, kind="maps"), 'kind="maps" draws what a layer returned'),
         (lambda f: hookscope.plot(f, kind="pie"), "'pie' is not one of maps"),
         (lambda f: hookscope.plot(f, "fc.weight", dim=1), "dim is for captures"),
         (lambda f: hookscope.plot(f, "a.kernels", channels=[20]), "20"),
