@@ -54,8 +54,8 @@ def capture(
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
 
-    With the folder of a training that ``hookscope run`` started and that runs now, the next step is
-    recorded, and the training goes on unchanged. The keywords ``layers``, ``what``, ``ops``,
+    With the folder of a training run that ``hookscope run`` started and that goes on now, the next
+    step is recorded, and the training is not changed. The keywords ``layers``, ``what``, ``ops``,
     ``attention`` and ``max_bytes`` apply to it.
 
     Args:

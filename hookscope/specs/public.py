@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from hookscope.errors import HookscopeError, RequestError
 from hookscope.specs.request import Request
-from hookscope.specs.settings import described_fields, spell_option
+from hookscope.specs.settings import Setting, described_fields, spell_option
 from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +25,8 @@ _WIDTH = 96
 # Whole commands, and options, also with a quoted value or with its place in capitals.
 # A whole command, or an option with the word after it, which may be its value.
 _COMMAND_OR_OPTION = re.compile(
-    r"""hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)(?: (?=(["'])|([A-Z]\w*\b(?!=)))| (\w+)\b)?"""
+    r"hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)"
+    r"""(?: (?=(["'])|([A-Z]\w*\b(?!=)))| (\w+(?::\w+)*))?"""
 )
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
@@ -320,13 +321,19 @@ def in_keywords(text: str, function: Any) -> str:
     """Name the keywords of a function in a text, not its options; leave whole commands."""
     names: dict[str, str]
     names = {function.options.get(name, spell_option(name)): name for name in function.keywords}
+    parameters = inspect.signature(function).parameters
+
+    def is_value(name: str, word: str) -> bool:
+        about = function.settings.get(name, Setting())
+        return (
+            word[:1].isdigit() or ":" in word or word in (*about.choices, parameters[name].default)
+        )
 
     def spelled(found: re.Match[str]) -> str:
         option, word = found[1] or "", found[4] or ""
         after = f" {word}" if word else ""
         if name := names.get(option):
-            about = function.settings.get(name)
-            if word[:1].isdigit() or (about is not None and word in about.choices):
+            if word and is_value(name, word):
                 return f"{name}={word}" if word.isdigit() else f'{name}="{word}"'
             return f"{name}=" if found[2] or found[3] else name + after
         negative = option.replace("--no-", "--", 1)

@@ -12,38 +12,49 @@ import shutil
 import socket
 import struct
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from hookscope.errors import HookscopeError, cause
 from hookscope.files.shell_words import join_words
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.capture import Capture
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.stores.runs.live_socket import SCRATCH, SOCKET, LiveAnswer, LiveRequest, listen
+from hookscope.stores.runs.live_socket import (
+    SCRATCH,
+    SOCKET,
+    LiveAnswer,
+    LiveRequest,
+    can_listen,
+    listen,
+)
+from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.training.followed_models import FollowedModels
 from hookscope.version import __version__
 
 
 class LiveAnswers:
-    """The socket of a training, and the request that is being answered.
+    """The socket of a training, and the request that is being answered."""
 
-    Raises:
-        OSError: the file system of the folder has no sockets.
-    """
-
-    def __init__(self, folder: Path, program: str, arguments: Sequence[str] = ()) -> None:
-        self._folder = folder.resolve()
-        self._program = program
-        self._arguments = arguments
+    def __init__(self, writer: RunWriter, listener: socket.socket) -> None:
+        self._writer = writer
+        self._folder = writer.folder.resolve()
         self._process = os.getpid()
-        self._listener = listen(folder)
+        self._listener = listener
         self._connection: Connection | None = None
         self._request: LiveRequest | None = None
         self._followed: FollowedModels | None = None
         self._step = 0
+
+    @classmethod
+    def of(cls, writer: RunWriter) -> LiveAnswers | None:
+        """Listen in the folder of a run; None where there are no sockets."""
+        if not can_listen():
+            return None
+        try:
+            return cls(writer, listen(writer.folder))
+        except OSError:  # the file system has none
+            return None
 
     @uninterrupted
     def between_steps(self, step: int) -> None:
@@ -114,7 +125,8 @@ class LiveAnswers:
         self._reply(answer)
 
     def _write(self, followed: FollowedModels, request: LiveRequest) -> None:
-        result = followed.result(self._program, request.options.mode, self._arguments)
+        info = self._writer.info
+        result = followed.result(info["script"], request.options.mode, info["arguments"])
         path = request.answer_in(self._folder)
         if isinstance(result, Capture):
             result.metadata["run"] = {"folder": str(self._folder), "step": self._step}

@@ -29,7 +29,6 @@ from hookscope.version import __version__
 if TYPE_CHECKING:
     from hookscope.stores.runs.run_info import RunInfo, Status
     from hookscope.stores.runs.run_writer import RunWriter
-    from hookscope.training.live_answers import LiveAnswers
     from hookscope.training.run_recorder import LiveRows
     from hookscope.training.watcher import Watcher
 
@@ -284,21 +283,8 @@ class RunSession(ProgramSession):
         )
         info = run_info(self.program.name, list(self.program.args), self._options)
         writer = RunWriter(folder, info, say, self.shown(folder))
-        answers = self._live_answers(folder)
-        self._watcher = Watcher(self._options, writer, live=self._live_rows(), answers=answers)
+        self._watcher = Watcher(self._options, writer, live=self._live_rows())
         self._watcher.install()
-
-    def _live_answers(self, folder: Path) -> LiveAnswers | None:
-        from hookscope.stores.runs.live_socket import can_listen
-
-        if not can_listen():
-            return None
-        from hookscope.training.live_answers import LiveAnswers
-
-        try:
-            return LiveAnswers(folder, self.program.name, self.program.args)
-        except OSError:  # the file system of the folder has no sockets
-            return None
 
     def _live_rows(self) -> LiveRows | None:
         if not self._options.live:

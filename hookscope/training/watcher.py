@@ -30,13 +30,13 @@ from hookscope.stores.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
 from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
+from hookscope.training.live_answers import LiveAnswers
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.open_steps import OpenSteps
 from hookscope.training.run_recorder import RunRecorder
 from hookscope.training.watched_models import LateModels, WatchedModels
 
 if TYPE_CHECKING:
-    from hookscope.training.live_answers import LiveAnswers
     from hookscope.training.run_recorder import LiveRows
 
 log = logging.getLogger("hookscope")
@@ -55,7 +55,6 @@ class Watcher:
         models: Mapping[str, nn.Module] | None = None,
         optimizers: Iterable[Optimizer] = (),
         live: LiveRows | None = None,
-        answers: LiveAnswers | None = None,
     ) -> None:
         self.options = options
         self.writer = writer
@@ -74,7 +73,7 @@ class Watcher:
         )
         self._scaler: Any = None  # within its step
         self._has_stepped = False  # whether the optimizer stepped in it
-        self._answers = answers
+        self._answers: LiveAnswers | None = None
         self._undo: list[Undo] = []
         for optimizer in optimizers:
             self.add(optimizer)
@@ -99,6 +98,7 @@ class Watcher:
             self._undo.append(around_function(owner, name, before, after))
         if self._finds_all:
             self._undo += self._late.install()
+            self._answers = LiveAnswers.of(self.writer)
         _watchers.add(self)
 
     def finish(self, status: Status, exit_status: int | None) -> None:

@@ -120,12 +120,12 @@ def test_python_gives_the_same_results(work: Path) -> None:
     assert "relu2/output" in result._repr_html_()
     for wrong in ({"loss": "ce"}, {"input": "zeros:1"}, {"ceiling": 3.0}, {"weights": "default"}):
         [name] = wrong
-        with pytest.raises(RequestError, match=f"--{name} is for models"):
+        with pytest.raises(RequestError, match=f"{name} is for models"):
             hookscope.check(work / "bad", **wrong)
     for wrong in ({"map": {"a": "b"}}, {"depth": 0}, {"dtype": "float64"}):
         [name] = wrong
         with pytest.raises(
-            RequestError, match=rf"--{name} is for models.*, and A and B are training runs"
+            RequestError, match=rf"{name} is for models.*, and A and B are training runs"
         ):
             hookscope.diff(work / "good", work / "bad", **wrong)
 

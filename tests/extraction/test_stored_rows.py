@@ -120,7 +120,7 @@ def test_more_components_than_inputs_are_refused(photos, tmp_path) -> None:
 
 
 def test_what_is_offered_in_place_of_too_many_components_is_there(photos, tmp_path) -> None:
-    for layer, offered in (("relu", "--reduce pca:3:space"), ("head", "or more inputs.")):
+    for layer, offered in (("relu", 'reduce="pca:3:space"'), ("head", "or more inputs.")):
         with pytest.raises(LayerError, match="and there are 3") as caught:
             extract(photos, tmp_path / layer, layers=layer, reduce="pca:3", every=4)
         assert caught.value.hint.endswith(offered)

@@ -322,8 +322,8 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hooks": [halve] * 3, "hook_kind": ["forward"] * 2}, "2 kinds are given for 3 hooks"),
         ({"hooks": [3]}, "A hook is a function or its spec.* not int"),
         ({"hooks": {"nope*": halve}}, "No layer of"),
-        ({"hook_kind": "forward"}, "--hook-kind is given without a hook"),
-        ({"hook_args": {"a": 1}}, "--hook-arg is given without a hook"),
+        ({"hook_kind": "forward"}, "hook_kind is given without a hook"),
+        ({"hook_args": {"a": 1}}, "hook_args is given without a hook"),
     ],
 )
 def test_what_cannot_be_a_hook_is_refused(given: dict[str, Any], message: str) -> None:

@@ -102,7 +102,7 @@ def test_weights_out_of_reach_fail_at_once_and_name_the_ways_round(cache: Path) 
     assert str(cache / "resnet18-f37072fd.pth") in caught.value.message
     for part in ("https://download.pytorch.org/models/resnet18-f37072fd.pth", "TORCH_HOME"):
         assert part in caught.value.hint
-    assert "--weights random" in caught.value.hint
+    assert 'weights="random"' in caught.value.hint
     assert not list(cache.iterdir())
 
 

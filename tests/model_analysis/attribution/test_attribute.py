@@ -218,7 +218,7 @@ WRONG: list[tuple[str, dict[str, Any], type[HookscopeError], str]] = [
     ("", {"baseline": 20}, RequestError, "no embedding of the token 20"),
     ("", {"position": 0}, RequestError, "one score for each class"),
     ("", {"by": "ig"}, RequestError, "'ig' is not one of .* Did you mean integrated"),
-    ("", {"by": "occlusion", "steps": 3}, RequestError, "only for by integrated"),
+    ("", {"by": "occlusion", "steps": 3}, RequestError, 'only for by="integrated"'),
     ("", {"by": "rollout", "baseline": 3}, RequestError, "baseline is only for"),
     ("", {"by": "rollout"}, RequestError, "no attention weights"),
     ("functional", {}, RequestError, "No module of Net turns the token ids"),

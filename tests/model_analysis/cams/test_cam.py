@@ -340,7 +340,7 @@ def test_a_head_of_zeros_behind_attention_is_offered_rollout() -> None:
     with pytest.raises(RequestError, match="no gradient at any") as caught:
         hookscope.cam(vit, input=image)
     assert "layer of zeros passes no gradient" in caught.value.hint
-    assert "by rollout" in caught.value.hint
+    assert 'by="rollout"' in caught.value.hint
     assert float(hookscope.cam(vit, input=image, by="rollout")["./cam"].max()) > 0
 
 

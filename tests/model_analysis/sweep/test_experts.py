@@ -101,7 +101,7 @@ def test_scaling_multiplies_what_an_expert_adds() -> None:
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("None of the selected layers has experts", {"layers": "*.self_attn"}),
     ("noise cannot be applied to single experts", {"edit": "noise:1"}),
-    ("--positions and --experts cannot be combined", {"positions": "all"}),
+    ("positions and experts cannot be combined", {"positions": "all"}),
     ("quantize-weights changes the weights of a whole layer", {"edit": "quantize-weights:4"}),
 ]
 

@@ -127,5 +127,5 @@ def test_verify_names_the_optimization_that_depends_on_what_is_recorded(tmp_path
     hookscope.capture(path, verify=True)
     with pytest.raises(CheckFailed) as caught:
         hookscope.capture(path, verify=True, onnx_optimize="basic")
-    assert "With onnx_optimize basic, onnxruntime joins nodes" in caught.value.hint
+    assert 'With onnx_optimize="basic", onnxruntime joins nodes' in caught.value.hint
     assert "not deterministic" not in caught.value.hint
