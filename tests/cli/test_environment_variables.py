@@ -57,7 +57,7 @@ for option in sorted(cli.commands[name].options(), key=lambda option: option.key
 
 
 # Each starts a process for its many options; the others have options of the same kinds.
-SAMPLE = {"capture", "extract", "cam", "plot", "config"}
+SAMPLE = {"capture", "extract", "plot", "config"}
 
 
 @pytest.mark.slow

@@ -119,6 +119,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(run, photos) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_environment) -> None:
     (photos.parent / "small.py").write_text(
         SMALL.replace("return nn.Sequential(", "return nn.Sequential(Wait(), ")

@@ -35,7 +35,10 @@ def test_json_is_the_result_and_the_same_each_time(run, name: str) -> None:
     assert run(*COMMANDS[name], "--json").stdout == done.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "top" else pytest.param(n, marks=pytest.mark.exhaustive) for n in COMMANDS],
+)
 def test_files_are_written_and_replaced(run, tmp_path: Path, name: str) -> None:
     work = tmp_path / "work"
     for file in ("out.json", "out.png", "out.svg"):

@@ -57,6 +57,7 @@ def test_shapes_are_told(run: Run, repo: Path, file: str) -> None:
     assert "1x16x8x8" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_torch_says_nothing_of_its_own(run: Run, repo: Path) -> None:
     for file in FILES:
         done = run("tree", file, cwd=repo, env={"PYTHONWARNINGS": "always"})

@@ -110,9 +110,13 @@ PERU = ("--input", "text:the capital of Peru is", "--no-output")
     [
         (("ablate", DIGITS, "--no-output"), "output"),
         (("sweep", DIGITS, "--no-output"), "kl"),
-        (("sweep", CAPITALS, *PERU, "--layer", "model.layers.*", "--positions", "all"), "output"),
+        pytest.param(
+            ("sweep", CAPITALS, *PERU, "--layer", "model.layers.*", "--positions", "all"),
+            "output",
+            marks=pytest.mark.exhaustive,
+        ),
         (("lens", CAPITALS, *PERU), "kl"),
-        (("attribute", CAPITALS, *PERU), "attribution"),
+        pytest.param(("attribute", CAPITALS, *PERU), "attribution", marks=pytest.mark.exhaustive),
         (("models",), "parameters"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else value,

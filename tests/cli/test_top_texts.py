@@ -15,6 +15,7 @@ from hookscope.views.text.text_table import TextOptions
 from hookscope.views.top_inputs import top_lines
 from tests.cli.test_light_imports import loaded
 from tests.extraction.text_oracle import write_texts
+from tools.warm_process import WarmProcess
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 TEXTS = [
@@ -25,19 +26,22 @@ TEXTS = [
 ]
 
 
-@pytest.fixture
-def features(run: Any, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def features(
+    warm_process: WarmProcess, bare_environment: dict[str, str], tmp_path_factory: Any
+) -> Path:
     """Features of four texts, the last of which is longer than a terminal."""
-    write_texts(tmp_path / "cities.jsonl", TEXTS)
+    folder: Path = tmp_path_factory.mktemp("texts")
+    write_texts(folder / "cities.jsonl", TEXTS)
     model = f"hf:{SAMPLES}/capitals"
-    done = run(
+    words = (
         *("extract", model, "--layer", "model.layers.?", "--reduce", "max", "--max-tokens", "30"),
         *("--input", "cities.jsonl", "-o", "features/"),
-        cwd=tmp_path,
     )
+    done = warm_process.run(words, folder, bare_environment)
     assert done.rc == 0, done.stderr
     assert "4 rows of 4 tensors" in done.stdout  # the indices of the maxima are not listed
-    return tmp_path / "features"
+    return folder / "features"
 
 
 def top(run: Any, features: Path, *args: str) -> Any:

@@ -26,7 +26,7 @@ ARGUMENTS: dict[str, Any] = {"depth": 1, "trust": False, "model_args": None}
 CASES = [
     ["alexnet"],
     ["alexnet", "--shapes", "--json"],
-    ["alexnet", "--layer", "features.*", "--mermaid"],
+    pytest.param(["alexnet", "--layer", "features.*", "--mermaid"], marks=pytest.mark.exhaustive),
     ["sample_models/digits_scripted.pt", "--shapes"],
     ["sample_models/digits_exported.pt2", "--shapes"],
 ]
@@ -60,6 +60,7 @@ def test_user_code_is_never_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_damage_and_a_folder_that_cannot_be_written_do_not_matter(tmp_path: Path) -> None:
     expected = tree(tmp_path, "alexnet")
     [file] = (tmp_path / "hookscope" / "trees").iterdir()

@@ -155,6 +155,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
 def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
     launch, tmp_path, rank: int
 ) -> None:

@@ -215,6 +215,7 @@ hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input=
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_clock_that_runs_backwards_changes_nothing(photos, tmp_path) -> None:
     (tmp_path / "jumping.py").write_text(JUMPING)
     for out in ("out", "whole"):

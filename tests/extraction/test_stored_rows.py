@@ -271,6 +271,7 @@ def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
 @pytest.mark.parametrize(
     "option", ["stats_only=True", pytest.param("reduce='pca:2'", marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.exhaustive
 def test_several_processes_keep_what_one_keeps(photos, tmp_path, option) -> None:
     text = (
         "import hookscope\n"

@@ -180,6 +180,7 @@ torch.export.save(torch.export.export(Net(), (torch.ones(2),)), sys.argv[1])
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_opens_a_program_whose_output_has_a_type_of_transformers(
     tmp_path: Path,
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_model_of_4_gb_is_captured_in_less_than_2_gb(
     assert peak_anonymous(clean_environment, folder, *options) < 2000 * MB
 
 
+@pytest.mark.exhaustive
 def test_a_model_split_over_memory_and_disk_is_never_in_memory_as_a_whole(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_the_end_says_where_the_record_is_and_what_to_type(watched) -> None:
     messages = watched(f"{TRAIN}train(5)").messages
     assert messages == [

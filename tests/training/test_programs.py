@@ -32,7 +32,7 @@ CASES = [
     ("detection", "model detector"),
     ("segmentation", "network"),
     pytest.param("text_pipeline", "model", marks=needs("transformers")),
-    pytest.param("image_pipeline", "model", marks=needs("transformers")),
+    pytest.param("image_pipeline", "model", marks=(needs("transformers"), pytest.mark.exhaustive)),
     pytest.param("speech_pipeline", "model", marks=needs("transformers")),
     pytest.param("generate", "llm", marks=needs("transformers")),
     ("diffusion --steps 4", "text_encoder unet vae"),

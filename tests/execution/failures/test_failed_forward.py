@@ -52,6 +52,7 @@ fc1     Linear(100, 10)           1x144      -          float32  failed
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(commands) -> None:
     digits = "broken_models.py:Digits"
     shape = "--shape 1x1x32x32"
@@ -107,6 +108,7 @@ def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
     commands: Commands, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_shows_the_last_calls_and_all_with_verbose(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -195,6 +195,7 @@ def compared(examples: dict[str, Example], folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_process_without_the_classes_gives_the_same(tmp_path: Path) -> None:
     wanted = {
         name: example
