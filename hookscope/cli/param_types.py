@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class IntRange(click.IntRange):
-    """A whole number with bounds; a text is not an integer, rather than no "integer range"."""
+    """A whole number with bounds, which errors call an integer, as one without."""
 
     name = "integer"
 

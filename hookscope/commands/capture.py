@@ -16,7 +16,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import RECORDING
 from hookscope.cli.runner import run_recording
 from hookscope.commands.subject import find_subject
-from hookscope.errors import RequestError
+from hookscope.errors import CheckFailed, RequestError
 from hookscope.files.output_path import names_folder
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.intervention_spec import Interventions
@@ -69,8 +69,9 @@ def capture(
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
-        StoreError: the file cannot be written. An earlier file is not changed. Or a training ended
-            before its next step did.
+        StoreError: the file cannot be written, and an earlier file is not changed; or a training
+            ended before its next step did.
+        RequestError: no training answers in the folder of a run, or it is another user's.
 
     Example:
         >>> import hookscope
@@ -148,6 +149,7 @@ def capture_next_step(
     *,
     layers: Annotated[LayerSelection, Only("layers")],
     options: Annotated[CaptureOptions, Only("what", "ops", "attention", "max_bytes")],
+    file: str | os.PathLike[str] | None = None,
 ) -> Capture:
     """Record the next step of a training that runs now."""
     from hookscope.hooks.capture import Capture
@@ -161,8 +163,15 @@ def capture_next_step(
         attention=options.attention,
         max_bytes=options.max_bytes,
     )
-    captured, _ = ask(model, asked, as_texts(layers.layers), Capture.load)
-    return captured
+    recorded, answer = ask(model, asked, as_texts(layers.layers), Capture.load)
+    if answer.unmet:
+        raise CheckFailed(
+            f"At step {answer.step} {' '.join(answer.unmet)}",
+            "Record fewer layers, or set a higher --max-bytes.",
+        )
+    if file is not None:
+        recorded.save(file)
+    return recorded
 
 
 EXAMPLES = (
@@ -236,9 +245,9 @@ def capture_command(ctx: click.Context, **values: Any) -> None:
     statistics. Values are copied when a layer returns, so later in-place operations do not change
     them. For a whole dataset use 'hookscope extract'.
 
-    With the folder of a training run that 'hookscope run' started and that goes on now, records its
-    next step. The training is not changed. --layer, --what, --ops, --attention and --max-bytes
-    apply.
+    The folder of a training run stands for its model if 'hookscope run' started it and it goes on
+    now: the next step is recorded, and the training is not changed. Only --layer, --what, --ops,
+    --attention and --max-bytes apply.
     """
     output = values["output"]
     if output is not None and names_folder(output):

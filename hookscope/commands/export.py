@@ -159,12 +159,12 @@ def export_capture(
 
     path = Path(output)
     ending = known_ending(path, TABLES)
+    capture = open_capture(features)
     if path.exists() and path.samefile(features):
         raise RequestError(
             f"{path} is the input of this command and would be overwritten.",
             "Set --output to another file.",
         )
-    capture = open_capture(features)
     parts = choose_slices(capture, as_texts(options.layers), ending)
     with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))

@@ -124,10 +124,15 @@ def show_command(
     kind = subject_of(file).kind
     if kind not in SHOWN:  # its error says what it is
         kind = FEATURES if names_folder(file) else CAPTURES
-    if live:
-        _show_next_step(console, kind, file, [*keys, *layers])
-        return
     _refuse_misfits(ctx, kind, file, layers, draws)
+    if live:
+        if draws or kind != RUNS:
+            what = "--map draws tensors of a file" if draws else f"{file} is not one"
+            raise RequestError(
+                f"--live is for the folder of a training run, and {what}.", "Leave it out."
+            )
+        _show_next_step(console, file, [*keys, *layers])
+        return
     SHOWN[kind](console, _Request(file, keys, layers, draws, trust, PlotOptions(**values)))
 
 
@@ -168,14 +173,10 @@ def _show_capture(console: Console, asked: _Request) -> None:
         _show_summary(console, capture)
 
 
-def _show_next_step(console: Console, kind: str, folder: str, layers: Sequence[str]) -> None:
+def _show_next_step(console: Console, folder: str, layers: Sequence[str]) -> None:
     from hookscope.cli.run_context import running
     from hookscope.commands.capture import capture
 
-    if kind != RUNS:
-        raise RequestError(
-            f"--live is for the folder of a training run, and {folder} is not one.", "Leave it out."
-        )
     with running(console, f"Waiting for the next step of {folder} ..."):
         recorded = capture.checked(folder, layers=layers)()
     console.show(recorded)

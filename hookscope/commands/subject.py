@@ -48,8 +48,18 @@ def subject_of(source: Any) -> Subject:
 
 
 def find_subject(given: Mapping[str, Any]) -> Subject:
-    """Return what the first argument of a function is."""
-    return subject_of(given.get("model", given.get("file", DEFAULT_MODEL)))
+    """Return what the first argument of a function is.
+
+    A torchvision name such as resnet18 always means the model, even if a folder has that name.
+    """
+    from hookscope.stores.weights.open_weights import names_torchvision_model
+
+    if "file" in given:
+        return subject_of(given["file"])
+    model = given.get("model", DEFAULT_MODEL)
+    if isinstance(model, str) and names_torchvision_model(model):
+        return Subject(MODELS, f"{model} is a model")
+    return subject_of(model)
 
 
 def as_weights(source: Any, trust: bool = False) -> WeightSet | None:

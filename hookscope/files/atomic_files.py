@@ -29,23 +29,37 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
     processes left of earlier writes to ``path`` is removed.
     """
     target = Path(os.path.realpath(path))
-    scratch = lock = None
     try:
         if target.is_symlink():  # realpath does not resolve a loop of links
             raise OSError(errno.ELOOP, "the symbolic link points back to itself")
-        scratch, lock = _scratch_beside(target)
-        yield scratch
-        os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
-        os.replace(scratch, target)
+        with scratch_file(target) as scratch:
+            yield scratch
+            os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
+            os.replace(scratch, target)
     except _errors_of_writing() as error:
         raise StoreError(
             f"Cannot write {target}: {cause(error)}.", f"Nothing was written. {repair}"
         ) from error
+
+
+@contextmanager
+def scratch_file(target: Path) -> Iterator[Path]:
+    """Yield a new empty file near ``target``, in a folder that is removed after the block.
+
+    What killed processes left of earlier ones for this target is removed.
+    """
+    scratch, lock = _scratch_beside(target)
+    try:
+        yield scratch
     finally:
-        if scratch is not None:
-            # Errors are ignored: the folder may be gone or read-only by now.
-            shutil.rmtree(scratch.parent, ignore_errors=True)
-            _unlock(lock)
+        # Errors are ignored: the folder may be gone or read-only by now.
+        shutil.rmtree(scratch.parent, ignore_errors=True)
+        _unlock(lock)
+
+
+def remove_stale_files(target: Path) -> None:
+    """Remove what killed processes left of scratch files for ``target``."""
+    _remove_stale(target.parent, _prefix(target))
 
 
 def _errors_of_writing() -> tuple[type[Exception], ...]:
@@ -68,7 +82,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
 
 def _scratch_beside(target: Path) -> tuple[Path, int | None]:
     """A new empty file near ``target``, so that it can be renamed within one disk; and its lock."""
-    prefix = f".{target.name[:40]}."
+    prefix = _prefix(target)
     _remove_stale(target.parent, prefix)
     while True:
         # A folder of its own, because safetensors writes another file beside it, with a random
@@ -82,6 +96,10 @@ def _scratch_beside(target: Path) -> tuple[Path, int | None]:
             _unlock(lock)
         else:
             return scratch, lock
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name[:40]}."
 
 
 def _remove_stale(home: Path, prefix: str) -> None:

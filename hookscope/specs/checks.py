@@ -191,6 +191,9 @@ def select_checks(
     return tuple(chosen)
 
 
+# Those of the models of a program, and of the next step of a training.
+STEP_CHECKS = {name: CHECKS[name] for name in (NAN, INF, DEAD, SATURATED)}
+
 RUN_CHECKS = Check.table(
     Check(
         NONFINITE,

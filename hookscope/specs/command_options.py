@@ -393,11 +393,16 @@ class RunCheckOptions(ChosenChecks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.thresholds  # noqa: B018 - computed for its checks
+        if self.live and self.thresholds != checks.DEFAULT_RUN_THRESHOLDS:
+            raise RequestError(
+                "--dead, --vanishing and --floor have no effect with --live.", "Leave them out."
+            )
 
-    def wants(self, check: str) -> bool:
-        """Whether a finding of a step that runs now is shown."""
-        return check in self.names or not (self.only or check in self.known)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the checks to make, of the record or of the next step."""
+        known = checks.STEP_CHECKS if self.live else self.known
+        return checks.select_checks(self.only, self.skip, known, _CHECKS_OF)
 
     @property
     def thresholds(self) -> checks.RunThresholds:

@@ -22,12 +22,12 @@ REQUEST = "request"
 MODEL = "model"  # the only field that may be given by position
 _GROUPS = ("hookscope.specs.", "hookscope.commands.")  # where groups of options are declared
 _WIDTH = 96
-# Whole commands, and options, also with a quoted value or with its place in capitals.
 # A whole command, or an option with the word after it, which may be its value.
 _COMMAND_OR_OPTION = re.compile(
     r"hookscope .*|(?<![\w-])(--[a-z][a-z0-9-]*)"
-    r"""(?: (?=(["'])|([A-Z]\w*\b(?!=)))| (\w+(?::\w+)*))?"""
+    r"""(?: (?=(["'])|([A-Z]\w*\b(?!=)))| ([\w/~](?:[\w./:,+-]*\w)?))?"""
 )
+_NUMBER = re.compile(r"[\d.]+(e[+-]?\d+)?")
 _ARGS_LINE = re.compile(r"^ {4}(?=\w)", re.MULTILINE)
 
 
@@ -325,16 +325,14 @@ def in_keywords(text: str, function: Any) -> str:
 
     def is_value(name: str, word: str) -> bool:
         about = function.settings.get(name, Setting())
-        return (
-            word[:1].isdigit() or ":" in word or word in (*about.choices, parameters[name].default)
-        )
+        return not word.isalpha() or word in (*about.choices, parameters[name].default)
 
     def spelled(found: re.Match[str]) -> str:
         option, word = found[1] or "", found[4] or ""
         after = f" {word}" if word else ""
         if name := names.get(option):
             if word and is_value(name, word):
-                return f"{name}={word}" if word.isdigit() else f'{name}="{word}"'
+                return f"{name}={word}" if _NUMBER.fullmatch(word) else f'{name}="{word}"'
             return f"{name}=" if found[2] or found[3] else name + after
         negative = option.replace("--no-", "--", 1)
         return f"{names[negative]}=False{after}" if negative in names else found[0]

@@ -91,16 +91,20 @@ class Setting:
             if self.many and any(isinstance(one, list | tuple | str) for one in value):
                 return tuple(map(self._parsed, value))
             value = list(value)
+        if isinstance(value, set | Mapping | bytes):
+            raise _not_valid(value, self.kind)
         if not isinstance(value, str | int | float | list) or value == []:
             return value
         try:
             return self.parse(value if isinstance(value, list) else str(value))
         except HookscopeError as error:
             raise ValueError(f"{error.message} {error.hint}".strip()) from error
+        except (TypeError, AttributeError):
+            raise _not_valid(value, self.kind) from None
 
     def _chosen(self, annotation: str, value: Any) -> Any:
-        values = value if isinstance(value, list | tuple) else [value]
-        for one in values:
+        several = isinstance(value, list | tuple) and (self.commas or self.many)
+        for one in value if several else [value]:
             known = one in self.choices if isinstance(one, str) else annotation == "Any"
             if not known and not (self.also is not None and self.also(one)):
                 raise ValueError(not_one_of(one, self.choices, self.aliases, self.commas))

@@ -7,6 +7,8 @@ from multiprocessing.process import BaseProcess
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.process_hooks import around_function, around_outer_calls
@@ -16,6 +18,7 @@ from hookscope.results.program_models import ProgramModels
 from hookscope.results.trace_events import Trace
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import CAPTURE, CHECK, TRACE, ProgramOptions
+from hookscope.tensors.torch_internals import script_compiler
 from hookscope.training.called_models import CalledModels, RootFollower
 from hookscope.training.model_capture import ModelCapture
 from hookscope.training.model_check import ModelCheck
@@ -52,6 +55,8 @@ class FollowedModels:
         self._undo = (
             around_outer_calls(self.called),
             around_function(BaseProcess, "start", self._on_process),
+            around_function(*script_compiler(), self._on_compiler),
+            around_function(torch.export, "export", self._on_compiler),
         )
 
     def end(self) -> None:
@@ -61,10 +66,15 @@ class FollowedModels:
         if self._hooked is not None:
             self._hooked.detach()
 
+    def _on_compiler(self, *args: Any, **kwargs: Any) -> None:
+        if self._hooked is not None:
+            self._hooked.detach_for_compiler()
+
     def _on_process(self, process: BaseProcess) -> None:
         """Note that the program starts a process that is not a worker of a data loader."""
         target = vars(process).get("_target")
-        if not getattr(target, "__module__", "").startswith("torch.utils.data"):
+        # A method of a built-in type has no module.
+        if not (getattr(target, "__module__", None) or "").startswith("torch.utils.data"):
             name = f"{target.__qualname__}()" if isinstance(target, FunctionType) else process.name
             self.called.note(f"{name} in another process", OTHER_PROCESS)
 

@@ -150,6 +150,7 @@ class HookedModels(RootFollower, Generic[M]):
         self._matched: set[str] = set()  # patterns
         self._names: set[str] = set()  # of layers
         self._starting = threading.RLock()
+        self._is_over = False
 
     def make(self, name: str, module: nn.Module) -> M:
         """Return a model without hooks."""
@@ -193,7 +194,7 @@ class HookedModels(RootFollower, Generic[M]):
             for hook in self._hooks
             if (found := layers if hook.glob is None else tree.choose([hook.glob]))
         ]
-        if layers or edits or gradient_edits or hooks:
+        if not self._is_over and (layers or edits or gradient_edits or hooks):
             model.attach(layers, edits, gradient_edits, hooks)
 
     def _closed(self, name: str, outer: nn.Module) -> set[nn.Module]:
@@ -225,6 +226,8 @@ class HookedModels(RootFollower, Generic[M]):
             yield "the program called no model, so nothing was recorded."
             return
         yield from self.unmatched()
+        if self._is_over:
+            yield "the program scripted or exported a model; no layer was followed after that."
         if self.options.calls is not None:
             for model in self.called.models:
                 for part in self.choice.later_than(model.calls) if model.info.parameters else ():
@@ -235,6 +238,12 @@ class HookedModels(RootFollower, Generic[M]):
         """Remove all hooks."""
         for model in self.models.values():
             model.detach()
+
+    def detach_for_compiler(self) -> None:
+        """Remove all hooks for good: TorchScript would compile them, and an export trace them."""
+        with self._starting:
+            self._is_over = True
+            self.detach()
 
 
 class _ModelTree:

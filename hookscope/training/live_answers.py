@@ -10,27 +10,30 @@ import os
 import pickle
 import shutil
 import socket
-import struct
-import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
 
-from hookscope.errors import HookscopeError, cause
+from hookscope.errors import FAILED, HookscopeError, RequestError, cause
 from hookscope.files.shell_words import join_words
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.capture import Capture
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.stores.runs.live_socket import (
-    SCRATCH,
     SOCKET,
     LiveAnswer,
+    LiveFault,
     LiveRequest,
     can_listen,
+    is_of_this_user,
     listen,
+    remove_stale_answers,
 )
 from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.training.followed_models import FollowedModels
 from hookscope.version import __version__
+
+_LARGEST = 1 << 20  # bytes of a request
+# A program may have set that a closed connection ends it, as for a pipe into ``head``.
+_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class LiveAnswers:
@@ -41,7 +44,8 @@ class LiveAnswers:
         self._folder = writer.folder.resolve()
         self._process = os.getpid()
         self._listener = listener
-        self._connection: Connection | None = None
+        self._client: socket.socket | None = None
+        self._received = b""
         self._request: LiveRequest | None = None
         self._followed: FollowedModels | None = None
         self._step = 0
@@ -61,46 +65,60 @@ class LiveAnswers:
         """Answer the request that was about the step before, or take the next one."""
         if self._followed is not None:
             self._end_step()
-        elif self._connection is None:
+        elif self._client is None:
             self._accept()
-        if self._connection is not None:
+        if self._client is not None and self._has_received():
             self._begin_step(step)
 
     def close(self) -> None:
         """Listen no more; who waits for an answer is told by the end of the connection."""
-        self._leave_models()
+        with suppress(Exception):
+            self._leave_models()
         self._hang_up()
         self._listener.close()
         if os.getpid() == self._process:  # not in a fork of the training
             with suppress(OSError):
                 (self._folder / SOCKET).unlink()
-            for left in self._folder.glob(f"{SCRATCH}*"):
-                shutil.rmtree(left, ignore_errors=True)
+            remove_stale_answers(self._folder)
 
     def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
         except OSError:  # nobody asks
             return
-        if _is_of_this_user(client):
-            self._connection = Connection(client.detach())
-        else:
-            client.close()
+        client.setblocking(False)
+        self._client = client
+        if not is_of_this_user(client):
+            self._hang_up()
+
+    def _has_received(self) -> bool:
+        """Whether the whole request has arrived; its end is that of the stream."""
+        assert self._client is not None
+        try:
+            while part := self._client.recv(1 << 16):
+                self._received += part
+                if len(self._received) > _LARGEST:
+                    self._hang_up()
+                    return False
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._hang_up()
+            return False
+        return True
 
     def _begin_step(self, step: int) -> None:
-        """Follow the models in the step that begins, if the request has arrived."""
-        assert self._connection is not None
+        """Follow the models in the step that begins."""
         try:
-            if not self._connection.poll():
-                return
-            request = self._connection.recv()
-            if request.version != __version__:
-                ours = f"The training runs with hookscope {__version__}, and this is"
-                raise _Refused(f"{ours} {request.version}.", "Use the same version for both.")
+            request = pickle.loads(self._received)
+            if not isinstance(request, LiveRequest) or request.version != __version__:
+                raise RequestError(
+                    f"The training runs with hookscope {__version__}, and the command with another"
+                    " version.",
+                    "Use the same version for both.",
+                )
             followed = FollowedModels(request.options, request.layers, Interventions())
             followed.start()
-        except (EOFError, OSError):  # the asking process has ended
-            self._hang_up()
         except Exception as error:
             self._reply(_refusal(step, error))
         else:
@@ -108,18 +126,20 @@ class LiveAnswers:
 
     def _end_step(self) -> None:
         """Write what was found in the step that has ended, and say so."""
-        followed, request = self._leave_models(), self._request
-        assert followed is not None
+        request = self._request
         assert request is not None
         try:
-            unmet = tuple(followed.unmet())
-            if followed.called.models and not followed.unmatched():
-                self._write(followed, request)
-                answer = LiveAnswer(self._step, unmet)
-            else:
-                sentence = f"Nothing was recorded at step {self._step}: {' '.join(unmet)}"
+            followed = self._leave_models()
+            assert followed is not None
+            if not followed.called.models:
+                raise RequestError(
+                    f"The training called no model at step {self._step}.", "Ask once more."
+                )
+            if unmatched := followed.unmatched():
                 listed = join_words(["hookscope", "show", str(self._folder), "--live"])
-                answer = LiveAnswer(self._step, fault=(sentence, f"To list its layers: {listed}"))
+                raise RequestError(" ".join(unmatched), f"To list the layers: {listed}")
+            self._write(followed, request)
+            answer = LiveAnswer(self._step, tuple(followed.unmet()))
         except Exception as error:
             answer = _refusal(self._step, error)
         self._reply(answer)
@@ -142,36 +162,23 @@ class LiveAnswers:
 
     def _reply(self, answer: LiveAnswer) -> None:
         """Send an answer; the asking process may have ended, or may not read."""
-        assert self._connection is not None
+        assert self._client is not None
         try:
-            os.set_blocking(self._connection.fileno(), False)
-            self._connection.send(answer)
+            self._client.sendall(pickle.dumps(answer), _NO_SIGNAL)
         except OSError:
             if self._request is not None:
                 shutil.rmtree(self._request.answer_in(self._folder).parent, ignore_errors=True)
         self._hang_up()
 
     def _hang_up(self) -> None:
-        connection, self._connection, self._request = self._connection, None, None
-        if connection is not None:
-            with suppress(OSError):
-                connection.close()
-
-
-class _Refused(HookscopeError):
-    """The request cannot be answered."""
+        client, self._client = self._client, None
+        self._request, self._received = None, b""
+        if client is not None:
+            client.close()
 
 
 def _refusal(step: int, error: Exception) -> LiveAnswer:
     if isinstance(error, HookscopeError):
-        return LiveAnswer(step, fault=(error.message, error.hint))
-    return LiveAnswer(step, fault=(f"The training could not answer: {cause(error)}.", ""))
-
-
-def _is_of_this_user(client: socket.socket) -> bool:
-    """Whether the other end is a process of this user; elsewhere than on Linux its mode says so."""
-    if sys.platform != "linux":
-        return True
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return bool(user == os.getuid())
+        return LiveAnswer(step, fault=LiveFault(error.message, error.hint, error.exit_code))
+    message = f"The training could not answer: {cause(error)}."
+    return LiveAnswer(step, fault=LiveFault(message, "The training goes on.", FAILED))

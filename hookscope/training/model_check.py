@@ -26,12 +26,12 @@ from hookscope.model_analysis.health.run_observation import (
     TensorObservation,
 )
 from hookscope.results.health import Finding, Health
-from hookscope.specs.checks import DEAD, DEFAULT_THRESHOLDS, INF, NAN, SATURATED
+from hookscope.specs.checks import DEFAULT_THRESHOLDS, STEP_CHECKS
 from hookscope.training.called_models import RootCall
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
 from hookscope.training.model_capture import ModelRecorder
 
-MADE = (NAN, INF, DEAD, SATURATED)
+MADE = tuple(STEP_CHECKS)
 
 
 class CheckSink(ObservationSink):

@@ -184,14 +184,14 @@ class Watcher:
     def leave(self) -> None:
         """Remove all hooks and record nothing more."""
         self.active = False
-        if self._answers is not None:
-            self._answers.close()
         self.recorder.close()
         self._hooks.remove()
         self._steps.leave()
         for undo in self._undo:
             undo()
         self._undo.clear()
+        if self._answers is not None:
+            self._answers.close()
 
     # What the script does
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -220,3 +221,15 @@ def test_record_without_a_model_records_what_the_block_calls() -> None:
     with refused, hookscope.record(layers="encodr"):
         encoder(torch.ones(1, 2))
     assert not encoder._forward_hooks and not encoder._forward_pre_hooks
+
+
+def test_processes_are_noted_by_what_they_run() -> None:
+    with following(ProgramOptions(list=True)) as followed:
+        context = multiprocessing.get_context("fork")
+        for target in (print, [].append):  # a method of a built-in type has no module
+            process = context.Process(target=target, args=("",))
+            process.start()
+            process.join()
+        loader = torch.utils.data.DataLoader([1, 2], num_workers=1, multiprocessing_context="fork")
+        assert len(list(loader)) == 2
+    assert len(followed.called.unseen) == 2

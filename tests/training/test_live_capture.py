@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 import hookscope
-from hookscope.errors import RequestError
+from hookscope.errors import CheckFailed, RequestError
 from tests.refusals import refused
 from tests.training.test_programs import same_bits
 
@@ -99,7 +100,8 @@ def assert_as_by_hand(folder: Path, captures: list[hookscope.Capture]) -> None:
     run = hookscope.load(folder / "run")
     assert run.info["steps"] == steps
     assert len(run.steps) == steps
-    assert [file.name for file in (folder / "run").glob("*live*")] == []
+    left = [file.name for file in (folder / "run").iterdir()]
+    assert not [name for name in left if name.startswith(".") or name == "live.sock"]
 
 
 def test_a_live_capture_has_the_bits_of_its_step_and_the_training_those_of_the_bare_one(
@@ -117,6 +119,20 @@ def test_a_live_capture_has_the_bits_of_its_step_and_the_training_those_of_the_b
         assert list(asked) == ["model.0/input.0"]
         with refused(RequestError, "'nosuch' matches no layer of model"):
             hookscope.capture(tmp_path / "run", layers=["nosuch"])
+        with refused(CheckFailed, "recording ended at model.1: max_bytes is 600 bytes"):
+            hookscope.capture(tmp_path / "run", max_bytes=600)
+        with socket.socket(socket.AF_UNIX) as silent:  # what never ends its request
+            silent.connect(os.path.relpath(tmp_path / "run" / "live.sock"))
+            silent.send(b"x")
+            first = len(hookscope.load(tmp_path / "run").steps)
+            for _ in range(300):
+                if len(hookscope.load(tmp_path / "run").steps) > first:
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail("the training waits")
+        of_file = hookscope.capture(tmp_path / "run", file=tmp_path / "four.safetensors")
+    assert list(hookscope.load(tmp_path / "four.safetensors")) == list(of_file)
     of_layer = hookscope.load(tmp_path / "three.safetensors")
     assert list(of_layer) == ["model.3/output"]
     steps = [capture.metadata["run"]["step"] for capture in captures]
@@ -154,7 +170,7 @@ def test_a_training_that_is_killed_ends_the_waiting(tmp_path: Path, number: int)
             stderr=subprocess.PIPE,
         )
         for _ in range(600):
-            if list((tmp_path / "run").glob(".live-*")):  # it has asked
+            if list((tmp_path / "run").glob(".answer*")):  # it has asked
                 break
             time.sleep(0.1)
         time.sleep(number / 10)
@@ -162,13 +178,13 @@ def test_a_training_that_is_killed_ends_the_waiting(tmp_path: Path, number: int)
         _, said = client.communicate(timeout=60)
         assert client.returncode == 1
         assert b"ended before its next step did" in said
-    with refused(RequestError, "is not running", hint="hookscope run"):
+    with refused(RequestError, "No training answers", hint="hookscope run"):
         hookscope.capture(tmp_path / "run")
     assert len(hookscope.load(tmp_path / "run").steps) > 0
 
 
 def test_who_cannot_be_asked(tmp_path: Path) -> None:
-    with refused(RequestError, "is not running"):
+    with refused(RequestError, "No training answers"):
         hookscope.capture("sample_models/run")
     with refused(RequestError, "has several runs", hint="sample_models/run"):
         hookscope.capture("sample_models")

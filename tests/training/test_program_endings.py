@@ -126,3 +126,18 @@ def test_on_a_full_disk_the_program_ends_as_it_would(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "hookscope: the end of the run could not be recorded. Cannot write" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["program.py"]
+
+
+@pytest.mark.parametrize(
+    "compiler", ["torch.jit.script(net)", "torch.export.export(net, (torch.ones(2, 3),))"]
+)
+def test_a_model_can_be_scripted_or_exported_after_its_calls(
+    start: Start, tmp_path: Path, compiler: str
+) -> None:
+    text = f"import warnings\nwarnings.simplefilter('ignore')\n{MODEL}{compiler}\nprint('done')"
+    bare = start(text)
+    ours = start(text, "--capture", "--layer", "0")
+    assert (ours.stdout, ours.rc) == (bare.stdout, 0), ours.stderr
+    assert ours.stdout.endswith("done\n")
+    assert "no layer was followed after that" in ours.stderr
+    assert len(keys(tmp_path)) == 5

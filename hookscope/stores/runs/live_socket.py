@@ -1,7 +1,8 @@
 """The socket in the folder of a run, over which a training that runs now is asked.
 
 The training listens on a Unix socket that only its user may open, and looks at it between two
-steps. It answers with a file in a folder that the asking process has made in that of the run.
+steps. A request and its answer are one message each, which ends with the stream. What was recorded
+is in a file that the asking process made, within the folder of the run.
 """
 
 from __future__ import annotations
@@ -9,40 +10,52 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import struct
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hookscope.errors import RequestError, StoreError, cause
+from hookscope.errors import USAGE, RequestError, StoreError, cause
+from hookscope.files.atomic_files import remove_stale_files, scratch_file
 from hookscope.files.output_path import rank_folders, runs_in
+from hookscope.files.shell_words import join_words
 from hookscope.specs.program_options import ProgramOptions
 from hookscope.version import __version__
 
 R = TypeVar("R")
 
 SOCKET = "live.sock"
-SCRATCH = ".live-"  # what the folder of an answer begins with
+_ANSWER = "answer.safetensors"
 _LONGEST = 100  # bytes of the address of a socket; systems take 104 or 108
-_STARTED = "Only a training that 'hookscope run' started, and that has not ended, can be asked."
+_STARTED = (
+    "A training can be asked that 'hookscope run' started on this machine and that has not ended."
+)
 
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """What is asked about the next step. The answer is a file in a folder of the run's."""
+    """What is asked about the next step; ``folder`` is in that of the run, for the answer."""
 
     options: ProgramOptions
     layers: tuple[str, ...]
-    scratch: str
+    folder: str
     version: str = __version__
 
     def answer_in(self, run: Path) -> Path:
         """Return the file of the answer."""
-        return run / Path(self.scratch).name / "answer.safetensors"
+        return run / Path(self.folder).name / _ANSWER
+
+
+@dataclass(frozen=True)
+class LiveFault:
+    """Why there is no answer, what to do, and the exit status."""
+
+    message: str
+    hint: str
+    exit_code: int
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,12 @@ class LiveAnswer:
     Attributes:
         step: the step that was looked at, from 0.
         unmet: a sentence about each thing that was asked for and did not come.
-        fault: why there is no answer, and what to do; empty if there is one.
+        fault: why there is no answer; None if there is one.
     """
 
     step: int
     unmet: tuple[str, ...] = ()
-    fault: tuple[str, str] | tuple[()] = ()
+    fault: LiveFault | None = None
 
 
 def can_listen() -> bool:
@@ -79,6 +92,15 @@ def _address_in(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+def is_of_this_user(client: socket.socket) -> bool:
+    """Whether the other end is a process of this user; only Linux tells."""
+    if sys.platform != "linux":
+        return True
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(user == os.getuid())
+
+
 def listen(folder: Path) -> socket.socket:
     """Return a socket in a folder that waits for connections and never blocks.
 
@@ -98,15 +120,9 @@ def listen(folder: Path) -> socket.socket:
     return listener
 
 
-def _connect(folder: Path) -> Connection:
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _address_in(folder) as address:
-            client.connect(address)
-    except OSError:
-        client.close()
-        raise
-    return Connection(client.detach())
+def remove_stale_answers(folder: Path) -> None:
+    """Remove what asking processes that were killed left in the folder of a run."""
+    remove_stale_files(folder / _ANSWER)
 
 
 def ask(
@@ -119,31 +135,43 @@ def ask(
 
     Raises:
         RequestError: the training does not run, or is another user's; or it refuses the request.
-        StoreError: it ended before the step, or its folder cannot be written.
+        StoreError: it ended before the step, or a file cannot be written.
     """
-    folder = _listening_folder(run)
+    name, folder = os.fspath(run), _listening_folder(run)
     try:
-        with (
-            _connect(folder) as connection,
-            tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch,
-        ):
-            request = LiveRequest(options, tuple(layers), Path(scratch).name)
-            connection.send(request)
-            answer: LiveAnswer = connection.recv()
-            if answer.fault:
-                raise RequestError(*answer.fault)
-            return read(request.answer_in(folder)), answer
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise RequestError(f"The training of {os.fspath(run)} is not running.", _STARTED) from None
-    except (EOFError, ConnectionError):
+        with _connected(folder, name) as client, scratch_file(folder / _ANSWER) as scratch:
+            client.sendall(pickle.dumps(LiveRequest(options, tuple(layers), scratch.parent.name)))
+            client.shutdown(socket.SHUT_WR)
+            reply = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            if not reply:
+                raise ConnectionResetError
+            answer: LiveAnswer = pickle.loads(reply)
+            if answer.fault is not None:
+                error = RequestError if answer.fault.exit_code == USAGE else StoreError
+                raise error(answer.fault.message, answer.fault.hint)
+            return read(scratch), answer
+    except ConnectionError:
         raise StoreError(
-            f"The training of {os.fspath(run)} ended before its next step did.",
-            f"To see what was recorded of it: hookscope show {os.fspath(run)}",
+            f"The training of {name} ended before its next step did.",
+            f"To see what was recorded of it: {join_words(['hookscope', 'show', name])}",
         ) from None
     except OSError as error:
         raise StoreError(
-            f"The training of {os.fspath(run)} cannot be asked: {cause(error)}.", _STARTED
+            f"The training of {name} cannot be asked: {cause(error)}.", _STARTED
         ) from error
+
+
+@contextmanager
+def _connected(folder: Path, name: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            with _address_in(folder) as address:
+                client.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise RequestError(f"No training answers in {name}.", _STARTED) from None
+        if not is_of_this_user(client):
+            raise RequestError(f"Another user listens in {name}.", _STARTED)
+        yield client
 
 
 def read_result(path: Path) -> Any:

@@ -160,7 +160,7 @@ def is_weights(text: str) -> bool:
     A torchvision name such as resnet18 always means the model, even if a folder has that name. A
     scripted or exported file is a model. A damaged file is one of weights if its name says so.
     """
-    if _is_torchvision_name(text):
+    if names_torchvision_model(text):
         return False
     path = split_part(text)[0]
     if os.path.isdir(path):
@@ -188,7 +188,8 @@ def is_weights(text: str) -> bool:
     return kind in _READERS or kind == file_types.CHECKPOINT or file_types.is_pickled_object(kind)
 
 
-def _is_torchvision_name(text: str) -> bool:
+def names_torchvision_model(text: str) -> bool:
+    """Whether a text is the name of a model of torchvision, and no path."""
     if not text.isidentifier():
         return False
     from hookscope.specs.catalog import bundled_models
