@@ -122,9 +122,8 @@ def _check_next_step(run: str | os.PathLike[str], options: RunCheckOptions) -> H
 
     health: Health
     health, _ = ask(run, ProgramOptions(check=True), (), read_result)
-    return replace(
-        health, findings=tuple(one for one in health.findings if one.check in options.names)
-    )
+    found = tuple(one for one in health.findings if one.check in options.names)
+    return replace(health, findings=found, checks=options.names)
 
 
 @handles(check, WEIGHTS)

@@ -82,6 +82,8 @@ class Setting:
             raise _not_valid(value, "dict")
         if isinstance(texts, Mapping) or not any(isinstance(text, str) for text in texts):
             return value
+        if not all(isinstance(text, str) for text in texts):
+            raise _not_valid(value, "dict")
         assert self.collect is not None
         return self.collect(tuple(texts))
 
@@ -146,6 +148,7 @@ def _as_texts(annotation: str, value: Any, commas: bool) -> Any:
 
 
 def _not_valid(value: Any, kind: str) -> ValueError:
+    kind = {"numbers": "list of numbers"}.get(kind, kind)
     return ValueError(f"{value!r} is not a valid {kind}.")
 
 
