@@ -1,7 +1,8 @@
 """Prints what hookscope costs as ratios, each with its limit; exit status 1 when one is over.
 
 Every ratio is the median over pairs that were run in turn in this one go, so that a machine that
-slows down or speeds up meanwhile moves both halves of a pair.
+slows down or speeds up meanwhile moves both halves of a pair. ``python -m bench WORDS`` measures the
+lines whose first column contains the words.
 """
 
 from __future__ import annotations
@@ -528,11 +529,11 @@ MEASURES = (
 )
 
 
-def main() -> int:
-    """Measure and print each line; return how the process should end."""
+def main(words: str = "") -> int:
+    """Measure and print each line that contains the words; return how the process should end."""
     print(f"{'what':<54}{'against':<32}{'took':>10}{'against':>10}{'ratio':>8}{'limit':>7}")
     over = 0
-    for measure in MEASURES:
+    for measure in (one for one in MEASURES if words in one.ours):
         if measure.unit == "MB" and sys.platform == "win32":
             print(f"{measure.ours:<54}cannot be measured on Windows")
             continue
@@ -553,4 +554,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(" ".join(sys.argv[1:])))
