@@ -1,8 +1,8 @@
 """Prints what hookscope costs as ratios, each with its limit; exit status 1 when one is over.
 
 Every ratio is the median over pairs that were run in turn in this one go, so that a machine that
-slows down or speeds up meanwhile moves both halves of a pair. ``python -m bench WORDS`` measures the
-lines whose first column contains the words.
+slows down or speeds up meanwhile moves both halves of a pair. ``python -m bench WORDS`` measures
+the lines whose first column contains the words.
 """
 
 from __future__ import annotations

@@ -132,7 +132,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: hookscope.similar("x", every=None), "every: None is not a valid integer."),
     (lambda: hookscope.similar("x", every="x"), "every: 'x' is not a valid integer."),
     (lambda: hookscope.capture(model_args=["k=1", {}]), "is not a valid dict."),
-    (lambda: hookscope.capture(mean=[0.5, None]), "mean: [0.5, None] is not a valid list of numbers."),
+    (
+        lambda: hookscope.capture(mean=[0.5, None]),
+        "mean: [0.5, None] is not a valid list of numbers.",
+    ),
     (lambda: hookscope.capture(layers=5), "layers: 5 is not a valid text."),
     (lambda: hookscope.cam(by=["gradcam"]), "by: ['gradcam'] is not one of"),
     (lambda: hookscope.capture(shape={1, 2}), "shape: {1, 2} is not a valid shape."),
