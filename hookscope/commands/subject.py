@@ -54,10 +54,9 @@ def find_subject(given: Mapping[str, Any]) -> Subject:
     """
     from hookscope.stores.weights.open_weights import names_torchvision_model
 
-    if "file" in given:
-        return subject_of(given["file"])
-    model = given.get("model", DEFAULT_MODEL)
-    if isinstance(model, str) and names_torchvision_model(model):
+    model = given.get("model", given.get("file", DEFAULT_MODEL))
+    is_model = "model" in given or "file" not in given
+    if is_model and isinstance(model, str) and names_torchvision_model(model):
         return Subject(MODELS, f"{model} is a model")
     return subject_of(model)
 

@@ -393,7 +393,8 @@ class RunCheckOptions(ChosenChecks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.live and self.thresholds != checks.DEFAULT_RUN_THRESHOLDS:
+        thresholds = self.thresholds  # computed also for its checks
+        if self.live and thresholds != checks.DEFAULT_RUN_THRESHOLDS:
             raise RequestError(
                 "--dead, --vanishing and --floor have no effect with --live.", "Leave them out."
             )

@@ -111,7 +111,7 @@ def test_a_shape_without_a_batch_is_answered_with_the_shape_that_was_meant(
 
 
 def test_the_tree_with_shapes_checks_the_shape_too() -> None:
-    with refused(InputError, hint="shape 1x3x64x64"):
+    with refused(InputError, hint='shape="1x3x64x64"'):
         hookscope.tree("resnet18", shapes=True, shape=(3, 64, 64))
 
 
