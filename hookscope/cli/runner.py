@@ -118,6 +118,10 @@ def _progress(
 
 def checked_job(ctx: click.Context, function: Any, values: Mapping[str, Any]) -> Checked:
     """Check the values that apply to the kind of subject; another that was typed is an error."""
+    job: Checked
+    if function.find_subject is None:
+        job = function.checked(**values)
+        return job
     subject = function.find_subject(values)
     handler = HANDLERS.get((function.__name__, subject.kind))
     if handler:
@@ -125,7 +129,7 @@ def checked_job(ctx: click.Context, function: Any, values: Mapping[str, Any]) ->
             typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
             if typed and name not in handler.function.keywords:
                 check_accepted(function, name, subject)
-    job: Checked = function.checked_of(subject.kind, values)
+    job = function.checked_of(subject.kind, values)
     return job
 
 
@@ -149,20 +153,17 @@ def run_recording(ctx: click.Context, function: Any, values: Mapping[str, Any]) 
     """Run ``capture``, ``grads`` or ``step``; write what was recorded also if a hook fails."""
     console: Console = ctx.obj
     values = without_output(values)
-    has_kinds = function.find_subject is not None
-    job = checked_job(ctx, function, values) if has_kinds else function.checked(**values)
+    job = checked_job(ctx, function, values)
     is_live = job.kind == RUNS
     stem = Path(values["model"]).resolve().name if is_live else job.request.model.stem
     file = RECORDING.resolve(ctx, stem, files_read(values))
     holds_arrays = file is not None and file.ending != SUFFIX
     note_model_source(ctx)
     console.interrupt_message = NOTHING_WRITTEN
-    step = f"Waiting for the next step of {values['model']} ..." if is_live else ""
-    with running(console, step or f"Running {values['model']} ..."):
+    verb = "Waiting for the next step of" if is_live else "Running"
+    with running(console, f"{verb} {values['model']} ..."):
         failure: HookError | None = None
-        writes_itself = (
-            ctx.info_name == "capture" and file is not None and not holds_arrays and not is_live
-        )
+        writes_itself = ctx.info_name == "capture" and file is not None and not holds_arrays
         try:
             capture: Capture = job(file=file.path) if file and writes_itself else job()
         except HookError as error:

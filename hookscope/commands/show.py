@@ -124,16 +124,9 @@ def show_command(
     kind = subject_of(file).kind
     if kind not in SHOWN:  # its error says what it is
         kind = FEATURES if names_folder(file) else CAPTURES
-    _refuse_misfits(ctx, kind, file, layers, draws)
-    if live:
-        if draws or kind != RUNS:
-            what = "--map draws tensors of a file" if draws else f"{file} is not one"
-            raise RequestError(
-                f"--live is for the folder of a training run, and {what}.", "Leave it out."
-            )
-        _show_next_step(console, file, [*keys, *layers])
-        return
-    SHOWN[kind](console, _Request(file, keys, layers, draws, trust, PlotOptions(**values)))
+    asked = _Request(file, keys, layers, live, draws, trust, PlotOptions(**values))
+    _refuse_misfits(ctx, kind, asked)
+    SHOWN[kind](console, asked)
 
 
 class _Request(NamedTuple):
@@ -142,6 +135,7 @@ class _Request(NamedTuple):
     file: str
     keys: tuple[str, ...]
     layers: tuple[str, ...]
+    live: bool
     draws: bool
     trust: bool
     maps: PlotOptions
@@ -212,7 +206,9 @@ def _show_runs(console: Console, asked: _Request) -> None:
         raise RequestError(
             "--map draws tensors, and a training run has only numbers.", "Leave out --map."
         )
-    if runs := runs_in(asked.file):
+    if asked.live:
+        _show_next_step(console, asked.file, [*asked.keys, *asked.layers])
+    elif runs := runs_in(asked.file):
         _show_run_list(console, asked.file, runs[0], [*asked.keys, *asked.layers])
     else:
         _show_run(console, asked.file, asked.keys, asked.layers)
@@ -329,10 +325,9 @@ SHOWN = {
 }
 
 
-def _refuse_misfits(
-    ctx: click.Context, kind: str, file: str, layers: tuple[str, ...], draws: bool
-) -> None:
-    if layers and kind != RUNS:
+def _refuse_misfits(ctx: click.Context, kind: str, asked: _Request) -> None:
+    file = asked.file
+    if asked.layers and kind != RUNS:
         raise RequestError(
             "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
         )
@@ -345,8 +340,12 @@ def _refuse_misfits(
                 RESULT_FILES,
             ),
         )
+    if asked.live and kind != RUNS:
+        raise RequestError(
+            f"--live is for the folder of a training run, and {file} is not one.", "Leave it out."
+        )
     assert isinstance(ctx.command, Command)
     for declared in ctx.command.options():
         typed = ctx.get_parameter_source(declared.name) is ParameterSource.COMMANDLINE
-        if declared.section == MAPS and typed and not draws and declared.name != "map":
+        if declared.section == MAPS and typed and not asked.draws and declared.name != "map":
             raise RequestError(f"--{declared.key} needs --map.", "Add --map.")

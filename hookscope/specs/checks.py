@@ -191,7 +191,7 @@ def select_checks(
     return tuple(chosen)
 
 
-# Those of the models of a program, and of the next step of a training.
+# What `run --check` and `check --live` look for.
 STEP_CHECKS = {name: CHECKS[name] for name in (NAN, INF, DEAD, SATURATED)}
 
 RUN_CHECKS = Check.table(

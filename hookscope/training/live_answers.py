@@ -92,7 +92,7 @@ class LiveAnswers:
             self._hang_up()
 
     def _has_received(self) -> bool:
-        """Whether the whole request has arrived; its end is that of the stream."""
+        """Whether the whole request has arrived; it ends with the stream."""
         assert self._client is not None
         try:
             while part := self._client.recv(1 << 16):

@@ -37,7 +37,7 @@ _STARTED = (
 
 @dataclass(frozen=True)
 class LiveRequest:
-    """What is asked about the next step; ``folder`` is in that of the run, for the answer."""
+    """What is asked about the next step; the answer goes into ``folder``, within the run's."""
 
     options: ProgramOptions
     layers: tuple[str, ...]
