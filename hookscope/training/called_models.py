@@ -28,7 +28,7 @@ from hookscope.training.found_models import (
     script_frames,
     unused_name,
 )
-from hookscope.training.script_messages import report_fault, say
+from hookscope.training.script_messages import reported, say
 
 MAX_MODELS = 500  # a program that makes a new one in each step has no end of them
 FORWARD_CALLED = "its forward() is called, which calls no hooks; call the module itself"
@@ -135,16 +135,13 @@ class CalledModels:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RootCall | None:
         """Count the call of a module; None if it is not one of a model of the program."""
-        try:
+        with reported("a call of a model is not followed"):
             model = self._find(module)
-            if model is None:
-                return None
-            call = RootCall(model, model.count(), module, args, kwargs)
-            self._follower.before_root(call)
-            return call
-        except Exception as error:
-            report_fault("a call of a model is not followed", error)
-            return None
+            if model is not None:
+                call = RootCall(model, model.count(), module, args, kwargs)
+                self._follower.before_root(call)
+                return call
+        return None
 
     def end(self, call: RootCall | None, output: Any) -> None:
         """Note that a call has returned."""
@@ -157,12 +154,10 @@ class CalledModels:
             self._ended(call, partial(self._follower.failed_root, call, error))
 
     def _ended(self, call: RootCall, follow: Callable[[], None]) -> None:
-        try:
+        with reported("the end of a call of a model is not followed"):
             if call.number == 1:
                 call.model.describe()
             follow()
-        except Exception as error:
-            report_fault("the end of a call of a model is not followed", error)
 
     def result(self, program: str) -> ProgramModels:
         """Return what was called and what was not seen."""

@@ -23,6 +23,7 @@ from hookscope.training.called_models import CalledModels, RootFollower
 from hookscope.training.model_capture import ModelCapture
 from hookscope.training.model_check import ModelCheck
 from hookscope.training.model_trace import ModelTrace
+from hookscope.training.script_messages import reported
 
 OTHER_PROCESS = "models that it calls are not seen; name a script that calls them itself"
 _HOOKED: dict[str, type[ModelCapture | ModelCheck | ModelTrace]]
@@ -67,16 +68,19 @@ class FollowedModels:
             self._hooked.detach()
 
     def _on_compiler(self, *args: Any, **kwargs: Any) -> None:
-        if self._hooked is not None:
-            self._hooked.detach_for_compiler()
+        with reported("the hooks are not removed for a compiler"):
+            if self._hooked is not None:
+                self._hooked.detach_for_compiler()
 
     def _on_process(self, process: BaseProcess) -> None:
         """Note that the program starts a process that is not a worker of a data loader."""
-        target = vars(process).get("_target")
-        # A method of a built-in type has no module.
-        if not (getattr(target, "__module__", None) or "").startswith("torch.utils.data"):
-            name = f"{target.__qualname__}()" if isinstance(target, FunctionType) else process.name
-            self.called.note(f"{name} in another process", OTHER_PROCESS)
+        with reported("a process that the program starts is not listed"):
+            target: Any = vars(process).get("_target")
+            # A method of a built-in type has no module.
+            if not (getattr(target, "__module__", None) or "").startswith("torch.utils.data"):
+                is_function = isinstance(target, FunctionType)
+                name = f"{target.__qualname__}()" if is_function else process.name
+                self.called.note(f"{name} in another process", OTHER_PROCESS)
 
     def unmet(self) -> list[str]:
         """Return a sentence about each thing that was asked for and did not come."""

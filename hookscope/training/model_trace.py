@@ -17,7 +17,7 @@ from hookscope.hooks.tracer import Span, TraceClock, Tracer
 from hookscope.results.records import Coverage
 from hookscope.results.trace_events import Trace
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
-from hookscope.training.script_messages import report_fault
+from hookscope.training.script_messages import reported
 
 MAX_CALLS = 100_000  # of the layers of one model; each takes about 500 bytes
 
@@ -36,11 +36,9 @@ class ModelTracer(Tracer):
         """Begin the span of a call, if its model's call is chosen."""
         if not self._gate.is_open or len(self.spans) >= MAX_CALLS:
             return None
-        try:
+        with reported("a call is not listed"):
             return super().before_call(call)
-        except Exception as error:
-            report_fault("a call is not listed", error)
-            return None
+        return None
 
 
 class TracedModel(HookedModel):

@@ -22,7 +22,7 @@ from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.stores.runs.run_folder import create_run_folder, launch_in
 from hookscope.stores.runs.series import LAYERS, STEPS
-from hookscope.training.script_messages import report_fault, say
+from hookscope.training.script_messages import reported, say
 from hookscope.training.script_runner import Program, has_safe_path, path_importer
 from hookscope.version import __version__
 
@@ -139,10 +139,8 @@ def call_after_import(module_name: str, function: Callable[[], object]) -> None:
 
 
 def _call(module_name: str, function: Callable[[], object]) -> None:
-    try:
+    with reported(f"nothing is watched after the import of {module_name}"):
         function()
-    except Exception as error:
-        report_fault(f"nothing is watched after the import of {module_name}", error)
 
 
 class _Finder:
@@ -172,10 +170,8 @@ class _Finder:
         finally:
             self._searching.now = False
         if spec is not None and spec.loader is not None:
-            try:
+            with reported(f"the import of {name} cannot be watched"):
                 self._watch(spec.loader)
-            except Exception as error:
-                report_fault(f"the import of {name} cannot be watched", error)
         return spec
 
     def withdraw(self) -> None:
@@ -256,13 +252,11 @@ class ProgramSession:
     def _finish(self) -> None:
         if os.getpid() != self._process:  # a copy of this one that the script has forked
             return
-        try:
+        with reported("the end of the run could not be recorded"):
             if "torch" in sys.modules:
                 self.finish()
             elif not self.quiet:
                 say("the script did not import torch, so nothing was recorded.")
-        except Exception as error:
-            report_fault("the end of the run could not be recorded", error)
 
 
 class RunSession(ProgramSession):

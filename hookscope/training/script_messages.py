@@ -25,6 +25,22 @@ def report_fault(failed: str, error: BaseException) -> None:
     _write(text)
 
 
+class reported:  # noqa: N801 - used like a function
+    """Report an exception of the block; the script does not see it."""
+
+    def __init__(self, failed: str) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            report_fault(self._failed, error)
+            return True
+        return False
+
+
 def say(sentence: str) -> None:
     """Print a line on standard error; not through ``logging``, which belongs to the script."""
     _write(f"hookscope: {sentence}\n")
