@@ -35,6 +35,7 @@ from hookscope.results.layer_similarity import LayerSimilarity as LayerSimilarit
 from hookscope.results.lens import Lens as Lens
 from hookscope.results.module_tree import ModuleTree as ModuleTree
 from hookscope.results.report import Report as Report
+from hookscope.results.structure_diff import StructureDiff as StructureDiff
 from hookscope.results.sweep import Sweep as Sweep
 from hookscope.results.trace_events import Trace as Trace
 from hookscope.sources.loaded import LoadedModel as LoadedModel
@@ -292,6 +293,7 @@ def diff(
     rtol: float | None = None,
     equal_nan: bool = False,
     strict: bool = False,
+    structure: bool = False,
     layers: str | Iterable[str] = ...,
     types: str | Iterable[str] = ...,
     depth: int | None = None,
@@ -319,7 +321,7 @@ def diff(
     device: str | Sequence[str] = ...,
     train: bool = False,
     progress: Progress | None = None,
-) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff: ...
+) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
 def emit(name: str, value: Tensor | float) -> None: ...
 def export(
     features: str | os.PathLike[str],

@@ -180,8 +180,9 @@ class Command(click.Command):
         if ctx.allow_interspersed_args:  # else they are those of the user's program
             check_arguments(ctx, typed, rest)
         check_refused(ctx)
-        if ctx.obj.csv and ctx.obj.json:
-            raise click.UsageError("--csv and --json cannot be combined.", ctx)
+        formats = [name for name in ("csv", "markdown", "json") if getattr(ctx.obj, name)]
+        if len(formats) > 1:
+            raise click.UsageError(f"--{formats[0]} and --{formats[1]} cannot be combined.", ctx)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:

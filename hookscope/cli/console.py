@@ -54,6 +54,7 @@ class Console:
         self.top: int | None = None
         self.precision: int | None = None
         self.csv = False
+        self.markdown = False
         self.interrupt_message = "Interrupted."
         self.failed = 1
         self._started = time.perf_counter()
@@ -87,7 +88,7 @@ class Console:
         if self.csv:
             self._print_csv(lines)
             return
-        if not self._colored(sys.stdout):
+        if self.markdown or not self._colored(sys.stdout):
             sys.stdout.writelines(f"{line.plain}\n" for line in lines)
             return
         from rich.console import Console as RichConsole
@@ -146,17 +147,19 @@ class Console:
     def text_options(self) -> TextOptions:
         """How views lay out their text for standard output."""
         from hookscope.views.text.table import CollectedTables
-        from hookscope.views.text.text_table import TextOptions
+        from hookscope.views.text.text_table import MARKDOWN, TextOptions
 
         if self.csv and self._tables is None:
             self._tables = CollectedTables()
+        width = MARKDOWN.width if self.markdown else self.width
         return TextOptions(
-            None if self.csv else self.width,
+            None if self.csv else width,
             self.ascii,
             self.verbose > 0,
             precision=self.precision,
             sort=self.sort,
             top=self.top,
+            markdown=self.markdown,
             tables=self._tables,
         )
 

@@ -121,12 +121,21 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
     _set_on_console(ctx, param, value)
 
 
-csv_option = flag(
-    "csv",
-    section=SECTION,
-    expose_value=False,
-    callback=_set_on_console,
-    help="Print the table as CSV, with all columns.",
+format_options = combine(
+    flag(
+        "csv",
+        section=SECTION,
+        expose_value=False,
+        callback=_set_on_console,
+        help="Print the table as CSV, with all columns.",
+    ),
+    flag(
+        "markdown",
+        section=SECTION,
+        expose_value=False,
+        callback=_set_on_console,
+        help="Print tables and sentences as Markdown.",
+    ),
 )
 
 row_options = combine(
@@ -147,7 +156,7 @@ row_options = combine(
         callback=_set_on_console,
         help="Print only the first N rows.",
     ),
-    csv_option,
+    format_options,
 )
 
 _precision_option = option(

@@ -64,6 +64,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("algorithm", "method", "technique"), ("--by",)),
     **dict.fromkeys(("flops", "summary"), ("--shapes",)),
     **dict.fromkeys(("format", "tsv"), ("--csv", "--json")),
+    "md": ("--markdown",),
     **dict.fromkeys(("bits", "quantize", "int8", "int4"), ("--edit quantize-weights:8",)),
     **dict.fromkeys(("limit", "head", "n", "max", "rows", "k", "topk"), ("--top", "--count")),
     **dict.fromkeys(("order", "orderby", "sortby"), ("--sort",)),

@@ -19,6 +19,7 @@ from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
     MODEL_OPTIONS,
+    STRUCTURE_OPTIONS,
     DiffRequest,
     RunDiffOptions,
     are_captures,
@@ -33,6 +34,7 @@ from hookscope.specs.subject_kinds import (
     MODEL_AND_WEIGHTS,
     MODELS,
     RUNS,
+    STRUCTURES,
     WEIGHTS,
     Subject,
 )
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from hookscope.file_analysis.run_diff import RunDiff, RunDiffs
     from hookscope.file_analysis.weight_diff import WeightDiff
     from hookscope.results.diff_result import Diff
+    from hookscope.results.structure_diff import StructureDiff
     from hookscope.stores.weights.weight_set import WeightSet
 
     Side = str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
@@ -69,7 +72,7 @@ def diff(
     *more: str | os.PathLike[str],
     options: DiffRequest,
     progress: Progress | None = None,
-) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff:
+) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff:
     """Compare two captures, runs, sets of weights, features folders, or models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models first run once
@@ -94,6 +97,10 @@ def diff(
     row without torch; the result is a ``FeaturesDiff``. The keywords ``layers``, ``atol``, ``rtol``
     and ``strict`` apply, with the defaults of weights; a key of one folder alone is a difference
     with ``strict``.
+
+    With ``structure``, the layers of two models are compared, and no model runs; the result is a
+    ``StructureDiff``. The keywords ``layers``, ``types``, ``depth``, ``leaves`` and ``map`` apply,
+    and ``model_args``, ``attn``, ``adapter`` and ``trust``.
 
     Args:
         a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
@@ -209,6 +216,19 @@ def diff_model_and_weights(
     return compare_with_model(sides[0], sides[1], request, initial.seed, options, progress)
 
 
+@handles(diff, STRUCTURES)
+def diff_structures(
+    a: Side,
+    b: Side,
+    *,
+    options: Annotated[DiffRequest, Only(*STRUCTURE_OPTIONS)],
+) -> StructureDiff:
+    """Compare the layers of two models."""
+    from hookscope.model_analysis.diff.structure import compare_structures
+
+    return compare_structures(options)
+
+
 def _find_sides(given: Mapping[str, Any]) -> Subject:
     """Return what is compared, after checking that both sides are of the same kind."""
     from hookscope.stores.weights.open_weights import weight_sides
@@ -228,6 +248,8 @@ def _find_sides(given: Mapping[str, Any]) -> Subject:
         kind = WEIGHTS
     else:
         kind = CAPTURES if are_captures(a, b) else MODELS
+    if kind == MODELS and given.get("structure"):
+        return Subject(STRUCTURES, "--structure runs none")
     return Subject(kind, f"A and B are {kind}")
 
 
@@ -252,6 +274,10 @@ EXAMPLES = (
         "hookscope diff sample_models/digits.onnx sample_models/digits.onnx --onnx-optimize none"
         " --onnx-optimize all",
         "What the optimization of onnxruntime changes.",
+    ),
+    Example(
+        "hookscope diff resnet18 resnet34 --structure --markdown",
+        "The layers that were added, as Markdown; no model runs.",
     ),
     Example(
         "hookscope diff sample_models/five.safetensors sample_models/five.safetensors",
@@ -289,7 +315,7 @@ EXAMPLES = (
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
     table_options,
-    views="capture_diff run_diff weight_diff features_diff",
+    views="capture_diff run_diff weight_diff features_diff structure_diff",
     examples=EXAMPLES,
     main="layer map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",
@@ -301,6 +327,9 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     and relative difference, cosine similarity, signal-to-noise ratio in decibels, and the number of
     entries beyond tolerance. Unmatched tensors follow. Tensors match by name, by their name
     after --map, or by order if module type and shape are equal.
+
+    With two models and --structure, prints each layer that was added, removed, moved, renamed or
+    changed; no model runs. --markdown prints that for a pull request.
 
     With two models, an option applies to both. --weights, --dtype, --device, --method, --attn and
     --onnx-optimize may be given twice, for A and then B.

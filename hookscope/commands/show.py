@@ -145,8 +145,9 @@ def _show_capture(console: Console, asked: _Request) -> None:
     from hookscope.results.located_positions import choose_parts
     from hookscope.stores.capture_file import open_capture
 
-    if asked.draws and console.json:
-        raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
+    for name in ("json", "markdown"):
+        if asked.draws and getattr(console, name):
+            raise RequestError(f"--map and --{name} cannot be combined.", "Leave out one of them.")
     if asked.draws and not asked.keys:
         raise RequestError(
             "--map needs a KEY.",

@@ -9,7 +9,7 @@ import click
 
 from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
-from hookscope.cli.global_options import command, csv_option
+from hookscope.cli.global_options import command, format_options
 from hookscope.commands.export import features
 from hookscope.errors import FAILED, ResultsFileError, StoreError
 from hookscope.files.progress_types import Progress
@@ -62,7 +62,7 @@ EXAMPLES = (
 @command(
     "verify",
     features,
-    csv_option,
+    format_options,
     examples=EXAMPLES,
     main="json verbose",
 )

@@ -56,7 +56,7 @@ def match_records(
     replaced. Then unmatched records between the same two matched neighbours are matched if they
     follow in the same order with the same module type, kind and shape.
     """
-    _check_prefixes(prefixes, a)
+    check_prefixes(prefixes, [record.module for record in a])
     unmatched = {record.key: record for record in b}
     matches_of_a: dict[str, tuple[Record, str]] = {}
     for record in a:
@@ -99,7 +99,7 @@ def _match_exported(
     a: Sequence[Record], b: Sequence[Record], prefixes: Mapping[str, str], rules: ExportRules
 ) -> tuple[list[tuple[Record, Record, str]], tuple[frozenset[str], frozenset[str]]]:
     """Pairs of a model and an ONNX file that names do not tell, and keys that have no partner."""
-    values = match_by_value(a, b, rules.prints, lambda name: _replace_prefix(name, prefixes))
+    values = match_by_value(a, b, rules.prints, lambda name: replace_prefix(name, prefixes))
     found = []
     for record, other in values.pairs:
         same = diff_result.BY_NAME if record.key == other.key else diff_result.BY_MAP
@@ -113,12 +113,12 @@ def _match_exported(
 
 
 def _renamed_key(record: Record, prefixes: Mapping[str, str]) -> str:
-    return key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
+    return key_of(replace_prefix(record.module, prefixes), record.call, record.what)
 
 
-def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
+def check_prefixes(prefixes: Mapping[str, str], names_of_a: Iterable[str]) -> None:
     """Raise RequestError for a prefix with which no name in A begins."""
-    names = list(dict.fromkeys(record.module for record in a))
+    names = list(dict.fromkeys(names_of_a))
     for old in prefixes:
         if not any(begins_with(name, old) for name in names):
             raise RequestError(
@@ -127,8 +127,8 @@ def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
             )
 
 
-def _replace_prefix(module: str, prefixes: Mapping[str, str]) -> str:
-    """The name with its longest prefix replaced; the model itself is an empty name."""
+def replace_prefix(module: str, prefixes: Mapping[str, str]) -> str:
+    """Return a name with its longest prefix replaced; the model itself is an empty name."""
     matching = [old for old in prefixes if begins_with(module, old)]
     if not matching:
         return module

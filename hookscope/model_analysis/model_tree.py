@@ -54,7 +54,7 @@ log = logging.getLogger("hookscope")
 def describe_request(request: Request, shapes: bool) -> ModuleTree:
     """Return the modules that a request selects."""
     load_again = partial(load, request.model) if request.model.named else None
-    loaded = _load(request.model, meta=True)
+    loaded = load_modules(request.model, meta=True)
     selected = select_layers(request.layers, loaded.module, loaded.spec)
     whole = describe_model(loaded.module, loaded.spec)
     known = {node.name for node in whole.modules}
@@ -73,12 +73,12 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
 
 def initial_weights(request: Request) -> WeightSet:
     """Return the parameters and saved buffers of a model as it is loaded, with random weights."""
-    loaded = _load(request.model, meta=False)
+    loaded = load_modules(request.model, meta=False)
     return model_weights(loaded.module, loaded.spec, f"weights {loaded.weights.name}")
 
 
-def _load(model: ModelRequest, *, meta: bool) -> LoadedModel:
-    """The model; one that is given by name without values, if ``meta``."""
+def load_modules(model: ModelRequest, *, meta: bool) -> LoadedModel:
+    """Load a model; one that is given by name without values, if ``meta``."""
     if model.named:
         loaded = load(model, meta=meta)
     else:

@@ -41,7 +41,15 @@ CAPTURE_OPTIONS = (
     *("map", "atol", "rtol", "equal_nan", "strict"),
     *("layers", "types", "depth", "what"),
 )
-MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
+MODEL_OPTIONS = (
+    *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves"),
+    "structure",
+)
+# Those of models that do not run.
+STRUCTURE_OPTIONS = (
+    *("structure", "map", "layers", "types", "depth", "leaves"),
+    *("model_args", "attn", "trust", "adapter"),
+)
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
 log = logging.getLogger("hookscope")
@@ -110,6 +118,13 @@ class DiffRequest:
         "Treat an unmatched tensor, a step of only one run, or another dtype of weights as a"
         " difference (exit 1).",
         python="count an unmatched tensor as a difference; of weights another dtype.",
+    )
+    structure: bool = setting(
+        False,
+        "Compare the layers of two models instead: which are added, removed, moved, renamed or have"
+        " other arguments. No model runs.",
+        python="compare the layers of two models, which do not run; the result is a"
+        " ``StructureDiff``.",
     )
     layers: str | Iterable[str] = same_setting(
         LayerSelection,

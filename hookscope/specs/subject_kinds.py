@@ -7,6 +7,7 @@ from typing import NamedTuple
 MODELS, CAPTURES, FEATURES = "models", "captures", "features folders"
 RUNS, WEIGHTS = "training runs", "weights"
 MODEL_AND_WEIGHTS = "a model and weights"  # the two sides of diff
+STRUCTURES = "structures"  # of two models that do not run
 
 
 class Subject(NamedTuple):

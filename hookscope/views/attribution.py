@@ -69,7 +69,7 @@ def attribution_lines(result: Attribution, options: TextOptions) -> list[Text]:
     blocks = []
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
         blocks.append(sentence(title_of(result, number, options.ascii), options, "bold"))
-        if not options.html:
+        if not options.is_page:
             blocks.append(_colored_lines(row, options))
         blocks.append(_token_table(row, options) + sentence(sums[number], options))
     left = len(result.rows) - MAX_TEXTS

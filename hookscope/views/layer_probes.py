@@ -49,7 +49,7 @@ def probe_lines(result: LayerProbes, options: TextOptions) -> list[Text]:
         *shorten("on training rows"),
         *drop("shape of a row", "on training rows", "std"),
     )
-    bars = options.width is not None and not options.html
+    bars = options.width is not None and not options.is_page
     rows = [
         Row.of(
             Cell(probed_name(layer.key)),

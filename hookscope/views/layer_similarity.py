@@ -52,7 +52,7 @@ MOST_LAYERS = 2000  # on a side: a pixel or so each
 def similarity_lines(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     """Return the matrix; in a pipe a line for each pair of layers."""
     notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
-    if options.lists_rows or options.html or options.width is None:
+    if options.lists_rows or options.is_page or options.width is None:
         return join_blocks(_pair_table(result, options), notes, options=options)
     return join_blocks(
         sentence(similarity_title(result), options, "bold"),

@@ -53,7 +53,7 @@ def lens_lines(result: Lens, options: TextOptions) -> list[Text]:
     title = f"What {plural(len(result.layers), 'layer')} predict {norm} {result.head}"
     blocks = [sentence(f"{title}: the most probable next token at each position.", options, "bold")]
     for number, row in enumerate(result.rows[:MAX_TEXTS]):
-        if not options.html:
+        if not options.is_page:
             maps = lens_maps(result, [text_map(result, number, ascii=options.ascii)])
             blocks.append(maps.lines(TOKEN_WIDTH, options))
         blocks.append(_position_lines(result, number, row, options))

@@ -77,7 +77,7 @@ def sweep_scale(result: Sweep) -> ColorScale:
 def sweep_lines(result: Sweep, options: TextOptions) -> list[Text]:
     """Return the whole summary: in a pipe one line for each cell."""
     head = sentence(title_text(result), options, "bold")
-    is_map = bool(result.axis) and not options.lists_rows and not options.html
+    is_map = bool(result.axis) and not options.lists_rows and not options.is_page
     if is_map:
         block = sweep_maps(result, options.ascii).lines(CELL_WIDTH, options)
         block += _largest(result, options)

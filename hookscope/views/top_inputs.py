@@ -60,7 +60,7 @@ MOST_PIXELS = 65_500  # of a side of a JPEG file
 def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
     """Return the ranked inputs of each unit; in a pipe one line for each."""
     notes = styled_lines(((note, NOTICE_STYLE) for note in result.notes), options)
-    cut = options.html or not options.lists_rows
+    cut = options.is_page or not options.lists_rows
     units = _unit_table(result, options)
     inputs = _input_table(result, options, _SHOWN if cut else None)
     if cut and any(len(unit.most) > _SHOWN for unit in result.units):

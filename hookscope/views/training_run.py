@@ -200,7 +200,7 @@ def curve_lines(view: KeyCurves, options: TextOptions) -> list[Text]:
 
 
 def _plots(view: KeyCurves, options: TextOptions) -> list[list[Text]]:
-    if options.width is None or options.html:
+    if options.width is None or options.is_page:
         return []
     plots = []
     for curve in view.curves:

@@ -85,7 +85,7 @@ FILES = {"config", "no-config"}  # their effect is in test_settings.py
 # What decides how a result is shown or where it is put, and so is no keyword of the API; the
 # positional form of --model; what only Python can give; the keyword for --output.
 PRESENTATION = """quiet verbose json color config no_config output no_output force chrome dpi
-    mermaid dot cache alpha colormap sort top precision csv model_spec progress"""
+    mermaid dot cache alpha colormap sort top precision csv markdown model_spec progress"""
 OUTPUTS = dict.fromkeys(("capture", "sweep", "ablate"), "file")
 EMPTY = inspect.Parameter.empty
 

@@ -96,7 +96,8 @@ def export_rules(
             for name, part in other.named_modules()
             if getattr(part, "_onnx_cut", "")
         }
-        for norm, convolution in _absorbed_norms(model, records[side], other).items():
+        ran = [(record.module, record.type) for record in records[side]]
+        for norm, convolution in _absorbed_norms(model, ran, other).items():
             absent[side].setdefault(convolution, _ABSORBED.format(norm))
             for holder in holders(convolution, norm):
                 cut[holder] = _CUT.format(convolution, norm)
@@ -123,6 +124,21 @@ def _absent(model: nn.Module, file: GraphModel) -> dict[str, str]:
     return reasons
 
 
+def absent_layers(model: nn.Module, file: GraphModel) -> dict[str, str]:
+    """Return the layers of a model that an exporter folded or left out, each with the reason."""
+    reasons = _absent(model, file)
+    defined = [(layer.name, layer.type) for layer in layers_of(model)]
+    for norm, convolution in _absorbed_norms(model, defined, file).items():
+        reasons.setdefault(norm, f"folded into {convolution} by the exporter")
+    return reasons
+
+
+def layers_with_changed_weights(file: GraphModel) -> set[str]:
+    """Return the layers of a file into which the exporter folded another one."""
+    changed = {name for name, part in file.named_modules() if has_absorbed_norm(part)}
+    return changed | {*map(norm_that_absorbed, file._hookscope_absent.values())}
+
+
 def _is_idle(module: nn.Module) -> bool:
     """Whether a module in eval mode returns its input."""
     leaves = [type(inner).__name__ for inner in module.modules() if not inner._modules]
@@ -130,11 +146,12 @@ def _is_idle(module: nn.Module) -> bool:
 
 
 def _absorbed_norms(
-    model: nn.Module, records: Iterable[Record], file: GraphModel
+    model: nn.Module, ran: Iterable[tuple[str, str]], file: GraphModel
 ) -> dict[str, str]:
     """Batch norms of a model, each with the convolution of the file that it is folded into.
 
-    With the older exporter, it is the norm that runs next after the convolution.
+    With the older exporter, it is the norm that runs next after the convolution. ``ran`` has the
+    names and classes of the layers in their order.
     """
     parts = dict(file.named_modules())
     convolutions = {name for name, part in parts.items() if has_absorbed_norm(part)}
@@ -143,12 +160,12 @@ def _absorbed_norms(
     for name in convolutions:
         if norm := norm_that_absorbed(absorbed.get(name, "")):
             norms[norm] = name
-    ordered = list(records)
-    for n, record in enumerate(ordered):
-        if record.module in convolutions:
-            for after in islice(ordered, n + 1, n + 1 + _NEXT):
-                if "BatchNorm" in after.type and after.module not in parts:
-                    norms[after.module] = record.module
+    ordered = list(ran)
+    for n, (module, _) in enumerate(ordered):
+        if module in convolutions:
+            for after, kind in islice(ordered, n + 1, n + 1 + _NEXT):
+                if "BatchNorm" in kind and after not in parts:
+                    norms[after] = module
                     break
     return norms
 

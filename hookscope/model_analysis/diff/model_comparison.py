@@ -178,7 +178,8 @@ def compare_models(request: DiffRequest) -> Diff:
     kinds = request.kinds or {OUTPUT}
     engines = any(isinstance(model.module, GraphModel) for model in prepared)
     comparator = Comparator(request.atol, request.rtol, request.equal_nan, engines)
-    chosen_a, chosen_b = _selected_layers(prepared, request.selection)
+    models = [(model.module, model.loaded.spec) for model in prepared]
+    chosen_a, chosen_b = selected_names(models, request.selection)
     prints: tuple[dict[str, Fingerprint], dict[str, Fingerprint]] = ({}, {})
 
     def look(side: int, record: Record, tensor: Tensor) -> None:
@@ -269,20 +270,23 @@ def _tensors_and_modules(model: nn.Module) -> set[int]:
     return {id(x) for x in (*model.modules(), *model.parameters(), *model.buffers())}
 
 
-def _selected_layers(
-    prepared: tuple[Prepared, Prepared], selection: LayerSelection
+def selected_names(
+    models: Sequence[tuple[nn.Module, str]], selection: LayerSelection
 ) -> tuple[set[str], set[str]]:
-    """The names of the selected layers. A pattern may match layers of one model only."""
+    """Return the names of the selected layers of two models, each with its name for errors.
+
+    A pattern may match layers of one model only.
+    """
     errors: list[LayerError] = []
     names: list[set[str]] = []
-    for model in prepared:
+    for module, spec in models:
         try:
-            layers = select_layers(selection, model.module, model.loaded.spec)
+            layers = select_layers(selection, module, spec)
         except LayerError as error:
             errors.append(error)
             layers = ()
         names.append({layer.name for layer in layers})
-    if len(errors) == len(prepared):
+    if len(errors) == len(models):
         raise errors[0]
     return names[0], names[1]
 

@@ -253,6 +253,7 @@ _next_call = _NextProgramCall()
 class ExportedLayer(nn.Module):
     """A module of an exported program. Its own attributes have names that no model uses."""
 
+    _hookscope_format = "exported"
     _hookscope_source = ""  # its code is the graph, which has the source of each operator
 
     def __init__(self) -> None:

@@ -35,6 +35,7 @@ _GIVE_SOURCE = "Give the model that was exported: FILE.py:NAME."
 class GraphPart(nn.Module):
     """A part of the graph. Its own attributes have names that no model uses."""
 
+    _hookscope_format = "ONNX"
     _hookscope_source = ""
 
     def __init__(self) -> None:

@@ -40,6 +40,7 @@ class ScriptedModule(nn.Module):
     """A module whose methods were compiled from a TorchScript graph."""
 
     _hookscope_class: str = ""
+    _hookscope_format = "TorchScript"
     _hookscope_source: str = ""
     _hookscope_signatures: Mapping[str, tuple[Argument, ...]] = MappingProxyType({})
     _hookscope_methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})

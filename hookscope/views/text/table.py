@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -29,6 +30,7 @@ _STYLES = {
     "magenta": "color:#b050b0",
 }
 
+_MARKS = re.compile(r"[\\`*\[\]<>|~]|(?<![^\W_])_|_(?![^\W_])")  # of Markdown, within a line
 SHOWN_ROWS = 20  # the other rows of a table are folded
 
 
@@ -202,6 +204,15 @@ def _unconnected(row: Row) -> Row:
     return replace(row, cells=(name, *row.cells[1:]), guide="", continuation="")
 
 
+def _filled_columns(table: Table) -> list[int]:
+    """The first column, and those that are not empty in every row."""
+    return [
+        i
+        for i in range(len(table.columns))
+        if i == 0 or any(row.cells[i].text for row in table.rows)
+    ]
+
+
 def html_table(table: Table) -> str:
     """Return a table as HTML, without the columns that are empty in every row.
 
@@ -216,11 +227,7 @@ def html_table(table: Table) -> str:
     </tbody>
     </table>
     """
-    shown = [
-        i
-        for i, column in enumerate(table.columns)
-        if i == 0 or any(row.cells[i].text for row in table.rows)
-    ]
+    shown = _filled_columns(table)
     noted = any(row.note.text for row in table.rows)
     titles = [_element("th", table.columns[i].title, right=table.columns[i].right) for i in shown]
     titles += [_element("th", table.note)] * noted
@@ -234,6 +241,42 @@ def html_table(table: Table) -> str:
         summary = f"<details><summary>{plural(len(folded), 'more row')}</summary>"
         lines += [summary, head, "<tbody>", *folded, *ends, "</details>"]
     return "\n".join(lines)
+
+
+def markdown_table(table: Table) -> str:
+    r"""Return a table as Markdown, without the columns that are empty in every row.
+
+    >>> from hookscope.views.text.text_table import Cell, Column, Row, Table
+    >>> print(markdown_table(Table((Column("layer"),), (Row((Cell("a|b"),)),), note="")))
+    | layer |
+    |---|
+    | a\|b |
+    <BLANKLINE>
+    """
+    shown = _filled_columns(table)
+    noted = any(row.note.text for row in table.rows)
+    titles = [table.columns[i].title for i in shown] + [table.note] * noted
+    rule = ["---:" if table.columns[i].right else "---" for i in shown] + ["---"] * noted
+    rows = ([row.cells[i].text for i in shown] + [row.note.text] * noted for row in table.rows)
+    lines = [_markdown_row(titles), f"|{'|'.join(rule)}|", *map(_markdown_row, rows)]
+    return "\n".join([*lines, ""])
+
+
+def _markdown_row(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_markdown_text, texts))} |"
+
+
+def _markdown_text(text: str) -> str:
+    return _MARKS.sub(r"\\\g<0>", visible(text))
+
+
+def markdown_paragraph(text: str) -> str:
+    r"""Return a sentence as a paragraph, in which no character is a mark of Markdown.
+
+    >>> markdown_paragraph("layer1.*: a_b, __c")
+    'layer1.\\*: a_b, \\_\\_c\n'
+    """
+    return f"{_markdown_text(text)}\n"
 
 
 def html_sentence(text: str, style: str = "") -> str:

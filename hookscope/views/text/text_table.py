@@ -24,6 +24,8 @@ from hookscope.views.text.table import (
     Table,
     html_sentence,
     html_table,
+    markdown_paragraph,
+    markdown_table,
     order_rows,
 )
 
@@ -49,17 +51,24 @@ class TextOptions:
     sort: str | None = None
     top: int | None = None
     html: bool = False
+    markdown: bool = False
     tables: CollectedTables | None = None
+
+    @property
+    def is_page(self) -> bool:
+        """Whether the text becomes part of a page, which has tables and sentences alone."""
+        return self.html or self.markdown
 
     @property
     def lists_rows(self) -> bool:
         """Whether every value of a result is a row of its table, and none is in a map."""
-        return self.width is None or (not self.html and (self.sort or self.top) is not None)
+        return self.width is None or (not self.is_page and (self.sort or self.top) is not None)
 
 
 PIPE = TextOptions()
 NOTEBOOK_ROWS = 200  # rows of a table in a notebook, whose file holds every row that was shown
 NOTEBOOK = TextOptions(width=120, top=NOTEBOOK_ROWS, html=True)
+MARKDOWN = TextOptions(width=120, markdown=True)
 
 
 def result_table(table: Table, options: TextOptions, shown: int | None = None) -> list[Text]:
@@ -87,6 +96,8 @@ def table_lines(table: Table, options: TextOptions) -> list[Text]:
         table = replace(table, rows=tuple(_rounded(row, options.precision) for row in table.rows))
     if options.html:
         return [Text(html_table(table))]
+    if options.markdown:
+        return [Text(markdown_table(table))]
     if options.width is None:
         return _pipe_lines(table, options)
     fitted = _fit(table, options.width, options.ascii)
@@ -106,6 +117,8 @@ def sentence(text: str, options: TextOptions, style: str = "") -> list[Text]:
     """Return a sentence as lines: wrapped on a terminal, one line in a pipe or of HTML."""
     if options.html:
         return [Text(html_sentence(text, style))]
+    if options.markdown:
+        return [Text(markdown_paragraph(text))]
     shown = visible(text, options.ascii)
     lines = [shown] if options.width is None else wrap(shown, options.width)
     return [Text(line, style) for line in lines]
@@ -115,7 +128,7 @@ def join_blocks(*blocks: list[Text], options: TextOptions) -> list[Text]:
     """Return the lines of all blocks; on a terminal with an empty line between two blocks."""
     lines: list[Text] = []
     for block in filter(None, blocks):
-        spaced = lines and options.width is not None and not options.html
+        spaced = lines and options.width is not None and not options.is_page
         lines += [Text(), *block] if spaced else block
     return lines
 
