@@ -140,6 +140,7 @@ class _TreeChanges:
     def __init__(self, a: _Side, b: _Side, partners: Matches, chosen: Collection[TreeNode]) -> None:
         self._a, self._b, self._partners, self._chosen = a, b, partners, chosen
         self._ordered = {a.format, b.format} <= set(_IN_ORDER)
+        self._misplaced: dict[TreeNode, set[TreeNode]] = {}  # by their parents in A
         self._is_onnx = "ONNX" in (a.format, b.format)
         self._reasons: tuple[dict[str, str], dict[str, str]] = ({}, {})
         self._changed_weights: set[str] = set()
@@ -171,7 +172,7 @@ class _TreeChanges:
 
     def _is_top(self, node: TreeNode) -> bool:
         """Whether a layer is reported as added or removed, and not a layer that it is in."""
-        if node not in self._chosen or self._is_within_replaced(node):
+        if node not in self._chosen:
             return False
         above = node.parent
         while above is not None and above not in self._partners:
@@ -179,21 +180,6 @@ class _TreeChanges:
                 return False
             above = above.parent
         return True
-
-    def _is_within_replaced(self, node: TreeNode) -> bool:
-        """Whether the row of the layer above, which another class replaces, includes a layer."""
-        above = node.parent
-        return above is not None and above in self._partners and self._is_replaced(above)
-
-    def _is_replaced(self, node: TreeNode) -> bool:
-        """Whether a layer has a partner of another class, and nothing in the two is matched."""
-        other = self._partners[node]
-        inside = (*node.subtree[1:], *other.subtree[1:])
-        return (
-            None not in (node.parent, other.parent)
-            and not may_be_same(node, other)
-            and not any(x in self._partners for x in inside)
-        )
 
     def _alone(self, node: TreeNode, side: int) -> LayerChange:
         """The change of a subtree that only one side has."""
@@ -218,7 +204,9 @@ class _TreeChanges:
         misplaced, details = False, []
         if above_a is not None and above_b is not None:
             together = self._partners.get(above_a) is above_b
-            misplaced = together and a in out_of_order(above_a, above_b, self._partners)
+            if together and above_a not in self._misplaced:
+                self._misplaced[above_a] = out_of_order(above_a, above_b, self._partners)
+            misplaced = together and a in self._misplaced[above_a]
         if together and a.last == b.last:
             if not (misplaced and self._ordered):
                 return
@@ -244,20 +232,16 @@ class _TreeChanges:
         tensors = tuple(self._differing_tensors(a, b))
         if may_be_same(a, b) and a.arguments == b.arguments and not tensors and not details:
             return
-        counts = [
-            sum(x.own_parameters for x in node.subtree if x is node or self._is_replaced(a))
-            for node in (a, b)
-        ]
         yield LayerChange(
             *(CHANGED, (a.name, b.name), (a.type, b.type), (a.arguments, b.arguments), tensors),
-            parameters=(counts[0], counts[1]),
+            parameters=(a.own_parameters, b.own_parameters),
             details=tuple(details),
         )
 
     def _differing_tensors(
         self, a: TreeNode, b: TreeNode
     ) -> Iterator[tuple[OwnTensor | None, OwnTensor | None]]:
-        if self._is_replaced(a) or self._changed_weights & {a.name, b.name}:
+        if self._changed_weights & {a.name, b.name}:
             return
         of_a, of_b = ({tensor.name: tensor for tensor in node.tensors} for node in (a, b))
         # An ONNX file names tensors by their roles, and calls all of them parameters.

@@ -133,7 +133,7 @@ class _TreeMatcher:
                 self._pair(a, best)
 
     def match_replaced(self) -> None:
-        """Match what has the same name, or the same place among numbered layers."""
+        """Match layers, or blocks, of the same name or the same place among numbered ones."""
         for a in self._a:
             above = self.partners.get(a.parent) if a.parent is not None else None
             if a in self.partners or above is None:
@@ -147,8 +147,9 @@ class _TreeMatcher:
                 found = above.children[index : index + 1]
             else:
                 found = [b for b in above.children if b.last == a.last]
-            if found and found[0] not in self.partners:
-                self._pair(a, found[0])
+            alike = [b for b in found if bool(b.children) == bool(a.children)]
+            if alike and alike[0] not in self.partners:
+                self._pair(a, alike[0])
 
     def _pair(self, a: TreeNode, b: TreeNode) -> None:
         if a in self.partners or b in self.partners:
