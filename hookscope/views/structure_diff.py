@@ -28,7 +28,7 @@ from hookscope.views.text.text_table import TextOptions, join_blocks, result_tab
 COLUMNS = (
     Column("layer"),
     Column("change"),
-    Column("in B"),
+    Column("B"),
     Column("type"),
     Column("parameters", "params", right=True),
 )
@@ -141,7 +141,9 @@ def _argument_notes(change: LayerChange) -> list[str]:
     for name in dict.fromkeys((*a, *b)):
         if a.get(name) != b.get(name):
             label = f"{name} " if isinstance(name, str) else ""
-            notes.append(f"{label}{a.get(name, 'none')} to {b.get(name, 'none')}")
+            values = a.get(name), b.get(name)
+            side = "" if None not in values else f" only in {'A' if values[1] is None else 'B'}"
+            notes.append(f"{label}{' to '.join(filter(None, values))}{side}")
     return notes
 
 

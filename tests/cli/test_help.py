@@ -16,7 +16,14 @@ from hookscope.cli.commands import GLOBAL, Command, Option
 from hookscope.cli.main import cli
 from hookscope.commands.show import SHOWN
 from hookscope.specs.public import HANDLERS
-from hookscope.specs.subject_kinds import CAPTURES, FEATURES, MODEL_AND_WEIGHTS, RUNS, WEIGHTS
+from hookscope.specs.subject_kinds import (
+    CAPTURES,
+    FEATURES,
+    MODEL_AND_WEIGHTS,
+    RUNS,
+    STRUCTURES,
+    WEIGHTS,
+)
 from tools import cli_reference
 
 COMMANDS = list(cli.commands)
@@ -84,6 +91,7 @@ WORDS = {
     FEATURES: ("features",),
     RUNS: ("training run", "curves of a run", "numbers of a run", "captures, runs"),
     WEIGHTS: ("of weights", "or weights", "For weights"),
+    STRUCTURES: ("two models and --structure", "With ``structure``"),
     MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
 }
 

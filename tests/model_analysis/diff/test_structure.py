@@ -151,7 +151,7 @@ PLANTED: dict[str, tuple[Callable[[Planted], object], list[tuple[str, str, str]]
     "without a bias": (
         lambda b: b.add_module("stem", nn.Conv2d(1, 4, 3, bias=False)),
         [("changed", "stem", "stem")],
-        "bias none to False; parameter bias 4 float32 only in A",
+        "bias False only in B; parameter bias 4 float32 only in A",
     ),
     "another argument": (
         lambda b: b.head.add_module("drop", nn.Dropout(0.1)),

@@ -15,8 +15,10 @@ from rich.cells import cell_len
 from rich.text import Text
 from torchvision.models import get_model
 
+import hookscope
 from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
+from hookscope.results.structure_diff import StructureDiff
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views.ablation import ablation_lines
 from hookscope.views.capture import COLUMNS as CAPTURE_COLUMNS
@@ -34,6 +36,8 @@ from hookscope.views.step import COLUMNS as STEP_COLUMNS
 from hookscope.views.step import step_lines
 from hookscope.views.stored_tensors import COLUMNS as SHOW_COLUMNS
 from hookscope.views.stored_tensors import tensor_lines
+from hookscope.views.structure_diff import COLUMNS as STRUCTURE_COLUMNS
+from hookscope.views.structure_diff import structure_lines
 from hookscope.views.text.table import Column
 from hookscope.views.text.terminal_maps import map_lines
 from hookscope.views.text.text_table import TextOptions
@@ -117,6 +121,22 @@ def diff(width: int | None, ascii: bool) -> list[Text]:
     return diff_lines(samples.compared(), TextOptions(width, ascii))
 
 
+@cache
+def restructured() -> StructureDiff:
+    with torch.device("meta"):
+        a, b = get_model("resnet18", weights=None), get_model("resnet34", weights=None)
+        b.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1)
+        b.layer4.fc, b.relu = b.fc, torch.nn.GELU()
+    del b.fc, b.maxpool
+    found = hookscope.diff(a, b, structure=True)
+    assert isinstance(found, StructureDiff)
+    return found
+
+
+def structure(width: int | None, ascii: bool) -> list[Text]:
+    return structure_lines(restructured(), TextOptions(width, ascii))
+
+
 def show(width: int | None, ascii: bool) -> list[Text]:
     return tensor_lines(samples.looked(), TextOptions(width, ascii))
 
@@ -132,6 +152,7 @@ TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "trace": (trace, TRACE_COLUMNS, ("layer1.0.conv1", "layer1.0.relu")),
     "gradcheck": (gradcheck, GRADCHECK_COLUMNS, ("input.0", "input.scale")),
     "diff": (diff, DIFF_COLUMNS, ("layer1.0.relu:2/output", "body.0.relu_2/output", "aux/output")),
+    "structure": (structure, STRUCTURE_COLUMNS, ("conv1", "relu", "maxpool", "layer1.2", "fc")),
     "ablate": (ablate, ABLATE_COLUMNS, ("layer1.0.conv2", "layer1.0.norm", "layer1.0.mask", "fc")),
     "show": (show, SHOW_COLUMNS, ("layer3.0.downsample.0/output[0]", "[0,15,3,3]", "NaN")),
     "models": (models, MODELS_COLUMNS, ("alexnet", "ssdlite320_mobilenet_v3_large")),
