@@ -33,6 +33,7 @@ from hookscope.results.health import Health as Health
 from hookscope.results.layer_probes import LayerProbes as LayerProbes
 from hookscope.results.layer_similarity import LayerSimilarity as LayerSimilarity
 from hookscope.results.lens import Lens as Lens
+from hookscope.results.local_diff import LocalDiff as LocalDiff
 from hookscope.results.module_tree import ModuleTree as ModuleTree
 from hookscope.results.report import Report as Report
 from hookscope.results.structure_diff import StructureDiff as StructureDiff
@@ -294,6 +295,8 @@ def diff(
     equal_nan: bool = False,
     strict: bool = False,
     structure: bool = False,
+    local: bool = False,
+    floor: str | None = None,
     layers: str | Iterable[str] = ...,
     types: str | Iterable[str] = ...,
     depth: int | None = None,
@@ -321,7 +324,7 @@ def diff(
     device: str | Sequence[str] = ...,
     train: bool = False,
     progress: Progress | None = None,
-) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
+) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
 def emit(name: str, value: Tensor | float) -> None: ...
 def export(
     features: str | os.PathLike[str],

@@ -105,6 +105,8 @@ class Option(click.Option):
         record = super().get_help_record(ctx)
         if record is None or not self.secondary_opts:
             return record
+        if self.secondary_opts != [f"--no-{self.key}"]:
+            return record
         # --[no-]strict: both flags written out would double the width of the column.
         short = [f"{opt}, " for opt in self.opts if not opt.startswith("--")]
         return "".join(short) + f"--[no-]{self.key}", record[1]

@@ -90,6 +90,8 @@ def _option(group: type, name: str, about: Setting) -> Decorator:
     if isinstance(default, bool) or str(field.type).startswith("bool"):
         if not about.negative:
             return option(f"--{key}", *about.flags, is_flag=True, default=default, **more)
+        if isinstance(about.negative, str):
+            return option(f"--{key}/--{about.negative}", is_flag=True, default=default, **more)
         return flag(key, *about.flags, default=default, **more)
     repeated = about.collect is not None or (about.many and not about.commas)
     more["type"] = _type(str(field.type), about)

@@ -108,7 +108,7 @@ def _arguments(option: Option, written: Any, ctx: click.Context) -> Iterator[str
     """Yield the arguments that set an option, as they were written."""
     flag = f"--{option.key}"
     if option.is_bool_flag:
-        yield flag if ctx.params[option.name] else f"--no-{option.key}"
+        yield flag if ctx.params[option.name] else option.secondary_opts[0]
         return
     between = "x" if option.key in ("shape", "size") else ","
     for value in written if option.multiple else [written]:

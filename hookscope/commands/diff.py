@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hookscope.file_analysis.run_diff import RunDiff, RunDiffs
     from hookscope.file_analysis.weight_diff import WeightDiff
     from hookscope.results.diff_result import Diff
+    from hookscope.results.local_diff import LocalDiff
     from hookscope.results.structure_diff import StructureDiff
     from hookscope.stores.weights.weight_set import WeightSet
 
@@ -72,13 +73,15 @@ def diff(
     *more: str | os.PathLike[str],
     options: DiffRequest,
     progress: Progress | None = None,
-) -> Diff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff:
+) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff:
     """Compare two captures, runs, sets of weights, features folders, or models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models first run once
     each, then in lockstep, so that memory needs to hold only about one tensor of each. The input is
     built once, for A. Tensors are matched by their keys, then by ``map``, then by order, module
-    type and shape. A is the reference.
+    type and shape. A is the reference. With ``local`` or ``floor``, each module of B also runs on
+    the inputs of its counterpart in A, and the result is a ``LocalDiff``, which names the modules
+    in which differences arise.
 
     Two folders of training runs that ``hookscope run`` wrote are compared without torch, at the
     steps that both have; the result is a ``RunDiff``, which names the first step and layer that
@@ -301,6 +304,11 @@ EXAMPLES = (
         "A traced and an exported file on an image, as JSON.",
     ),
     Example(
+        "hookscope diff sample_models/digits.py:trained sample_models/digits_scripted.pt --floor"
+        " float64",
+        "Which modules differ by more than rounding, each on equal inputs.",
+    ),
+    Example(
         "hookscope diff resnet18 resnet18 --dtype float32 --dtype float64 --shape 1x3x64x64"
         " --rtol 0.001 --atol 0.001",
         "A model in two precisions: an option given twice applies to A, then B.",
@@ -315,9 +323,9 @@ EXAMPLES = (
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
     table_options,
-    views="capture_diff run_diff weight_diff features_diff structure_diff",
+    views="capture_diff local_diff run_diff weight_diff features_diff structure_diff",
     examples=EXAMPLES,
-    main="layer map atol input weights model-arg",
+    main="layer local floor map atol input weights model-arg",
     topics="model-specs layers inputs weights keys",
 )
 def diff_command(ctx: click.Context, **values: Any) -> None:
@@ -333,6 +341,10 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
 
     With two models, an option applies to both. --weights, --dtype, --device, --method, --attn and
     --onnx-optimize may be given twice, for A and then B.
+
+    With --local, each module of B also runs on the inputs of its counterpart in A, so that the
+    module in which a difference arises is named, and not its echo in those after it. --floor
+    float64 states errors in units of A's own rounding errors.
 
     With an ONNX file, the default tolerance is wider, because onnxruntime adds numbers in another
     order than PyTorch. Modules that the exporter folded or left out are listed with the reason.

@@ -43,7 +43,7 @@ CAPTURE_OPTIONS = (
 )
 MODEL_OPTIONS = (
     *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves"),
-    "structure",
+    *("structure", "local", "floor", "train_a", "train_b"),
 )
 # Those of models that do not run.
 STRUCTURE_OPTIONS = (
@@ -126,6 +126,20 @@ class DiffRequest:
         python="compare the layers of two models, which do not run; the result is a"
         " ``StructureDiff``.",
     )
+    local: bool = setting(
+        False,
+        "Find where differences arise: run each module of B on A's inputs, too.",
+        python="run each module of B with the inputs that its counterpart gets in A, and with A's"
+        " outputs of the modules within it, so that only what it computes itself differs; the"
+        " result is a ``LocalDiff``.",
+    )
+    floor: str | None = setting(
+        None,
+        "Measure errors in units of A's rounding errors, from a run in float64. Implies --local.",
+        choices=("float64",),
+        python="run A's modules in this dtype too, and state errors in units of the difference; of"
+        " B in a less precise dtype than A's, A's modules run in that one. Implies ``local``.",
+    )
     layers: str | Iterable[str] = same_setting(
         LayerSelection,
         "layers",
@@ -206,6 +220,18 @@ class DiffRequest:
     dtype: str | Sequence[str] = same_setting(RunOptions, "dtype", (), many=True, python=_PAIR)
     device: str | Sequence[str] = same_setting(RunOptions, "device", (), many=True, python=_PAIR)
     train: bool = same_setting(RunOptions, "train")
+    train_a: bool | None = setting(
+        None,
+        "Run A in training mode, or not. Default: --train.",
+        section=RunOptions.section,
+        negative="eval-a",
+    )
+    train_b: bool | None = setting(
+        None,
+        "Run B in training mode, or not. Default: --train.",
+        section=RunOptions.section,
+        negative="eval-b",
+    )
 
     def __post_init__(self) -> None:
         for name in ("layers", "types", "what"):
@@ -231,6 +257,11 @@ class DiffRequest:
         return frozenset(resolve_kinds(self.what, VALUE_KINDS) if self.what else ())
 
     @property
+    def is_local(self) -> bool:
+        """Whether modules are compared one by one."""
+        return self.local or self.floor is not None
+
+    @property
     def has_input(self) -> bool:
         """Whether the input is given, or its shape."""
         return self.input is not None or self.shape is not None
@@ -244,13 +275,15 @@ class DiffRequest:
         )
 
         def request(side: int, model: Any, options: dict[str, Any]) -> Request:
+            train = (self.train_a, self.train_b)[side]
+            train = self.train if train is None else train
             dtype, device = options.pop("dtype"), options.pop("device")
             with label_errors(side):
                 return Request(
                     "diff",
                     ModelRequest(model, trust=self.trust, **options),
                     input=input,
-                    run=RunOptions(self.seed, dtype, device, train=self.train),
+                    run=RunOptions(self.seed, dtype, device, train=train),
                 )
 
         options_a, options_b = split_paired_options(vars(self), (self.a, self.b))

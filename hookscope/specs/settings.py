@@ -54,7 +54,7 @@ class Setting:
     shell_default: Any = field(default_factory=lambda: MISSING)  # if not that of the function
     also: Callable[[Any], bool] | None = None  # whether another value is allowed
     in_files: bool = True  # a settings file may set it
-    negative: bool = True  # a switch has a flag ``--no-NAME``
+    negative: bool | str = True  # a switch has a flag ``--no-NAME``, or one of this name
     of_shell: bool = True  # there is an option, not only a keyword
 
     def read(self, annotation: str, value: Any) -> Any:

@@ -15,7 +15,6 @@ from hookscope.results.diff_result import (
     DIFFERS,
     Diff,
     TensorComparison,
-    UnmatchedTensor,
 )
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
@@ -61,8 +60,7 @@ MATCHED_BY_TEXT = {
 def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
     """Return the table and the verdict."""
     rows = [_row(pair, pair is result.first) for pair in result.rows]
-    rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
-    rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]
+    rows += unmatched_rows(result, len(COLUMNS))
     table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
     return join_blocks(table, styled_lines(_verdict(result), options), options=options)
 
@@ -88,15 +86,17 @@ def _row(pair: TensorComparison, first: bool) -> Row:
     return Row(cells, Cell("; ".join(notes), style=note_style))
 
 
-def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
-    cells = (
-        Cell(tensor.key),
-        Cell(tensor.type, style="cyan"),
-        Cell(shape_text(tensor.shape)),
-        Cell(tensor.dtype),
-    )
-    reason = f": {tensor.reason}" if tensor.reason else ""
-    return unmatched_row(cells, len(COLUMNS), f"only in {side}{reason}")
+def unmatched_rows(result: Diff, columns: int, *, with_tensor: bool = True) -> list[Row]:
+    """Return rows for the tensors of one side alone, with or without shape and dtype."""
+    sides = [*((tensor, "A") for tensor in result.only_a)]
+    sides += [(tensor, "B") for tensor in result.only_b]
+    rows = []
+    for tensor, side in sides:
+        about = (shape_text(tensor.shape), tensor.dtype) if with_tensor else ()
+        cells = (Cell(tensor.key), Cell(tensor.type, style="cyan"), *map(Cell, about))
+        reason = f": {tensor.reason}" if tensor.reason else ""
+        rows.append(unmatched_row(cells, columns, f"only in {side}{reason}"))
+    return rows
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:

@@ -67,12 +67,12 @@ def test_every_option_was_judged() -> None:
     correlation count csv dark dead decode depth device device-map direction
     distance dot dpi dtype edit eps equal-nan every experts exploding floor
     forward-only generate grad-edit hash head heads hook-kind json kind l2 labels
-    layer leaves live lr map margin markdown max-bytes max-memory max-tokens mean memory
-    mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
+    layer leaves live local lr map margin markdown max-bytes max-memory max-tokens mean
+    memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
     opt-arg optimizer partial patch penalty position positions precision preprocess
     quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
     shapes shard-size size skip skip-bad sort splits stats-only std steps stop
-    stop-on store-dtype strict structure target task test tokenizer top train type units
+    stop-on store-dtype strict structure target task test tokenizer top train train-a train-b type units
     upsample vanishing verbose verify weights what workers
     """
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}

@@ -6,7 +6,7 @@ is kept until its partner exists, and the model that made it waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -14,7 +14,6 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from hookscope.errors import InputError, LayerError
-from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
@@ -30,15 +29,16 @@ from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress_types import Progress
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import check_not_lazy, layers_of
-from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import SinkBase
 from hookscope.inputs.input_reader import Batch
+from hookscope.model_analysis.diff.batch_statistics import far_statistics
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
+from hookscope.model_analysis.diff.local_comparison import check_local, compare_locally
 from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.model_analysis.diff.record_stream import StreamingSink, list_records
 from hookscope.results.diff_result import Diff, TensorComparison
+from hookscope.results.local_diff import LocalDiff
 from hookscope.results.records import Record
-from hookscope.results.stats import Stats
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_weights import model_weights
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
@@ -66,43 +66,6 @@ _ORIGINS = {
     "as saved": "values as saved",
     "as given": "values as given",
 }
-
-
-class StreamingSink(SinkBase):
-    """Passes each tensor on as it comes; its capture holds records without tensors."""
-
-    def __init__(self, receive: Callable[[Record, Tensor], None]) -> None:
-        super().__init__()
-        self._receive = receive
-
-    def store(self, key: RecordKey, tensor: Tensor) -> None:
-        """Pass a clone of a tensor on."""
-        if self.is_readable(key, tensor):
-            clone = tensor.detach().clone()
-            origin, summary = key.origin(), partial(Stats)
-            self._receive(self.capture.put(clone, **origin, held=False, summary=summary), clone)
-
-    def store_gradient(
-        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
-    ) -> None:
-        """Pass a clone of a gradient on."""
-        self.store(key, gradient)
-
-
-def list_records(
-    prepared: Prepared,
-    kinds: Iterable[str],
-    side: int,
-    look: Callable[[Record, Tensor], None] = lambda record, tensor: None,
-) -> tuple[Record, ...]:
-    """Run a model; return the records of all layers. ``look`` gets each with its tensor."""
-    layers = layers_of(prepared.module)
-    sink = StreamingSink(look)
-    recorder = Recorder(prepared.module, layers, kinds, sink=sink)
-    explained, preserved = explain_forward_errors(prepared), prepared.preserved()
-    with label_errors(side), explained, preserved, grad_mode(False), recorder:
-        forward(prepared, sink.capture)
-    return sink.capture.records
 
 
 def compare_in_lockstep(
@@ -172,9 +135,11 @@ class _PairBuffer:
             self.lockstep.hand_over(side)
 
 
-def compare_models(request: DiffRequest) -> Diff:
+def compare_models(request: DiffRequest) -> Diff | LocalDiff:
     """Compare two models on one input."""
     a, b = prepared = _prepare_both(request)
+    if request.is_local:
+        check_local(prepared)
     kinds = request.kinds or {OUTPUT}
     engines = any(isinstance(model.module, GraphModel) for model in prepared)
     comparator = Comparator(request.atol, request.rtol, request.equal_nan, engines)
@@ -193,12 +158,15 @@ def compare_models(request: DiffRequest) -> Diff:
         if one_request.model.onnx_optimize not in (None, "none"):
             cast(GraphModel, model.module).separate_depths()
     rules = export_rules((a.module, b.module), (records_a, records_b), prints)
+    all_matches = match_records(records_a, records_b, request.map or {}, rules)
     matches = select_matches(
-        match_records(records_a, records_b, request.map or {}, rules),
+        all_matches,
         lambda record: record.module in chosen_a,
         lambda record: record.module in chosen_b,
     )
     pairs = compare_in_lockstep(prepared, kinds, matches, comparator)
+    if a.train != b.train:
+        pairs = _with_statistics(pairs, prepared)
     options = {k: v for k, v in chosen_options(request).items() if k not in ("a", "b")}
     origins = {"a": describe_run("diff", a, options), "b": describe_run("diff", b, options)}
     found = build_diff(
@@ -209,6 +177,8 @@ def compare_models(request: DiffRequest) -> Diff:
         rules=rules,
         **origins,
     )
+    if request.is_local:
+        return compare_locally(prepared, all_matches, matches, found, request.floor, request.rtol)
     if not engines:
         return found
     given = request.atol is not None and request.rtol is not None
@@ -217,6 +187,19 @@ def compare_models(request: DiffRequest) -> Diff:
         first, second = next((x, y) for x, y, _ in matches.pairs if x.key == found.first.key)
         module = describe_difference((a.module, b.module), (first.module, second.module))
     return replace(found, engines=not given, module=module)
+
+
+def _with_statistics(
+    rows: list[TensorComparison], prepared: tuple[Prepared, Prepared]
+) -> list[TensorComparison]:
+    """Add what is known of batch norms, if one of the models runs in training mode."""
+    side = 0 if prepared[0].train else 1
+    with label_errors(side):
+        reasons = far_statistics(prepared[side])
+    return [
+        replace(row, reason="; ".join(filter(None, (row.reason, reasons.get(key)))))
+        for row, key in ((row, (row.key, row.other)[side]) for row in rows)
+    ]
 
 
 def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:

@@ -7,6 +7,7 @@ inputs and returns its outputs, nested and in order, so hooks fire with the valu
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +24,8 @@ from hookscope.sources.onnx.graph import Graph, GraphCall
 from hookscope.sources.onnx.input_contract import GraphContract
 from hookscope.sources.onnx.session import GraphSession, NodeFailed
 from hookscope.sources.onnx.value_shapes import RecordedValues, ValueShapes
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.torch_internals import (
     GLOBAL_FORWARD_HOOKS,
     GLOBAL_FORWARD_PRE_HOOKS,
@@ -140,6 +143,31 @@ class GraphModel(GraphPart):
             _running.calls.pop()
         return outputs if len(outputs) != 1 else next(iter(outputs.values()))
 
+    def outputs_of_calls(self) -> dict[tuple[str, int], dict[str, str]]:
+        """Return the outputs of each call of a part: the values of the graph by their names here.
+
+        The keys are the name of the part and the number of its call, those inside others last.
+        """
+        program = self._onnx_program
+        calls: Counter[str] = Counter()
+        found = {(ROOT, 1): _named_outputs(program.call.outputs, program.call.outputs)}
+        for call in program.call.walk():
+            if call is not program.call:
+                calls[call.module] += 1
+                numbers = [str(number) for number in range(len(call.outputs))]
+                found[call.module, calls[call.module]] = _named_outputs(call.outputs, numbers)
+        return found
+
+    def run_apart(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Compute each of the ``given`` values, while the nodes after it get the tensor given."""
+        program = self._onnx_program
+        try:
+            return program.session.run_apart(program.contract.feeds(args, kwargs), given)
+        except NodeFailed as error:
+            raise RuntimeError(f"{self._part_of(error.node)}: {error}") from error
+
     def separate_depths(self) -> None:
         """From now on, compute the values of each depth in a run of its own."""
         # onnxruntime joins no operators if the value between them is asked for.
@@ -178,6 +206,13 @@ class GraphModel(GraphPart):
             "An ONNX model runs on the CPU, in the dtypes of its file.",
             f"Leave out --dtype and --device. {_GIVE_SOURCE}",
         )
+
+
+def _named_outputs(values: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The values by the names that their records have."""
+    if len(values) == 1:
+        return {OUTPUT: values[0]}
+    return {f"{OUTPUT}.{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def accepts(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

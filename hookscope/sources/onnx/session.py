@@ -26,6 +26,7 @@ from hookscope.sources.onnx.graph import Graph
 from hookscope.sources.onnx.model_file import SILENT, OnnxFile, first_line, import_onnxruntime
 
 COUNT = "hookscope.size.{}"  # the number of entries of a value
+_GIVEN = "hookscope.given.{}"  # the input in the place of a value
 _RECORDED = "hookscope.value.{}"  # a value of float16 that is recorded
 _HALF = 10  # FLOAT16 in TensorProto.DataType
 _DTYPES = ("to", "dtype", "output_dtype")  # attributes that are a type
@@ -108,6 +109,17 @@ def graph_with_outputs(
     return proto, outputs
 
 
+def _read_given(graph: Any, given: Collection[str]) -> None:
+    """Let the nodes of a ``GraphProto``, and those in its branches and loops, read the inputs."""
+    for node in graph.node:
+        for number, name in enumerate(node.input):
+            if name in given:
+                node.input[number] = _GIVEN.format(name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _read_given(inner, given)
+
+
 def mentions_float16(graph: Any) -> bool:
     """Whether a ``GraphProto`` has a value of float16, as far as can be seen without inference."""
     values = (*graph.input, *graph.output, *graph.value_info)
@@ -164,20 +176,27 @@ class GraphSession:
             return {}
         runtime = import_onnxruntime()
         session, outputs = self._session(runtime, names)
-        wanted = {value.name for value in session.get_inputs()}
-        values = {name: _to_runtime(runtime, t) for name, t in feeds.items() if name in wanted}
-        options = runtime.RunOptions()
-        options.log_severity_level = SILENT
-        try:
-            results = _run(session, outputs, values, options)
-        except Exception as error:  # of a type for each of its status codes
-            raise _node_failed(error) from error
-        return {name: _to_torch(value) for name, value in zip(names, results, strict=True)}
+        return dict(zip(names, _results(runtime, session, outputs, feeds), strict=True))
 
     def measure(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, int]:
         """Return the numbers of entries of values, from a run that returns nothing else of them."""
         counts = self.run(feeds, [COUNT.format(name) for name in names])
         return {name: int(counts[COUNT.format(name)]) for name in names}
+
+    def run_apart(self, feeds: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Compute each of the ``given`` values, while the nodes after it get the tensor given."""
+        runtime = import_onnxruntime()
+        proto, names = graph_with_outputs(self.file, self._graph, list(given), ())
+        _read_given(proto.graph, given)
+        values = {_GIVEN.format(name): tensor for name, tensor in given.items()}
+        for name, tensor in values.items():
+            kind = proto.graph.input.add(name=name).type.tensor_type
+            kind.elem_type = onnx_dtype(tensor.dtype)
+            for length in tensor.shape:
+                kind.shape.dim.add(dim_value=length)
+            kind.shape.SetInParent()
+        session = self._open(runtime, proto)
+        return dict(zip(given, _results(runtime, session, names, {**feeds, **values}), strict=True))
 
     def _session(self, runtime: Any, names: tuple[str, ...]) -> tuple[Any, list[str]]:
         """A session that computes these values, and which of its outputs they are."""
@@ -238,6 +257,20 @@ class GraphSession:
                 "Update it: python -m pip install --upgrade onnxruntime. Or export the model again,"
                 " with an older opset_version.",
             ) from error
+
+
+def _results(
+    runtime: Any, session: Any, names: list[str], feeds: Mapping[str, Tensor]
+) -> list[Any]:
+    """The named outputs of a session, for those of the feeds that are its inputs."""
+    wanted = {value.name for value in session.get_inputs()}
+    values = {name: _to_runtime(runtime, t) for name, t in feeds.items() if name in wanted}
+    options = runtime.RunOptions()
+    options.log_severity_level = SILENT
+    try:
+        return [_to_torch(value) for value in _run(session, names, values, options)]
+    except Exception as error:  # of a type for each of its status codes
+        raise _node_failed(error) from error
 
 
 def _run(session: Any, names: list[str], values: dict[str, Any], options: Any) -> list[Any]:

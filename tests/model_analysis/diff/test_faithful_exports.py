@@ -56,6 +56,7 @@ def test_a_faithful_export_has_no_difference(name: str, exporter: str, tmp_path:
     assert found.rows[-1].key.startswith("./output")
     called = sum(record.module != "." for record in hookscope.capture(path, input=value).records)
     assert len(found.rows) > called / 2
+    assert hookscope.diff(model, path, input=value, floor="float64").faults == ()
 
 
 def scale_a_weight(path: Path) -> str:
@@ -78,3 +79,6 @@ def test_a_difference_planted_in_one_is_found(name: str, exporter: str, tmp_path
     found = hookscope.diff(model, path, input=value)
     assert not found.same and found.first is not None
     assert found.first.key == f"{module}/output" or name == "resnet18", (found.first, module)
+    [fault] = hookscope.diff(model, path, input=value, floor="float64").faults
+    # A batch norm is a part of the convolution in the file, whose output is that of the norm.
+    assert fault.module == module or name == "resnet18"

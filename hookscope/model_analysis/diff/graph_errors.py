@@ -1,0 +1,54 @@
+"""The error that each part of an ONNX file makes by itself, with A's values everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from hookscope.execution.prepare import Prepared
+from hookscope.model_analysis.diff.own_errors import CallId, OwnErrors, relative_error
+from hookscope.model_analysis.diff.record_stream import list_records
+from hookscope.results.records import Record
+from hookscope.sources.onnx.graph_modules import GraphModel
+from hookscope.specs.tensor_key import OUTPUT
+
+
+def own_errors_of_graph(
+    teacher: Prepared, student: Prepared, pairs: Iterable[tuple[Record, Record]]
+) -> dict[CallId, OwnErrors]:
+    """Return what the parts of an ONNX file do by themselves, from one run of its graph.
+
+    The graph is cut at the outputs of ``pairs``, records of the teacher and of the file. A value
+    that several parts return, one inside the other, is that of the innermost.
+    """
+    graph = student.module
+    assert isinstance(graph, GraphModel)
+    wanted = {a.key: (a, b) for a, b in pairs}
+    values = graph.outputs_of_calls()
+    depth = {call: number for number, call in enumerate(values)}
+    found: dict[CallId, OwnErrors] = {(a.module, a.call): OwnErrors() for a, _ in wanted.values()}
+    innermost: dict[str, tuple[Record, Record]] = {}
+    for a, b in sorted(wanted.values(), key=lambda pair: depth[pair[1].module, pair[1].call]):
+        if b.what in values[b.module, b.call]:
+            innermost[values[b.module, b.call][b.what]] = a, b
+    keys = {a.key for a, _ in innermost.values()}
+    tensors: dict[str, Tensor] = {}
+
+    def keep(record: Record, tensor: Tensor) -> None:
+        if record.key in keys:
+            tensors[record.key] = tensor
+
+    list_records(teacher, {OUTPUT}, 0, keep)
+    given = {
+        value: tensors[a.key].to("cpu", getattr(torch, b.dtype)).reshape(b.shape)
+        for value, (a, b) in innermost.items()
+        if a.key in tensors
+    }
+    args, kwargs = student.fresh_call()
+    for value, result in graph.run_apart(args, kwargs, given).items():
+        a, _ = innermost[value]
+        error = relative_error(tensors[a.key], result.reshape(a.shape))
+        found[a.module, a.call].errors[a.key] = error
+    return found

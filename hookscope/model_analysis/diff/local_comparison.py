@@ -1,0 +1,170 @@
+"""Comparison of two models module by module: where differences arise, and how large they may be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from hookscope.errors import ForwardError, RequestError
+from hookscope.execution.prepare import Prepared
+from hookscope.file_analysis.record_matches import RecordMatches
+from hookscope.hooks.layers import layers_of, modules_in, submodule
+from hookscope.model_analysis.diff.graph_errors import own_errors_of_graph
+from hookscope.model_analysis.diff.own_errors import CallId, Casting, OwnErrors, own_errors
+from hookscope.results.diff_result import DIFFERS, Diff, TensorComparison
+from hookscope.results.local_diff import LocalDiff, ModuleError
+from hookscope.results.records import Record
+from hookscope.sources.onnx.graph_modules import GraphModel
+from hookscope.sources.wrappers import copy_model
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.tensor_key import OUTPUT
+from hookscope.specs.tolerances import engine_tolerances, tolerances
+from hookscope.tensors.nested import map_tensors
+
+_NOT_AGAIN = "it was not called again"
+
+
+def check_local(prepared: Sequence[Prepared]) -> None:
+    """Raise RequestError if the modules of A cannot be run in another dtype or one by one."""
+    if isinstance(prepared[0].module, GraphModel):
+        raise RequestError(
+            "A is an ONNX file. With --local and --floor, only B can be one.",
+            "Name the model that was exported first and the file second.",
+        )
+
+
+def compare_locally(
+    prepared: tuple[Prepared, Prepared],
+    matches: RecordMatches,
+    shown: RecordMatches,
+    found: Diff,
+    floor: str | None,
+    rtol: float | None,
+) -> LocalDiff:
+    """Return the own error of each call, from all ``matches``; those of ``shown`` are listed.
+
+    Without a floor, errors are measured against the relative tolerance.
+    """
+    pairs = _call_pairs(matches)
+    engines = isinstance(prepared[1].module, GraphModel)
+    if engines:
+        outputs = [(a, b) for a, b, _ in matches.pairs if a.kind == OUTPUT]
+        own = own_errors_of_graph(*prepared, outputs)
+    else:
+        own = own_errors(*prepared, pairs)
+    units: Mapping[CallId, float | OwnErrors] = {}
+    precision = max((model.dtype for model in prepared), key=_epsilon)
+    if floor is not None:
+        units = _floors(prepared[0], floor, precision, pairs)
+    least = _epsilon(precision) / 2
+    if floor is None:
+        default = engine_tolerances(precision, precision, 0, None, rtol) if engines else None
+        least = (default or tolerances(precision, precision, None, rtol))[1]
+    rows: defaultdict[CallId, list[TensorComparison]] = defaultdict(list)
+    compared = {row.key: row for row in found.rows}
+    calls: dict[CallId, tuple[Record, Record]] = {}
+    for a, b, _ in shown.pairs:
+        calls.setdefault((a.module, a.call), (a, b))
+        if a.kind == OUTPUT and a.key in compared:
+            rows[a.module, a.call].append(compared[a.key])
+    errors = [
+        _with_own(_accumulated(a, b, rows[call]), own.get(call), units.get(call, 0.0), least)
+        for call, (a, b) in calls.items()
+    ]
+    return LocalDiff(found, tuple(errors), floor or "")
+
+
+def _call_pairs(matches: RecordMatches) -> dict[CallId, CallId]:
+    pairs: dict[CallId, CallId] = {}
+    for a, b, _ in matches.pairs:
+        pairs.setdefault((b.module, b.call), (a.module, a.call))
+    return pairs
+
+
+def _epsilon(dtype: str) -> float:
+    return torch.finfo(getattr(torch, dtype)).eps
+
+
+def _floors(
+    a: Prepared, floor: str, precision: str, pairs: Mapping[CallId, CallId]
+) -> dict[CallId, float | OwnErrors]:
+    """What A's modules compute otherwise in another precision; a number where that is not known.
+
+    The precision is that of the floor; or B's if it is less than A's, because it explains B's
+    error. Modules whose operations do not exist in it keep their dtype, and get the largest floor.
+    """
+    dtype = getattr(torch, floor if precision == a.dtype else precision)
+    same = {call: call for call in pairs.values()}
+    kept: frozenset[str] = frozenset()
+    while True:
+        try:
+            found = own_errors(a, _cast(a, dtype, kept), same, Casting(dtype, kept))
+        except ForwardError as error:
+            failed = _alike(a.module, error.layer)
+            if error.layer == ROOT or failed <= kept:
+                raise
+            kept |= failed
+        else:
+            largest = max((e for own in found.values() for e in own.errors.values()), default=0.0)
+            return {call: largest if call[0] in kept else own for call, own in found.items()}
+
+
+def _alike(model: nn.Module, name: str) -> frozenset[str]:
+    """The names of the modules of the same class as a module."""
+    kind = type(submodule(model, name))
+    return frozenset(layer.name for layer in layers_of(model) if type(layer.module) is kind)
+
+
+def _cast(a: Prepared, dtype: torch.dtype, kept: frozenset[str]) -> Prepared:
+    """A copy of a model and its input in another dtype, but for the kept modules."""
+    module = copy_model(a.module, f"to be run in {dtype}", "Leave out --floor.")
+    inside = {m for name in kept for m in modules_in(submodule(module, name) or module)}
+    for inner in modules_in(module):
+        if inner not in inside:
+            _cast_tensors(inner, dtype)
+    value = map_tensors(a.value, lambda path, x: x.to(dtype) if x.is_floating_point() else x)
+    return replace(a, module=module, value=value)
+
+
+def _cast_tensors(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the floating-point parameters and buffers of a module, not those of its children."""
+    for tensors in (module._parameters, module._buffers):
+        for tensor in tensors.values():
+            if tensor is not None and tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)
+
+
+def _accumulated(a: Record, b: Record, rows: Sequence[TensorComparison]) -> ModuleError:
+    """The error of the outputs of a call, when both models run from the input."""
+    noise = [row.figures.snr for row in rows]
+    known = [0.0 if snr is None else 10 ** (-snr / 20) for snr in noise]
+    reshaped = any(row.share is None for row in rows)
+    differs = any(row.verdict == DIFFERS for row in rows)
+    worst = None if reshaped else max(known, default=None)
+    note = "; ".join(row.reason for row in rows if row.reason)
+    return ModuleError(a.module, b.module, a.call, a.type, worst, differs, note=note)
+
+
+def _with_own(
+    error: ModuleError, own: OwnErrors | None, units: float | OwnErrors, least: float
+) -> ModuleError:
+    """Add the own error, of the tensor with the most units."""
+    if own is None:
+        return replace(error, reason=_NOT_AGAIN)
+    floors = dict.fromkeys(own.errors, units) if isinstance(units, float) else units.errors
+    unit_of = {key: max(floors.get(key, 0.0), least) for key in own.errors}
+    unmatched = tuple(own.unmatched)
+    if not own.errors:
+        return replace(error, own=0.0, unit=least, unmatched=unmatched)
+    worst = max(own.errors, key=lambda key: own.errors[key] / unit_of[key])
+    return replace(
+        error,
+        own=own.errors[worst],
+        tensor=worst,
+        unit=unit_of[worst],
+        unmatched=unmatched,
+    )
