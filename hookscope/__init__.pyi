@@ -323,6 +323,8 @@ def diff(
     dtype: str | Sequence[str] = ...,
     device: str | Sequence[str] = ...,
     train: bool = False,
+    train_a: bool | None = None,
+    train_b: bool | None = None,
     progress: Progress | None = None,
 ) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
 def emit(name: str, value: Tensor | float) -> None: ...

@@ -83,7 +83,7 @@ def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
         sentences.append((_fault_text(worst, result), ALERT_STYLE))
         if others:
             names = join_names([error.key for error in others], options)
-            sentences.append((f"Faults of their own have also {names}.", ALERT_STYLE))
+            sentences.append((f"Other modules with a fault of their own: {names}.", ALERT_STYLE))
         if echoes := len(result.echoes):
             does = "differs" if echoes == 1 else "differ"
             text = f"The outputs of {plural(echoes, 'other call')} {does} by the echo."

@@ -150,7 +150,7 @@ def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) 
     needed = NEEDED.get(name, [])
     monkeypatch.setenv(option.envvar[0], "1")
     assert value_of(parse(name, *needed), option) is True
-    assert value_of(parse(name, *needed, f"--no-{option.key}"), option) is False
+    assert value_of(parse(name, *needed, option.secondary_opts[0]), option) is False
 
 
 def api_of(name: str) -> dict[str, inspect.Parameter]:

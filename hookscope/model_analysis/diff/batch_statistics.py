@@ -53,7 +53,7 @@ class _BatchStatistics(CallSubscriber):
         name = max(distances, key=lambda name: distances[name])
         if distances[name] > FAR:
             key = key_of(call.layer.name, call.number, OUTPUT)
-            size = number_text(distances[name], 2)
+            size = number_text(distances[name], 3)
             self.reasons[key] = f"the running {name} is {size} standard errors from the batch's"
 
 
