@@ -312,7 +312,7 @@ def _checks() -> TopicText:
 
     def row(check: Check) -> tuple[str, str]:
         options = f" (--{', --'.join(check.thresholds)})" if check.thresholds else ""
-        return check.name, f"{check.finds}{options}"
+        return check.name, f"{check.finds}{options}{' (only if named)' if check.named else ''}"
 
     return TopicText(
         ("--only and --skip take these names.",),

@@ -20,6 +20,7 @@ UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES, UNREAD =
     *("unused", "frozen", "uncalled", "batchnorm"),
     *("duplicated", "tied", "dtypes", "devices", "unread"),
 )
+BATCH, DETERMINISM, MASK = "batch", "determinism", "mask"
 RUN = "run"  # that the model ran to its end, which all other checks need
 
 SHARES = ("dead", "saturated", "margin")
@@ -42,6 +43,7 @@ class Check(NamedTuple):
     measure: str  # the sentence of a measured value: one, or ``singular|plural``
     thresholds: tuple[str, ...] = ()  # the options that move its limits
     backward: bool = False
+    named: bool = False  # made only if --only names it: it runs the model several times
 
     @classmethod
     def table(cls, *checks: Check) -> dict[str, Check]:
@@ -113,6 +115,24 @@ CHECKS = Check.table(
     Check(DTYPES, "floating-point types that are mixed", "{} floating-point types"),
     Check(DEVICES, "parameters on several devices", "{} devices"),
     Check(UNREAD, "parameters and buffers with values that cannot be read", "{} tensor|{} tensors"),
+    Check(
+        BATCH,
+        "rows that depend on the rest of their batch, its order or its padding",
+        "relative change of {}",
+        named=True,
+    ),
+    Check(
+        DETERMINISM,
+        "values that differ between runs from one seed",
+        "{} entry differs|{} entries differ",
+        named=True,
+    ),
+    Check(
+        MASK,
+        "attention masks that leave a row no key",
+        "{} row without a key|{} rows without a key",
+        named=True,
+    ),
 )
 
 
@@ -185,7 +205,9 @@ def select_checks(
                 else f"There is no check called {word!r}.",
                 f"{did_you_mean(word, checks)} The checks are {', '.join(checks)}.".strip(),
             )
-    chosen = [n for n in checks if (only is None or n in wanted) and n not in unwanted]
+    usual = [name for name, check in checks.items() if not check.named]
+    made = usual if only is None else wanted
+    chosen = [name for name in checks if name in made and name not in unwanted]
     if not chosen:
         raise RequestError("No check is left.", "Name fewer with --skip, or others with --only.")
     return tuple(chosen)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from hookscope.errors import ForwardError
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.loss import projection_loss
 from hookscope.execution.objective import Objective, resolve_loss
-from hookscope.execution.prepare import prepare
+from hookscope.execution.prepare import Prepared, prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.model_analysis.health.batch_check import batch_findings, row_count
+from hookscope.model_analysis.health.determinism_check import determinism_findings
+from hookscope.model_analysis.health.mask_check import mask_findings
 from hookscope.model_analysis.health.parameter_report import (
     inspect_parameters,
     parameter_findings,
@@ -42,12 +47,15 @@ from hookscope.results.health import (
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.specs.checks import (
+    BATCH,
     CHECKS,
+    DETERMINISM,
     ERROR,
     EXPLODING,
     FROZEN,
     INF,
     LEVELS,
+    MASK,
     NAN,
     NOTE,
     RUN,
@@ -63,6 +71,12 @@ from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import LossRequest, Request
 from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
+# The checks that run the model themselves: findings, and why the check was not made, if so.
+SEPARATE: dict[str, Callable[[Prepared], tuple[list[Finding], str]]] = {
+    BATCH: batch_findings,
+    DETERMINISM: determinism_findings,
+    MASK: mask_findings,
+}
 UNTRAINED = ("random", "as built", "as given")
 
 
@@ -193,9 +207,15 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
-    observation = run_and_observe(
-        prepared, objective, chosen_loss=not request.loss.is_default, margin=options.margin
-    )
+    separate = [name for name in names if CHECKS[name].named]
+    if BATCH in separate:
+        row_count(prepared)  # before anything runs
+    observation = RunObservation(())
+    if len(separate) < len(names):
+        observation = run_and_observe(
+            prepared, objective, chosen_loss=not request.loss.is_default, margin=options.margin
+        )
+    observation, separate_findings, reasons = _check_separately(prepared, separate, observation)
     uncalled: list[str] = []
     if observation.failure is None and not prepared.train:
         uncalled = unexecuted_modules(observation)
@@ -208,11 +228,12 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     )
     findings = [
         *_findings(context),
+        *separate_findings,
         *parameter_findings(
             parameter_report, weights_from_file=prepared.loaded.weights.name not in UNTRAINED
         ),
     ]
-    unavailable = _unavailable_checks(names, observation)
+    unavailable = _unavailable_checks(names, observation) | reasons
     if prepared.loaded.source == ONNX and FROZEN in names:
         findings = [finding for finding in findings if finding.check != FROZEN]
         unavailable[FROZEN] = "an ONNX file is not trained"
@@ -223,6 +244,30 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         thresholds.to_json(),
         metadata | observation.metadata,
     )
+
+
+def _check_separately(
+    prepared: Prepared, names: Sequence[str], observation: RunObservation
+) -> tuple[RunObservation, list[Finding], dict[str, str]]:
+    """Make the checks that run the model themselves.
+
+    Returns the observation with a failure of the model, the findings, and why a check was not made.
+    """
+    findings: list[Finding] = []
+    reasons: dict[str, str] = {}
+    for name in names:
+        try:
+            if observation.failure is None:
+                with explain_forward_errors(prepared):
+                    found, reasons[name] = SEPARATE[name](prepared)
+                findings += found
+        except ForwardError as error:
+            if isinstance(error.exception, SystemExit):  # the model asks for the end
+                raise
+            observation = replace(observation, failure=error)
+        if observation.failure is not None:
+            reasons[name] = "the model failed"
+    return observation, findings, {name: reason for name, reason in reasons.items() if reason}
 
 
 def _objective(request: LossRequest) -> Objective | None:
