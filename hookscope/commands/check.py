@@ -57,7 +57,8 @@ def check(
 ) -> Health:
     """Run a model forward and a loss backward once, and diagnose it.
 
-    Tensors are measured during the run; no activation or gradient is stored.
+    Tensors are measured during the run; no activation or gradient is stored. The checks ``batch``
+    and ``determinism`` store the activations of a run, with which others are compared.
 
     The folder of a training run that ``hookscope run`` wrote is checked without torch: its curves
     are compared with the thresholds of ``hookscope.specs.checks.RunThresholds``. Of the
@@ -182,6 +183,10 @@ def check_command(ctx: click.Context, **values: Any) -> None:
     parameters without storing them. Each finding names the layer, the measured value and the
     threshold. The default loss is the output along a random direction (seed 0). Exit status: 0 if
     there is no error and no warning, 1 otherwise.
+
+    Three checks run the model several times, and only if --only names them: whether rows depend on
+    their batch (batch), whether runs from one seed differ (determinism), and attention masks that
+    leave a row no key (mask).
 
     The folder of a training run, which 'hookscope run' wrote, is checked without running anything:
     each finding names the layer and the first step. Of a folder of runs, such as runs/, all are

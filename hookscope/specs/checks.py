@@ -123,8 +123,8 @@ CHECKS = Check.table(
     ),
     Check(
         DETERMINISM,
-        "values that differ between runs from one seed",
-        "{} entry differs|{} entries differ",
+        "values that differ between runs from one seed, here and in a new process",
+        "{} tensor differs|{} tensors differ",
         named=True,
     ),
     Check(

@@ -266,11 +266,12 @@ class ChosenChecks:
 
     only: str | Iterable[str] | None = setting(
         None,
-        "Run these checks only; separate names with commas.",
+        "Run these checks only; separate names with commas. batch, determinism and mask need it.",
         metavar="LIST",
         choices=_EVERY_CHECK,
         commas=True,
-        python="names of the checks to run, as a list or separated by commas; None for all.",
+        python="names of the checks to run, as a list or separated by commas. None: all except"
+        " ``batch``, ``determinism`` and ``mask``.",
     )
     skip: str | Iterable[str] | None = setting(
         None,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -189,10 +190,12 @@ def batch_findings(prepared: Prepared) -> tuple[list[Finding], str]:
     rows = row_count(prepared)
     base = stored_values(prepared)
     alone, when = _compare_alone(prepared, base, rows)
-    if not alone.compared:
+    if alone is None:
         return [], when
     number = min(rows, ALONE)
     batched = [p for p, value in base.items() if alone.compared[p] == number and len(value) == rows]
+    if not batched:
+        return [], "no output of a layer has a first dimension of the rows"
     comparisons = {when: alone}
     notes: list[Finding] = []
     order = tuple(reversed(range(rows)))
@@ -209,7 +212,7 @@ def batch_findings(prepared: Prepared) -> tuple[list[Finding], str]:
 
 def _compare_alone(
     prepared: Prepared, base: dict[Place, Tensor], rows: int
-) -> tuple[RowComparison, str]:
+) -> tuple[RowComparison | None, str]:
     """Compare the first rows, each alone; if the model fails with one row, each with its copy.
 
     Returns the comparison, and how the rows ran, or why none did.
@@ -225,7 +228,7 @@ def _compare_alone(
             reason = reason or f"a row alone failed: {error.message.rstrip('.')}"
         else:
             return comparison, when
-    return RowComparison(base), reason
+    return None, reason
 
 
 def _rows_of(prepared: Prepared, rows: int, chosen: Sequence[int]) -> Prepared:
@@ -240,37 +243,34 @@ def _rows_of(prepared: Prepared, rows: int, chosen: Sequence[int]) -> Prepared:
 def longer_padding(prepared: Prepared, rows: int) -> Variation | None:
     """Return the run with more padding; None if the model takes no attention mask."""
     args, kwargs = as_call(prepared.value)
-    signature = inspect.signature(prepared.module.forward)
-    try:
-        call = signature.bind(*args, **kwargs)
-    except TypeError:
-        return None
-    given = call.arguments
-    name = next((x for x in PADDING if given.get(x) is not None), "attention_mask")
+    names = list(inspect.signature(prepared.module.forward).parameters)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    name = next((x for x in PADDING if _is_mask(given.get(x), rows)), "attention_mask")
     mask = given.get(name)
     tokens = given.get("input_ids", given.get("inputs_embeds", mask))
-    if not isinstance(tokens, Tensor) or tokens.ndim < 2 or name not in signature.parameters:
+    if mask is None and name in names and isinstance(tokens, Tensor) and tokens.ndim > 1:
+        mask = given[name] = torch.ones_like(tokens.flatten(2)[..., 0], dtype=torch.long)
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or len(mask) != rows:
         return None
-    size = tokens.shape[:2]
-    if mask is None:
-        mask = torch.ones(size, dtype=torch.long, device=tokens.device)
-    if not isinstance(mask, Tensor) or mask.shape != size or size[0] != rows:
-        return None
-    longer = min(size[1], LONGER)
-    given[name] = mask
+    longer = min(mask.shape[1], LONGER)
     fill = {name: PADDING[name]}
-    if (
-        token := getattr(getattr(prepared.module, "config", None), "pad_token_id", None)
-    ) is not None:
+    token = getattr(getattr(prepared.module, "config", None), "pad_token_id", None)
+    if token is not None:
         fill["input_ids"] = token
     for key, tensor in given.items():
-        if isinstance(tensor, Tensor) and tensor.shape[:2] == size and key[:8] != "decoder_":
+        of_tokens = isinstance(tensor, Tensor) and tensor.shape[:2] == mask.shape
+        if of_tokens and not key.startswith("decoder_"):
             last = tensor[:, -1:]
             more = torch.full_like(last, fill[key]) if key in fill else last
             given[key] = torch.cat([tensor, *[more] * longer], 1)
-    run = replace(prepared, value=(call.args, call.kwargs))
+    positional = [given.pop(key) for key in names[: len(args)]]
+    run = replace(prepared, value=((*positional, *args[len(positional) :]), given))
     every = tuple(range(rows))
     return Variation("with longer padding", run, every, longer=longer, kept=mask != PADDING[name])
+
+
+def _is_mask(value: Any, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and len(value) == rows
 
 
 def _first_finding(

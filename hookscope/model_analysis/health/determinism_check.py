@@ -1,67 +1,46 @@
-"""Whether runs of a model from one seed and one state give the same values."""
+"""Whether runs of a model from one seed and one state give the same values, here and elsewhere."""
 
 from __future__ import annotations
 
+import logging
+
 from torch import Tensor
 
+from hookscope.errors import HookscopeError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import second_run
 from hookscope.files.words import number_text
 from hookscope.model_analysis.health.compared_runs import Place, run_values, stored_values
+from hookscope.model_analysis.health.new_process import (
+    STATE,
+    hash_of,
+    hashes_in_new_process,
+    state_hashes,
+)
 from hookscope.results.health import Finding
-from hookscope.specs.checks import DETERMINISM, WARNING
+from hookscope.specs.checks import DETERMINISM, NOTE, WARNING
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.request import Request
 
-RUNS = 3
-_HINT = (
+log = logging.getLogger("hookscope")
+
+RUNS = 3  # in this process
+_IN_RUNS = (
     "It may draw from a random generator of its own, keep a value for the next call, read the"
     " time, or use a kernel that adds in any order, which torch.use_deterministic_algorithms(True)"
     " reports."
 )
+_IN_PROCESSES = (
+    "These differ between processes: the order of a set of texts, the time, memory that was never"
+    " written, and weights from a random generator of their own."
+)
 
 
-class _Repetition:
-    """Compares the values of a run with those of the first."""
+def determinism_findings(prepared: Prepared, request: Request) -> tuple[list[Finding], str]:
+    """Return the first value of a run that differs in a later one; the reason is always empty.
 
-    def __init__(self, base: dict[Place, Tensor], number: int) -> None:
-        self._base = base
-        self._number = number
-        self._made: dict[Place, Finding | None] = {}
-
-    def receive(self, place: Place, tensor: Tensor) -> None:
-        """Compare a value."""
-        self._made[place] = self._difference(place, self._base.get(place), tensor)
-
-    def finding(self) -> Finding | None:
-        """Return the first difference in the order of the first run, if there is one."""
-        for place in self._base:
-            if place not in self._made:
-                return self._finding(place, f"is not computed in run {self._number}", 1)
-            if self._made[place] is not None:
-                return self._made[place]
-        return next((finding for finding in self._made.values() if finding), None)
-
-    def _difference(self, place: Place, value: Tensor | None, tensor: Tensor) -> Finding | None:
-        if value is None:
-            return self._finding(place, f"is computed only in run {self._number}", 1)
-        if value.shape != tensor.shape or value.dtype != tensor.dtype:
-            return self._finding(place, f"has another shape or dtype in run {self._number}", 1)
-        differ = (value != tensor) & ~(value.isnan() & tensor.isnan())
-        number = int(differ.sum())
-        if not number:
-            return None
-        a, b = (x[differ].cpu().double() for x in (value, tensor))
-        count = f"{number:,} of {value.numel():,} entries differ between runs 1 and {self._number}"
-        largest = number_text(float((a - b).abs().max()))
-        return self._finding(place, f"{count}, by at most {largest}", number)
-
-    def _finding(self, place: Place, message: str, measured: int) -> Finding:
-        where = place.source.strip()
-        message = f"{where}, {message}" if where else message
-        return Finding(DETERMINISM, WARNING, place.module, message, measured, 0, _HINT)
-
-
-def determinism_findings(prepared: Prepared) -> tuple[list[Finding], str]:
-    """Return the first value of a run that differs in a later one; the reason is always empty."""
+    A model that is an object is not compared with one in a new process.
+    """
     base = stored_values(prepared)
     for number in range(2, RUNS + 1):
         repetition = _Repetition(base, number)
@@ -70,4 +49,62 @@ def determinism_findings(prepared: Prepared) -> tuple[list[Finding], str]:
         finding = repetition.finding()
         if finding is not None:
             return [finding], ""
-    return [], ""
+    if not request.model.named:
+        log.info("determinism: not compared with a new process, because the model is an object")
+        return [], ""
+    return _compare_with_new_process(prepared, request, base), ""
+
+
+class _Repetition:
+    """Compares the values of a run with those of the first."""
+
+    def __init__(self, base: dict[Place, Tensor], number: int) -> None:
+        self._base = base
+        self._number = number
+        self._made: dict[Place, str] = {}  # how it differs, or an empty text
+
+    def receive(self, place: Place, tensor: Tensor) -> None:
+        """Compare a value."""
+        self._made[place] = self._difference(self._base.get(place), tensor)
+
+    def finding(self) -> Finding | None:
+        """Return the first difference in the order of the first run, if there is one."""
+        missing = dict.fromkeys(self._base, f"not computed in run {self._number}")
+        differences = {place: text for place, text in (missing | self._made).items() if text}
+        if not differences:
+            return None
+        place = next(iter(differences))
+        return _finding(place, differences[place], len(differences), _IN_RUNS)
+
+    def _difference(self, value: Tensor | None, tensor: Tensor) -> str:
+        if value is None:
+            return f"computed only in run {self._number}"
+        if value.shape != tensor.shape or value.dtype != tensor.dtype:
+            return f"another shape or dtype in run {self._number}"
+        differ = (value != tensor) & ~(value.isnan() & tensor.isnan())
+        number = int(differ.sum())
+        if not number:
+            return ""
+        a, b = (x[differ].cpu().double() for x in (value, tensor))
+        count = f"{number:,} of {value.numel():,} entries differ between runs 1 and {self._number}"
+        return f"{count}, by at most {number_text(float((a - b).abs().max()))}"
+
+
+def _compare_with_new_process(
+    prepared: Prepared, request: Request, base: dict[Place, Tensor]
+) -> list[Finding]:
+    here = state_hashes(prepared) | {place: hash_of(value) for place, value in base.items()}
+    try:
+        there = hashes_in_new_process(request)
+    except HookscopeError as error:
+        return [Finding(DETERMINISM, NOTE, ROOT, f"not compared: {error.message}", 1)]
+    different = [place for place in {**here, **there} if here.get(place) != there.get(place)]
+    if not different:
+        return []
+    return [_finding(different[0], "other values in a new process", len(different), _IN_PROCESSES)]
+
+
+def _finding(place: Place, difference: str, number: int, hint: str) -> Finding:
+    where = f"{place.what}: " if place.kind == STATE else f"{place.source.strip()}: "
+    message = f"{where.removeprefix(': ')}{difference}"
+    return Finding(DETERMINISM, WARNING, place.module, message, number, 0, hint)

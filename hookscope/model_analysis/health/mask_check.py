@@ -63,8 +63,9 @@ class MaskedRows:
             return f"row{'s' * (len(rows) > 1)} {ranges_text(rows)}"
         texts = []
         for row in self.empty.any(1).nonzero().flatten().tolist():
-            of_row = ranges_text(self.empty[row].nonzero().flatten().tolist())
-            texts.append(f"{'every row' if batch == 1 else f'row {row}'} (queries {of_row})")
+            numbers = self.empty[row].nonzero().flatten().tolist()
+            of_row = f"{'queries' if len(numbers) > 1 else 'query'} {ranges_text(numbers)}"
+            texts.append(f"{'every row' if batch == 1 else f'row {row}'} ({of_row})")
         return ", ".join(texts)
 
 
@@ -202,8 +203,8 @@ def _finding(group: Sequence[MaskedCall]) -> Finding:
     hints = {
         ERROR: "The output has NaN, as softmax gives without a key: leave each row one key.",
         NOTE: "These queries are padding themselves, so nothing should use their output.",
-        WARNING: "The output has no NaN, which hides it: such a row often gets the mean of all"
-        " values. Leave each row one key, or do not use its output.",
+        WARNING: "The output has no NaN, which hides it: such a row gets the mean of all values, or"
+        " zeros. Leave each row one key, or do not use its output.",
     }
     others = dict.fromkeys(call.layer.name for call in group)
     others.pop(first.layer.name)

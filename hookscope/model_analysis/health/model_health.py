@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hookscope.errors import ForwardError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
@@ -71,12 +72,6 @@ from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import LossRequest, Request
 from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
-# The checks that run the model themselves: findings, and why the check was not made, if so.
-SEPARATE: dict[str, Callable[[Prepared], tuple[list[Finding], str]]] = {
-    BATCH: batch_findings,
-    DETERMINISM: determinism_findings,
-    MASK: mask_findings,
-}
 UNTRAINED = ("random", "as built", "as given")
 
 
@@ -207,15 +202,20 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
-    separate = [name for name in names if CHECKS[name].named]
-    if BATCH in separate:
+    if BATCH in names:
         row_count(prepared)  # before anything runs
     observation = RunObservation(())
-    if len(separate) < len(names):
+    if not all(CHECKS[name].named for name in names):
         observation = run_and_observe(
             prepared, objective, chosen_loss=not request.loss.is_default, margin=options.margin
         )
-    observation, separate_findings, reasons = _check_separately(prepared, separate, observation)
+    separate: dict[str, Callable[[], tuple[list[Finding], str]]] = {
+        BATCH: partial(batch_findings, prepared),
+        DETERMINISM: partial(determinism_findings, prepared, request),
+        MASK: partial(mask_findings, prepared),
+    }
+    chosen = {name: check for name, check in separate.items() if name in names}
+    observation, separate_findings, reasons = _check_separately(prepared, chosen, observation)
     uncalled: list[str] = []
     if observation.failure is None and not prepared.train:
         uncalled = unexecuted_modules(observation)
@@ -247,19 +247,21 @@ def check_model(request: Request, options: CheckOptions) -> Health:
 
 
 def _check_separately(
-    prepared: Prepared, names: Sequence[str], observation: RunObservation
+    prepared: Prepared,
+    checks: Mapping[str, Callable[[], tuple[list[Finding], str]]],
+    observation: RunObservation,
 ) -> tuple[RunObservation, list[Finding], dict[str, str]]:
-    """Make the checks that run the model themselves.
+    """Make the checks that run the model themselves; each returns why it was not made, if so.
 
-    Returns the observation with a failure of the model, the findings, and why a check was not made.
+    Returns the observation with a failure of the model, the findings, and these reasons.
     """
     findings: list[Finding] = []
     reasons: dict[str, str] = {}
-    for name in names:
+    for name, check in checks.items():
         try:
             if observation.failure is None:
                 with explain_forward_errors(prepared):
-                    found, reasons[name] = SEPARATE[name](prepared)
+                    found, reasons[name] = check()
                 findings += found
         except ForwardError as error:
             if isinstance(error.exception, SystemExit):  # the model asks for the end

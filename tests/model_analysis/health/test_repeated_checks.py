@@ -1,0 +1,419 @@
+"""The checks that compare runs: rows of a batch, runs from one seed; and masks without a key."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import RequestError
+from hookscope.model_analysis.health.batch_check import rounding_limit
+from hookscope.results.health import Finding, Health
+from hookscope.specs.checks import CHECKS, select_checks
+from tests.conftest import REPO
+from tests.hooks.test_values import Module, hooks_left
+from tests.model_analysis.health.unsteady import (
+    WIDTH,
+    Experts,
+    Pooled,
+    around,
+    attention,
+    counting,
+    late_layer,
+    own_generator,
+)
+
+FILE = f"{REPO}/tests/model_analysis/health/unsteady.py"
+NAMED = ("batch", "determinism", "mask")
+
+
+def rows(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def tokens() -> dict[str, Tensor]:
+    """Three texts, of which the second has two positions of padding."""
+    ids = torch.randint(5, 50, (3, 6), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(3, 6, dtype=torch.long)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def only(health: Health) -> Finding:
+    [finding] = health.findings
+    return finding
+
+
+def check(model: Any, name: str, **options: Any) -> Health:
+    return hookscope.check(model, only=name, **options)
+
+
+# Of each model that depends on its batch: the layer, and words of the message or the hint.
+DEPENDENT: dict[str, tuple[Any, Any, str, str]] = {
+    "statistics": (
+        lambda: around(nn.BatchNorm1d(WIDTH, track_running_stats=False)),
+        rows(4, WIDTH),
+        "1",
+        "no running statistics",
+    ),
+    "softmax": (lambda: around(nn.Softmax(0)), rows(4, WIDTH), "1", "when it runs alone"),
+    "function": (
+        lambda: around(Module(lambda self, x: x - x.mean(0))),
+        rows(4, WIDTH),
+        "1",
+        "in sub()",
+    ),
+    "order": (
+        lambda: around(Module(lambda self, x: x * torch.arange(1, len(x) + 1)[:, None])),
+        rows(4, WIDTH),
+        "1",
+        "in mul()",
+    ),
+    "capacity": (
+        lambda: around(Experts(1.0)),
+        rows(4, 8, WIDTH),
+        "1",
+        "a capacity that the rows share",
+    ),
+    "mean": (lambda: Pooled("mean"), tokens(), ".", "in mean() with longer padding"),
+    "convolution": (lambda: Pooled("convolution"), tokens(), "mix", "mixes real positions"),
+    "one row fails": (
+        lambda: around(
+            Module(lambda self, x: x - x.mean(0) / int(len(x) > 1) if len(x) > 1 else x[:, :, 0])
+        ),
+        rows(4, WIDTH),
+        "1",
+        "in a batch of copies",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_the_first_layer_whose_rows_depend_on_their_batch_is_named(name: str) -> None:
+    make, value, layer, words = DEPENDENT[name]
+    torch.manual_seed(0)
+    model = make()
+    health = check(model, "batch", input=value)
+    finding = only(health)
+    assert (finding.level, finding.check, finding.layer) == ("warning", "batch", layer)
+    assert words in f"{finding.message} {finding.hint}"
+    assert not health.ok
+    assert hooks_left(model) == 0
+
+
+def test_batch_normalization_in_training_mode_is_the_first_layer_of_densenet() -> None:
+    health = check("densenet121", "batch", shape=(2, 3, 32, 32), train=True)
+    finding = only(health)
+    assert finding.layer == "features.norm0"
+    assert "statistics of the batch" in finding.hint
+
+
+def test_the_change_of_a_row_is_that_of_the_layer_called_by_hand() -> None:
+    torch.manual_seed(0)
+    model, x = around(nn.Softmax(0)), rows(4, WIDTH)
+    together = model[0](x).detach().double().softmax(0)  # of one row, all are 1
+    changes = [float((row - 1).norm() / max(row.norm(), WIDTH**0.5)) for row in together]
+    finding = only(check(model, "batch", input=x))
+    assert finding.measured == pytest.approx(max(changes), rel=1e-5)
+    assert f"row {changes.index(max(changes))} changes" in finding.message
+
+
+@pytest.mark.parametrize(("share", "found"), [(1e-7, False), (1e-3, True)])
+def test_rounding_is_not_a_change(share: float, found: bool) -> None:
+    model = around(Module(lambda self, x: x * (1 + share * len(x))))
+    assert bool(check(model, "batch", input=rows(4, WIDTH)).findings) is found
+
+
+def test_the_limit_grows_with_the_unit_of_the_dtype_and_with_the_layers_before() -> None:
+    single = rounding_limit(torch.float32, 1)
+    assert rounding_limit(torch.float64, 1) < single < rounding_limit(torch.bfloat16, 1) < 0.1
+    assert rounding_limit(torch.float32, 100) == pytest.approx(10 * single)
+
+
+def test_random_numbers_end_the_comparison_with_a_note() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(), nn.BatchNorm1d(WIDTH))
+    before = model[2].running_mean.clone()
+    health = check(model, "batch", input=rows(4, WIDTH), train=True)
+    finding = only(health)
+    assert (finding.level, finding.layer) == ("note", "1")
+    assert "draws random numbers" in finding.message
+    assert torch.equal(model[2].running_mean, before)
+
+
+def fails(at: int) -> nn.Module:
+    def forward(self: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        if input_ids.shape[1] == at:
+            raise ValueError("this size is too much")
+        return self.embed(input_ids)
+
+    return Module(forward, embed=nn.Embedding(50, 4))
+
+
+def test_a_run_that_fails_is_told_and_the_others_are_compared() -> None:
+    finding = only(check(fails(12), "batch", input=tokens()))
+    assert (finding.level, finding.layer) == ("note", ".")
+    assert finding.message.startswith("fails with longer padding, which is not compared: ")
+    assert "this size is too much" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda self, x: x.reshape(4, WIDTH).view(2, 2, WIDTH), "a row alone failed: "),
+        (lambda self, x: x.sum(), "no output of a layer has a first dimension of the rows"),
+    ],
+)
+def test_a_model_that_cannot_be_compared_is_told(function: Any, reason: str) -> None:
+    health = check(Module(function), "batch", input=rows(4, WIDTH))
+    assert health.checks == () and not health.findings
+    assert health.unmade["batch"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (rows(1, WIDTH), "the input has no second row"),
+        (torch.tensor(2.0), "the input has no second row"),
+        (([rows(3, 8, 8), rows(3, 8, 8)],), "the input of this model is a list"),
+    ],
+)
+def test_an_input_without_several_rows_is_refused(value: Any, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        check(nn.Identity(), "nan,batch", input=value)
+
+
+def test_the_commands_find_and_refuse_the_same(run: Any, refused: Any) -> None:
+    done = run("check", f"{FILE}:centred", "--shape", "4x16", "--only", "batch", "--json")
+    [finding] = json.loads(done.stdout)["findings"]
+    assert (done.rc, finding["layer"], finding["level"]) == (1, "1", "warning")
+    done = run("check", f"{FILE}:steady", "--shape", "4x16", "--only", "batch,determinism,mask")
+    assert done.rc == 0, done.stderr
+    assert done.stdout == (
+        "2 checks: 0 errors, 0 warnings, 0 notes.\n"
+        "Not checked: mask (no module gets an attention mask).\n"
+    )
+    said = refused("check", f"{FILE}:steady", "--shape", "1x16", "--only", "batch")
+    assert "the input has no second row" in said and "--shape that begins with 2" in said
+
+
+def test_the_checks_that_run_several_times_are_made_only_by_name() -> None:
+    usual = tuple(name for name in CHECKS if name not in NAMED)
+    assert select_checks(None, None) == usual
+    assert select_checks(None, "nan") == usual[1:]
+    assert select_checks("mask,nan,batch", "nan") == ("batch", "mask")
+    assert check(around(nn.ReLU()), "nan,batch", input=rows(2, WIDTH)).checks == ("nan", "batch")
+
+
+# Of each model whose runs differ: the layer, and how the message begins.
+UNSTEADY = {
+    "own generator": (own_generator, "1", "in randn(): 64 of 64 entries differ between runs 1 and"),
+    "counting": (counting, "1", "in mul(): 64 of 64 entries differ between runs 1 and 2"),
+    "late layer": (late_layer, "1.inner", "computed only in run 2"),
+}
+
+
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_the_first_value_that_differs_between_runs_is_named(name: str) -> None:
+    make, layer, begins = UNSTEADY[name]
+    finding = only(check(around(make()), "determinism", input=rows(4, WIDTH)))
+    assert (finding.level, finding.layer) == ("warning", layer)
+    assert finding.message.startswith(begins)
+
+
+def test_the_largest_difference_between_runs_is_that_of_the_model() -> None:
+    model, x = around(counting()), rows(4, WIDTH)
+    value = model[0](x).detach()
+    largest = float((2 * value - value).abs().max())  # the calls of a check begin at 1
+    finding = only(check(model, "determinism", input=x))
+    assert float(finding.message.rpartition(" ")[2]) == pytest.approx(largest, rel=1e-3)
+
+
+@pytest.mark.parametrize("middle", [nn.Dropout(), nn.ReLU()])
+def test_runs_from_one_seed_are_equal(middle: nn.Module) -> None:
+    model = around(middle)
+    assert not check(model, "determinism", input=rows(4, WIDTH), train=True).findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layer", "begins"),
+    [("Sets", ".", "in mul(): "), ("OwnWeights", "1", "weight: ")],
+)
+def test_a_new_process_shows_what_one_process_cannot(
+    run: Any, name: str, layer: str, begins: str
+) -> None:
+    words = ("--shape", "4x16", "--only", "determinism", "--json")
+    done = run("check", f"{FILE}:{name}", *words)
+    [finding] = json.loads(done.stdout)["findings"]
+    assert (done.rc, finding["layer"]) == (1, layer)
+    assert finding["message"] == f"{begins}other values in a new process"
+
+
+def masked(batch: int, queries: int, keys: int) -> Tensor:
+    """A mask, True where attention may look, whose last row leaves no key to queries 1 and 2."""
+    mask = torch.ones(batch, queries, keys, dtype=torch.bool)
+    mask[-1, 1:3] = False
+    return mask
+
+
+def encoder(mask: Tensor | None, padding: Tensor) -> tuple[nn.Module, Any]:
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    masks = {"mask": mask, "src_key_padding_mask": padding}
+    return model, ((rows(3, 5, WIDTH),), masks)
+
+
+def heads() -> tuple[nn.Module, Any]:
+    mask = torch.zeros(6, 5, 5, dtype=torch.bool)
+    mask[5, 2] = True  # the second head of row 2
+    attend = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+    model = Module(lambda self, x, mask: self.attend(x, x, x, attn_mask=mask)[0], attend=attend)
+    return model, (rows(3, 5, WIDTH), mask)
+
+
+def named(name: str, mask: Tensor) -> tuple[nn.Module, Any]:
+    model = Module(lambda self, x, mask: self.a(x, **{name: mask}), a=attention(name))
+    return model, (rows(3, 5, WIDTH), mask)
+
+
+def all_padding() -> tuple[nn.Module, Any]:
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1] = True
+    return encoder(None, padding)
+
+
+def left_padding(right: bool = False) -> tuple[nn.Module, Any]:
+    """A causal mask and padding, each of which leaves every row a key."""
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, :2] = True
+    causal = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    return encoder(causal, padding.flip(1) if right else padding)
+
+
+def right_padding() -> tuple[nn.Module, Any]:
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    return encoder(None, padding)
+
+
+BOTH = "attn_mask and key_padding_mask together mask every key of "
+# Of each model and mask: the layer, the level, the number of rows and the message.
+MASKS: dict[str, tuple[Any, str, str, int, str]] = {
+    "padding": (
+        all_padding,
+        *("layers.0.self_attn", "warning", 1, "key_padding_mask masks every key of row 1"),
+    ),
+    "together": (
+        left_padding,
+        *("layers.0.self_attn", "note", 2, f"{BOTH}row 1 (queries 0-1)"),
+    ),
+    "one head": (heads, "attend", "error", 1, "attn_mask masks every key of row 2 (query 2)"),
+    "bool": (
+        lambda: named("attn_mask", masked(3, 5, 5)),
+        *("a", "warning", 2, "attn_mask masks every key of row 2 (queries 1-2)"),
+    ),
+    "additive": (
+        lambda: named("attention_mask", torch.zeros(3, 5, 5).masked_fill(~masked(3, 5, 5), -1e9)),
+        *("a", "warning", 2, "attention_mask masks every key of row 2 (queries 1-2)"),
+    ),
+    "infinite": (
+        lambda: named("attn_mask", torch.zeros(5, 5).masked_fill(~masked(1, 5, 5)[0], -torch.inf)),
+        *("a", "error", 2, "attn_mask masks every key of every row (queries 1-2)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_row_without_a_key_is_named(name: str) -> None:
+    make, layer, level, number, message = MASKS[name]
+    torch.manual_seed(0)
+    model, value = make()
+    finding = check(model, "mask", input=value).findings[0]
+    assert (finding.layer, finding.level, finding.measured) == (layer, level, number)
+    assert finding.message == message
+    assert hooks_left(model) == 0
+
+
+def test_a_mask_with_a_key_for_each_row_is_not_a_finding() -> None:
+    for model, value in (
+        left_padding(right=True),
+        named("attn_mask", torch.eye(5, dtype=torch.bool)),
+        named("attn_mask", torch.zeros(3, 5, 5)),
+    ):
+        health = check(model, "mask", input=value)
+        assert health.checks == ("mask",) and not health.findings
+    assert check(around(nn.ReLU()), "mask", input=rows(2, WIDTH)).unmade == {
+        "mask": "no module gets an attention mask"
+    }
+
+
+SOUND = {
+    "layers": (lambda: around(nn.LayerNorm(WIDTH)), rows(4, WIDTH)),
+    "normalized": (lambda: around(nn.BatchNorm1d(WIDTH)), rows(4, WIDTH)),
+    "experts": (lambda: around(Experts(None)), rows(4, 8, WIDTH)),
+    "masked mean": (lambda: Pooled("masked mean"), tokens()),
+    "attention": (lambda: right_padding()[0], right_padding()[1]),
+    "gru": (
+        lambda: Module(lambda self, x: self.gru(x)[0], gru=nn.GRU(WIDTH, 8, batch_first=True)),
+        rows(4, 5, WIDTH),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_model_has_no_finding(name: str) -> None:
+    make, value = SOUND[name]
+    health = check(make(), ",".join(NAMED), input=value)
+    assert not health.findings
+    assert {"batch", "determinism"} <= set(health.checks)
+
+
+VISION = (
+    *("resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0"),
+    *("shufflenet_v2_x0_5", "squeezenet1_0", "regnet_y_400mf", "convnext_tiny", "mnasnet0_5"),
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", VISION)
+def test_no_vision_model_depends_on_its_batch_in_eval_mode(name: str) -> None:
+    health = check(name, "batch,determinism", shape=(3, 3, 64, 64))
+    assert health.checks == ("batch", "determinism") and not health.findings
+
+
+SIZES = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50},
+    **{"intermediate_size": 24, "pad_token_id": 0},
+}
+MODERN = SIZES | {"num_key_value_heads": 1}
+LANGUAGE: dict[str, dict[str, Any]] = {
+    "Bert": SIZES,
+    "Roberta": SIZES | {"max_position_embeddings": 32},
+    "Electra": SIZES | {"embedding_size": 16},
+    "Albert": SIZES | {"embedding_size": 16},
+    "DebertaV2": SIZES,
+    "GPT2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50, "n_positions": 32},
+    "Llama": MODERN,
+    "Mistral": MODERN,
+    "Mixtral": MODERN | {"num_local_experts": 4},
+    "OPT": {
+        **{"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "vocab_size": 50, "max_position_embeddings": 32},
+    },
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_no_language_model_depends_on_its_batch(name: str, dtype: str | None) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(**LANGUAGE[name])
+    model = getattr(transformers, f"{name}Model")(config).eval()
+    health = check(model, ",".join(NAMED), input=tokens(), dtype=dtype)
+    assert health.checks == NAMED and not health.findings

@@ -1,0 +1,121 @@
+"""Models whose rows depend on each other, or whose runs differ, and their sound counterparts."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.hooks.test_values import Module
+
+WIDTH = 16
+
+
+class Experts(nn.Module):
+    """Each token goes to one of four experts, each of which takes a share of all tokens at most."""
+
+    def __init__(self, capacity: float | None) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.capacity = capacity
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        result = torch.zeros_like(tokens)
+        limit = len(tokens) if self.capacity is None else int(self.capacity * len(tokens) / 4)
+        for number, expert in enumerate(self.experts):
+            chosen = (self.router(tokens).argmax(-1) == number).nonzero().flatten()[:limit]
+            if len(chosen):
+                result[chosen] = expert(tokens[chosen])
+        return x + result.view_as(x)
+
+
+class Pooled(nn.Module):
+    """The mean of token embeddings, with or without padding, or after a convolution over both."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, WIDTH), nn.Linear(WIDTH, 3)
+        self.mix = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.way = way
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        if self.way == "convolution":
+            x = self.mix(x.mT).mT
+        if self.way == "mean":
+            return self.head(x.mean(1))
+        real = attention_mask[..., None].to(x.dtype)
+        return self.head((x * real).sum(1) / real.sum(1))
+
+
+class Sets(nn.Module):
+    """What it computes depends on the order of a set of texts, which each process chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.names = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "theta", "omicron"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        for name in self.names:
+            x = torch.tanh(x) * len(name)
+        return x
+
+
+class OwnWeights(nn.Sequential):
+    """Its weights do not come from the seed."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+        generator = torch.Generator()
+        generator.seed()
+        self[1].weight.data.normal_(generator=generator)
+
+
+def own_generator() -> nn.Module:
+    generator = torch.Generator()
+    return Module(lambda self, x: x + torch.randn(x.shape, generator=generator))
+
+
+def counting() -> nn.Module:
+    calls: list[int] = []
+    return Module(lambda self, x: x * (calls.append(1) or len(calls)))
+
+
+def late_layer() -> nn.Module:
+    """It calls its layer from the second time on."""
+    calls: list[int] = []
+    return Module(
+        lambda self, x: x if calls.append(1) or len(calls) == 1 else self.inner(x),
+        inner=nn.Identity(),
+    )
+
+
+def around(middle: nn.Module) -> nn.Module:
+    """A model with a module under test as its part ``1``."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), middle, nn.Linear(WIDTH, 4)).eval()
+
+
+def attention(name: str) -> nn.Module:
+    """A module with attention over its input, whose mask has a name."""
+
+    def attend(self: nn.Module, x: Tensor, **masks: Tensor) -> Tensor:
+        mask = masks[name]
+        scores = x @ x.mT
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -1e9)
+        return F.softmax(scores, -1) @ x
+
+    return Module(attend)
+
+
+def steady() -> nn.Module:
+    """A model with a linear layer, for a command."""
+    return around(nn.ReLU())
+
+
+def centred() -> nn.Module:
+    """A model whose rows depend on the mean of their batch, for a command."""
+    return around(Module(lambda self, x: x - x.mean(0)))
