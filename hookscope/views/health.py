@@ -95,7 +95,7 @@ def measurement_text(finding: Finding) -> str:
     check = _check_called(finding.check)
     if finding.step is not None:  # of a run, in which a number may count something else
         check = RUN_CHECKS.get(finding.check, check)
-    if check is None:
+    if check is None or (check.named and finding.threshold is None):  # a run was not compared
         return ""
     one, _, several = check.measure.partition("|")
     if finding.check in (*SHARES, SKIPPED, FLOAT16_UNDERFLOW):

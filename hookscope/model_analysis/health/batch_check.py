@@ -115,9 +115,9 @@ class RowComparison:
         if tensor.ndim and variation.copies == 1:
             self.received.setdefault(place, []).append(len(tensor))
         base = self.base.get(place)
-        if base is None or not base.is_floating_point() or base.dtype != tensor.dtype:
-            return
-        pair = _aligned(base, tensor, variation)
+        if base is None or base.dtype != tensor.dtype or base.element_size() < 2:
+            return  # of float8 there is no arithmetic
+        pair = _aligned(base, tensor, variation) if base.is_floating_point() else None
         if pair is None:
             return
         self.compared[place] += 1
@@ -156,13 +156,13 @@ def row_changes(a: Tensor, b: Tensor) -> Tensor:
     >>> row_changes(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[3.0, 3.0], [0.0, 0.0]]))
     tensor([0.2000, 0.0000])
     """
-    a, b = (x.reshape(len(x), -1) for x in (a, b))
+    dtype = torch.promote_types(a.dtype, torch.float32)
+    a, b = (x.reshape(len(x), -1).to(dtype) for x in (a, b))
     if not a.shape[1]:
         return torch.zeros(len(a))
-    dtype = torch.promote_types(a.dtype, torch.float32)
     same = (a == b) | (a.isnan() & b.isnan())
-    difference = euclidean_norm(torch.where(same, 0, a - b), 1, dtype)
-    sizes = [euclidean_norm(torch.where(x.isfinite(), x, 0), 1, dtype) for x in (a, b)]
+    difference = euclidean_norm(torch.where(same, 0, a - b), 1)
+    sizes = [euclidean_norm(torch.where(x.isfinite(), x, 0), 1) for x in (a, b)]
     # A difference that is not finite is infinite: one of the two rows is not.
     share = (difference / torch.maximum(*sizes)).nan_to_num(torch.inf, torch.inf)
     return torch.where(same.all(1), 0, share)
@@ -206,7 +206,7 @@ def batch_findings(prepared: Prepared) -> tuple[list[Finding], str]:
             comparison.run(variation)
         except ForwardError as error:
             message = f"fails {variation.when}, which is not compared: {error.message}"
-            notes.append(Finding(BATCH, NOTE, error.layer, message, 1))
+            notes.append(Finding(BATCH, NOTE, error.layer, message, 0))
     return [*_first_finding(prepared, base, comparisons, frozenset(batched)), *notes], ""
 
 
@@ -218,7 +218,10 @@ def _compare_alone(
     Returns the comparison, and how the rows ran, or why none did.
     """
     reason = ""
-    for copies, when in (1, "when it runs alone"), (2 if rows != 2 else 3, "in a batch of copies"):
+    for copies, when in (
+        (1, "when it runs alone"),
+        (2 if rows != 2 else 3, "in a batch of its copies"),
+    ):
         comparison = RowComparison(base)
         try:
             for row in range(min(rows, ALONE)):
@@ -243,7 +246,8 @@ def _rows_of(prepared: Prepared, rows: int, chosen: Sequence[int]) -> Prepared:
 def longer_padding(prepared: Prepared, rows: int) -> Variation | None:
     """Return the run with more padding; None if the model takes no attention mask."""
     args, kwargs = as_call(prepared.value)
-    names = list(inspect.signature(prepared.module.forward).parameters)
+    parameters = inspect.signature(prepared.module.forward).parameters.values()
+    names = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
     given = dict(zip(names, args, strict=False)) | kwargs
     name = next((x for x in PADDING if _is_mask(given.get(x), rows)), "attention_mask")
     mask = given.get(name)
@@ -310,16 +314,21 @@ def _finding(
     if random is not None and places.index(random) <= places.index(place):
         message = f"draws random numbers{random.source}, so later layers are not compared"
         hint = "Leave out --train, or build the model without dropout."
-        return Finding(BATCH, NOTE, random.module, message, 1, None, hint)
+        return Finding(BATCH, NOTE, random.module, message, 0, None, hint)
     change = comparisons[when].changes[place]
-    share = f"{change.size:.3g} times its norm" if change.size > 1 else percent_text(change.size)
-    message = f"row {change.row} changes by {share}{place.source} {when}"
+    message = f"row {change.row} changes {_size_text(change.size)}{place.source} {when}"
     module = submodule(prepared.module, place.module)
     hint = _padding_cause(place, comparisons[when]) if comparisons[when].longer else ""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         hint = _norm_cause(module)
     hint = hint or _limit_cause(place, base, next(iter(comparisons.values())))
     return Finding(BATCH, WARNING, place.module, message, change.size, limit, hint)
+
+
+def _size_text(size: float) -> str:
+    if math.isinf(size):
+        return "between finite numbers and others"
+    return f"by {size:.3g} times its norm" if size > 1 else f"by {percent_text(size)}"
 
 
 def _norm_cause(module: nn.modules.batchnorm._BatchNorm) -> str:

@@ -97,7 +97,7 @@ def _compare_with_new_process(
     try:
         there = hashes_in_new_process(request)
     except HookscopeError as error:
-        return [Finding(DETERMINISM, NOTE, ROOT, f"not compared: {error.message}", 1)]
+        return [Finding(DETERMINISM, NOTE, ROOT, f"not compared: {error.message}", 0)]
     different = [place for place in {**here, **there} if here.get(place) != there.get(place)]
     if not different:
         return []

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.files.words import ranges_text
-from hookscope.hooks.hook_set import HookSet
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, modules_in
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.health import Finding
@@ -23,19 +22,7 @@ from hookscope.tensors.grad_mode import grad_mode, without_grad
 from hookscope.tensors.nested import walk
 
 _ENDINGS = ("attention_mask", "attn_mask", "key_padding_mask")
-# In these a bool mask is True where attention must not look; elsewhere where it may.
-_OF_TORCH = (
-    *(nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder),
-    *(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
-)
-# Two masks that are combined, in torch's modules: of queries and keys, and of padding.
-_PAIRS = (
-    ("attn_mask", "key_padding_mask"),
-    ("mask", "src_key_padding_mask"),
-    ("src_mask", "src_key_padding_mask"),
-    ("tgt_mask", "tgt_key_padding_mask"),
-    ("memory_mask", "memory_key_padding_mask"),
-)
+_BOTH = ("attn_mask", "key_padding_mask")  # nn.MultiheadAttention combines them
 # Additive masks are -inf, the lowest number of the dtype, or, in early code, -10,000.
 MASKED = -1e4
 
@@ -101,16 +88,10 @@ class _MaskFinder(CallSubscriber):
 
 
 def _masks_of(call: ModuleCall) -> Iterator[tuple[str, Tensor]]:
-    signature = inspect.signature(call.module.forward)
-    try:
-        given: Mapping[str, Any] = signature.bind_partial(*call.args, **call.kwargs).arguments
-    except TypeError:
-        given = {}
-    of_torch = isinstance(call.module, _OF_TORCH)
-    known = {name for pair in _PAIRS for name in pair}
-    for name, value in {**given, **call.kwargs}.items():
-        named = name.endswith(_ENDINGS) or (of_torch and name in known)
-        if named and isinstance(value, Tensor) and 1 <= value.ndim <= 4 and value.numel():
+    names = inspect.signature(call.module.forward).parameters
+    for name, value in (dict(zip(names, call.args, strict=False)) | call.kwargs).items():
+        is_mask = name.endswith(_ENDINGS) and isinstance(value, Tensor)
+        if is_mask and 1 <= value.ndim <= 4 and value.numel():
             yield name, value
 
 
@@ -120,42 +101,34 @@ def _has_nan(value: Any) -> bool:
 
 
 def masked_rows(module: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[MaskedRows]:
-    """Yield the rows without a key of each mask, and of each two that are used together."""
-    heads = getattr(module, "num_heads", getattr(module, "nhead", 1))
-    blocked = {
-        name: _with_dims(name, _blocked(module, name, mask), heads) for name, mask in masks.items()
-    }
-    for name, one in blocked.items():
-        pairs = [pair for pair in _PAIRS if name in pair and set(pair) <= blocked.keys()]
-        found = _rows((name,), one)
-        if found is not None:
-            yield found
-        for pair in pairs:
-            if name == pair[0] and all(_rows((x,), blocked[x]) is None for x in pair):
-                together = _rows(pair, blocked[pair[0]] | blocked[pair[1]])
-                if together is not None:
-                    yield together
+    """Yield the rows without a key of each mask, or else of two that are used together."""
+    blocked = {name: _blocked(module, name, mask) for name, mask in masks.items()}
+    found = [rows for name, one in blocked.items() if (rows := _rows((name,), one)) is not None]
+    if not found and isinstance(module, nn.MultiheadAttention) and set(_BOTH) <= blocked.keys():
+        together = _rows(_BOTH, blocked[_BOTH[0]] | blocked[_BOTH[1]])
+        found += [] if together is None else [together]
+    yield from found
 
 
 def _blocked(module: nn.Module, name: str, mask: Tensor) -> Tensor:
-    """Where attention must not look, bool in the shape of a mask of any kind."""
-    inverted = isinstance(module, _OF_TORCH) or name.endswith("key_padding_mask")
-    if not mask.is_floating_point():
-        return mask != 0 if inverted else mask == 0
-    zeros_and_ones = bool(((mask == 0) | (mask == 1)).all()) and bool(mask.any())
-    return mask == 0 if zeros_and_ones and not inverted else mask <= MASKED
-
-
-def _with_dims(name: str, blocked: Tensor, heads: int) -> Tensor:
-    """The mask as (batch, heads, queries, keys); a dimension that it lacks has size 1."""
+    """Where attention must not look: bool (batch, heads, queries, keys); 1 for a dimension less."""
+    of_torch = isinstance(module, nn.MultiheadAttention)
+    # True is where torch's module must not look; for functions and other libraries, where it may.
+    passed_on = name == _BOTH[0] and any(
+        isinstance(x, nn.MultiheadAttention) for x in modules_in(module)
+    )
+    inverted = passed_on or name.endswith(_BOTH[1])
+    if mask.is_floating_point():
+        weights = bool(((mask == 0) | (mask == 1)).all()) and bool(mask.any())
+        blocked = mask == 0 if weights and not inverted else mask <= MASKED
+    else:
+        blocked = mask != 0 if inverted else mask == 0
     if blocked.ndim == 4:
         return blocked
     if blocked.ndim == 3:
-        several = heads > 1 and len(blocked) % heads == 0
-        return blocked.unflatten(0, (-1, heads)) if several else blocked[:, None]
-    of_batch = name.endswith(("attention_mask", "padding_mask"))
-    if blocked.ndim == 2 and of_batch:
-        return blocked[:, None, None]
+        return blocked.unflatten(0, (-1, module.num_heads)) if of_torch else blocked[:, None]
+    if blocked.ndim == 2 and name.endswith(("attention_mask", "key_padding_mask")):
+        return blocked[:, None, None]  # of each row of the batch, for all queries
     return blocked.reshape(1, 1, -1, blocked.shape[-1])
 
 
@@ -174,7 +147,7 @@ def _rows(names: tuple[str, ...], blocked: Tensor) -> MaskedRows | None:
 def mask_findings(prepared: Prepared) -> tuple[list[Finding], str]:
     """Return the modules that get a mask with such rows, and why none was checked, if so."""
     finder = _MaskFinder()
-    calls = CallRegistry(prepared.module, HookSet(prepared.module))
+    calls = CallRegistry(prepared.module)
     with grad_mode(False), prepared.preserved(), calls.subscribed(finder, prepared.layers):
         forward(prepared)
     if not finder.masks:

@@ -67,6 +67,12 @@ DEPENDENT: dict[str, tuple[Any, Any, str, str]] = {
         "1",
         "in sub()",
     ),
+    "infinite": (
+        lambda: around(Module(lambda self, x: x / (len(x) - 1))),
+        rows(4, WIDTH),
+        "1",
+        "row 0 changes between finite numbers and others in div() when it runs alone",
+    ),
     "order": (
         lambda: around(Module(lambda self, x: x * torch.arange(1, len(x) + 1)[:, None])),
         rows(4, WIDTH),
@@ -87,7 +93,7 @@ DEPENDENT: dict[str, tuple[Any, Any, str, str]] = {
         ),
         rows(4, WIDTH),
         "1",
-        "in a batch of copies",
+        "in a batch of its copies",
     ),
 }
 
@@ -267,12 +273,18 @@ def encoder(mask: Tensor | None, padding: Tensor) -> tuple[nn.Module, Any]:
     return model, ((rows(3, 5, WIDTH),), masks)
 
 
-def heads() -> tuple[nn.Module, Any]:
-    mask = torch.zeros(6, 5, 5, dtype=torch.bool)
-    mask[5, 2] = True  # the second head of row 2
+def heads(mask: Tensor) -> tuple[nn.Module, Any]:
+    """A module with a mask that it passes on to one of torch's, where True means not to look."""
+
+    def forward(self: nn.Module, x: Tensor, attn_mask: Tensor) -> Tensor:
+        return self.attend(x, x, x, attn_mask=attn_mask)[0]
+
     attend = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
-    model = Module(lambda self, x, mask: self.attend(x, x, x, attn_mask=mask)[0], attend=attend)
-    return model, (rows(3, 5, WIDTH), mask)
+    inner = Module(forward, attend=attend)
+    return Module(lambda self, x, mask: self.inner(x, attn_mask=mask), inner=inner), (
+        rows(3, 5, WIDTH),
+        mask,
+    )
 
 
 def named(name: str, mask: Tensor) -> tuple[nn.Module, Any]:
@@ -311,7 +323,10 @@ MASKS: dict[str, tuple[Any, str, str, int, str]] = {
         left_padding,
         *("layers.0.self_attn", "note", 2, f"{BOTH}row 1 (queries 0-1)"),
     ),
-    "one head": (heads, "attend", "error", 1, "attn_mask masks every key of row 2 (query 2)"),
+    "one head": (
+        lambda: heads(torch.arange(30).reshape(6, 5, 1).expand(6, 5, 5) == 5 * 5 + 2),
+        *("inner.attend", "error", 1, "attn_mask masks every key of row 2 (query 2)"),
+    ),
     "bool": (
         lambda: named("attn_mask", masked(3, 5, 5)),
         *("a", "warning", 2, "attn_mask masks every key of row 2 (queries 1-2)"),
@@ -341,6 +356,7 @@ def test_a_row_without_a_key_is_named(name: str) -> None:
 def test_a_mask_with_a_key_for_each_row_is_not_a_finding() -> None:
     for model, value in (
         left_padding(right=True),
+        heads(torch.ones(5, 5, dtype=torch.bool).triu(1)),
         named("attn_mask", torch.eye(5, dtype=torch.bool)),
         named("attn_mask", torch.zeros(3, 5, 5)),
     ):
@@ -416,4 +432,5 @@ def test_no_language_model_depends_on_its_batch(name: str, dtype: str | None) ->
     config = getattr(transformers, f"{name}Config")(**LANGUAGE[name])
     model = getattr(transformers, f"{name}Model")(config).eval()
     health = check(model, ",".join(NAMED), input=tokens(), dtype=dtype)
-    assert health.checks == NAMED and not health.findings
+    assert health.checks == NAMED and not health.of("batch") + health.of("determinism")
+    assert health.ok  # DeBERTa's own mask leaves padding no key, which is a note
