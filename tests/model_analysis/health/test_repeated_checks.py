@@ -192,6 +192,7 @@ def test_an_input_without_several_rows_is_refused(value: Any, words: str) -> Non
         check(nn.Identity(), "nan,batch", input=value)
 
 
+@pytest.mark.slow
 def test_the_commands_find_and_refuse_the_same(run: Any, refused: Any) -> None:
     done = run("check", f"{FILE}:centred", "--shape", "4x16", "--only", "batch", "--json")
     [finding] = json.loads(done.stdout)["findings"]
