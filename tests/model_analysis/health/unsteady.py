@@ -32,12 +32,13 @@ class Experts(nn.Module):
 
 
 class Pooled(nn.Module):
-    """The mean of token embeddings, with or without padding, or after a convolution over both."""
+    """The mean of token embeddings, with or without padding, or after what mixes them."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(50, WIDTH), nn.Linear(WIDTH, 3)
         self.mix = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.attend = nn.Softmax(-1)
         self.way = way
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -47,6 +48,8 @@ class Pooled(nn.Module):
         if self.way == "mean":
             return self.head(x.mean(1))
         real = attention_mask[..., None].to(x.dtype)
+        if self.way == "attention":  # padding gets the mean of all positions, which nothing reads
+            x = self.attend((x @ x.mT).masked_fill(real @ real.mT == 0, -1e9)) @ x
         return self.head((x * real).sum(1) / real.sum(1))
 
 
