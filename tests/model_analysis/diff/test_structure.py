@@ -232,6 +232,20 @@ def test_each_planted_change_is_named(planted: str) -> None:
     assert len(listed(compared(b, a))) == len(expected)
 
 
+def test_numbered_layers_of_one_class_are_swapped() -> None:
+    a, b = nn.Linear(4, 8), nn.Linear(8, 4)
+    found = compared(nn.Sequential(a, b), nn.Sequential(b, a))
+    assert listed(found) == [("renamed", "0", "1"), ("moved", "1", "0")]
+
+
+def test_the_map_names_a_layer_that_became_another_one_elsewhere() -> None:
+    a, b = Planted(), Planted()
+    b.out = nn.Linear(4, 5)
+    del b.head.fc
+    found = hookscope.diff(a, b, structure=True, map={"head.fc": "out"})
+    assert listed(found) == [("changed", "head.fc", "out")]
+
+
 def test_a_model_inside_another_one_moved() -> None:
     found = compared(Planted(), Outer(Planted()))
     assert listed(found) == [("added", "", "."), ("moved", ".", "model")]
