@@ -76,9 +76,9 @@ def diff(
 ) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff:
     """Compare two captures, runs, sets of weights, features folders, or models on one input.
 
-    Two files are read without torch, one block of each tensor at a time. Two models first run once
-    each, then in lockstep, so that memory needs to hold only about one tensor of each. The input is
-    built once, for A. Tensors are matched by their keys, then by ``map``, then by order, module
+    Two files are read without torch, one block of each tensor at a time. Two models run
+    in lockstep, so that memory needs to hold only about one tensor of each. The input is built
+    once, for A. Tensors are matched by their keys, then by ``map``, then by order, module
     type and shape. A is the reference. With ``local`` or ``floor``, each module of B also runs on
     the inputs of its counterpart in A, and the result is a ``LocalDiff``, which names the modules
     in which differences arise.

@@ -1,12 +1,8 @@
-"""Comparison of two models on one input. They run in lockstep, so few tensors are in memory.
-
-Each model first runs alone, to match the tensors of A with those of B. In the second run a tensor
-is kept until its partner exists, and the model that made it waits.
-"""
+"""Comparison of two models on one input: their records are matched, and each pair is compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -14,12 +10,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from hookscope.errors import InputError, LayerError
-from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.capture_comparator import Comparator
 from hookscope.file_analysis.record_matches import (
-    RecordMatches,
     build_diff,
     match_records,
     select_matches,
@@ -27,15 +21,13 @@ from hookscope.file_analysis.record_matches import (
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress_types import Progress
-from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import check_not_lazy, layers_of
-from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.layers import check_not_lazy
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.batch_statistics import far_statistics
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.local_comparison import check_local, compare_locally
-from hookscope.model_analysis.diff.lockstep import Lockstep
-from hookscope.model_analysis.diff.record_stream import StreamingSink, list_records
+from hookscope.model_analysis.diff.paired_runs import compare_pairs, compare_same_keys
+from hookscope.model_analysis.diff.record_stream import list_records
 from hookscope.results.diff_result import Diff, TensorComparison
 from hookscope.results.local_diff import LocalDiff
 from hookscope.results.records import Record
@@ -55,10 +47,8 @@ from hookscope.specs.request import (
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.specs.weight_options import WeightDiffOptions
 from hookscope.stores.weights.weight_set import WeightSet
-from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call
 from hookscope.tensors.tensor_stats import numpy_blocks
-from hookscope.tensors.threads import as_this_thread
 
 _ORIGINS = {
     "random": "initial values, seed {0}",
@@ -66,73 +56,6 @@ _ORIGINS = {
     "as saved": "values as saved",
     "as given": "values as given",
 }
-
-
-def compare_in_lockstep(
-    prepared: tuple[Prepared, Prepared],
-    kinds: Iterable[str],
-    matches: RecordMatches,
-    comparator: Comparator,
-) -> list[TensorComparison]:
-    """Run both models in lockstep and compare each pair of ``matches``, in its order.
-
-    A pair is left out if a model is not deterministic and does not make one of the two again.
-    """
-    devices = (p.device for side in prepared for p in side.module.parameters())
-    gpus = sorted({device.index for device in devices if device.type == "cuda"})
-    with prepared[0].preserved(), prepared[1].preserved():
-        buffer = _PairBuffer(Lockstep(gpus), matches, comparator)
-        recorders, passes = [], []
-        for side, model in enumerate(prepared):
-            names = {record.module for record in matches.side(side)}
-            layers = [layer for layer in layers_of(model.module) if layer.name in names]
-            sink = StreamingSink(partial(buffer.add, side))
-            recorders.append(Recorder(model.module, layers, kinds, sink=sink))
-            passes.append(as_this_thread(partial(buffer.run_model, side, model, sink.capture)))
-        with recorders[0], recorders[1]:  # not in their threads: the first entered is left last
-            buffer.lockstep.run((passes[0], passes[1]))
-    return [buffer.comparisons[n] for n in sorted(buffer.comparisons)]
-
-
-class _PairBuffer:
-    """The tensors of two running models that wait for their partners."""
-
-    def __init__(self, lockstep: Lockstep, matches: RecordMatches, comparator: Comparator) -> None:
-        self.lockstep = lockstep
-        self.comparisons: dict[int, TensorComparison] = {}
-        self._comparator = comparator
-        self._matched_by = [by for _, _, by in matches.pairs]
-        self._numbers: Sequence[dict[str, int]] = [
-            {record.key: n for n, record in enumerate(matches.side(side))} for side in (0, 1)
-        ]
-        self._waiting: dict[int, tuple[int, Record, Tensor]] = {}
-
-    def run_model(self, side: int, prepared: Prepared, capture: Capture) -> None:
-        """Run one of the models, in its thread."""
-        with label_errors(side), grad_mode(False):
-            forward(prepared, capture)
-        # This model makes no further partners for the tensors of the other one.
-        self._waiting = {n: entry for n, entry in self._waiting.items() if entry[0] == side}
-
-    def add(self, side: int, record: Record, tensor: Tensor) -> None:
-        """Compare a tensor with its partner, or store it and let the other model run."""
-        n = self._numbers[side].get(record.key)
-        if n is None:
-            return
-        if n in self._waiting:
-            _, partner, partner_tensor = self._waiting.pop(n)
-            records, tensors = (record, partner), (tensor, partner_tensor)
-            a, b = side, 1 - side
-            self.comparisons[n] = self._comparator.compare(
-                records[a],
-                records[b],
-                self._matched_by[n],
-                partial(numpy_blocks, tensors[a]),
-                partial(numpy_blocks, tensors[b]),
-            )
-        elif not self.lockstep.has_ended(1 - side):
-            self._waiting[n] = side, record, tensor
-            self.lockstep.hand_over(side)
 
 
 def compare_models(request: DiffRequest) -> Diff | LocalDiff:
@@ -146,14 +69,17 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
     models = [(model.module, model.loaded.spec) for model in prepared]
     chosen_a, chosen_b = selected_names(models, request.selection)
     prints: tuple[dict[str, Fingerprint], dict[str, Fingerprint]] = ({}, {})
+    compared: dict[str, TensorComparison] = {}
 
     def look(side: int, record: Record, tensor: Tensor) -> None:
-        if engines:
-            prints[side][record.key] = Fingerprint.of(numpy_blocks(tensor))
+        prints[side][record.key] = Fingerprint.of(numpy_blocks(tensor))
 
-    records_a, records_b = (
-        list_records(model, kinds, n, partial(look, n)) for n, model in enumerate(prepared)
-    )
+    if engines:
+        records_a, records_b = (
+            list_records(model, kinds, n, partial(look, n)) for n, model in enumerate(prepared)
+        )
+    else:
+        (records_a, records_b), compared = compare_same_keys(prepared, kinds, chosen_a, comparator)
     for model, one_request in zip(prepared, request.requests, strict=True):
         if one_request.model.onnx_optimize not in (None, "none"):
             cast(GraphModel, model.module).separate_depths()
@@ -164,7 +90,10 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
         lambda record: record.module in chosen_a,
         lambda record: record.module in chosen_b,
     )
-    pairs = compare_in_lockstep(prepared, kinds, matches, comparator)
+    rest = tuple(pair for pair in matches.pairs if pair[0].key not in compared)
+    if rest:
+        compared |= compare_pairs(prepared, kinds, replace(matches, pairs=rest), comparator)
+    pairs = [compared[record.key] for record, _, _ in matches.pairs if record.key in compared]
     if a.train != b.train:
         pairs = _with_statistics(pairs, prepared)
     options = {k: v for k, v in chosen_options(request).items() if k not in ("a", "b")}

@@ -83,11 +83,11 @@ class Noisy(nn.Module):
 
 
 class Odd(nn.Module):
-    """Fails at its second run, in its second layer."""
+    """Fails from a run on, in its second layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, works: int = 0) -> None:
         super().__init__()
-        self.runs = 0
+        self.runs, self.works = 0, works
         self.first, self.second = nn.Linear(8, 8), _Fails(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class _Fails(nn.Identity):
         self.owner = [owner]
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.owner[0].runs > 1:
+        if self.owner[0].runs > self.owner[0].works:
             raise RuntimeError("planted")
         return x
 
@@ -159,14 +159,18 @@ def test_one_module_that_cannot_be_copied_is_refused() -> None:
     assert "Build a second model" in caught.value.hint
 
 
-def test_a_failure_ends_both_and_takes_every_hook_off() -> None:
+@pytest.mark.parametrize("works", [0, 1], ids=["by-name", "in-the-second-run"])
+def test_a_failure_ends_both_and_takes_every_hook_off(works: int) -> None:
+    names = ("first", "second") if not works else ("one", "two")
     good = nn.Sequential()
-    good.add_module("first", nn.Linear(8, 8))
-    good.add_module("second", nn.Identity())
-    for pair, side in (((Odd(), good), "A"), ((good, Odd()), "B")):
+    good.add_module(names[0], nn.Linear(8, 8))
+    good.add_module(names[1], nn.Identity())
+    there = dict(zip(("first", "second"), names, strict=True)) if works else {}
+    back = {new: old for old, new in there.items()}
+    for pair, side, map in (((Odd(works), good), "A", there), ((good, Odd(works)), "B", back)):
         threads = set(threading.enumerate())
         with pytest.raises(ForwardError, match=f"{side}: .* in layer second .*planted") as caught:
-            hookscope.diff(*pair, input=torch.ones(1, 8))
+            hookscope.diff(*pair, input=torch.ones(1, 8), map=map)
         assert caught.value.layer == "second"
         assert [hooks_on(model) for model in pair] == [0, 0]
         assert set(threading.enumerate()) <= threads
@@ -210,11 +214,11 @@ def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
             self.runs += 1
             return self.first(x) if self.runs > 1 else self.second(self.first(x))
 
-    plain = Odd()
-    plain.second = nn.Identity()
-    plain.load_state_dict((short := Short()).state_dict())
-    found = hookscope.diff(plain, short, input=torch.ones(1, 8))
-    assert [row.key for row in found.rows] == ["first/output", "./output"]
+    short = Short(works=2)
+    plain = nn.Sequential(short.first, nn.Identity())
+    map = {"0": "first", "1": "second"}
+    found = hookscope.diff(plain, short, input=torch.ones(1, 8), map=map)
+    assert [row.key for row in found.rows] == ["0/output", "./output"]
 
 
 @pytest.mark.slow
