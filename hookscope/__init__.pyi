@@ -289,7 +289,7 @@ def diff(
     a: str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram,
     b: str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram,
     *more: str | os.PathLike[str],
-    map: Mapping[str, str] | None = None,
+    map: Mapping[str, str] | str | os.PathLike[str] | None = None,
     atol: float | None = None,
     rtol: float | None = None,
     equal_nan: bool = False,

@@ -20,7 +20,13 @@ from hookscope.cli.run_context import running, show_logs
 from hookscope.errors import HookError
 from hookscope.files.output_path import SUFFIX
 from hookscope.specs.public import HANDLERS, Checked, check_accepted
-from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, RUNS, STRUCTURES
+from hookscope.specs.subject_kinds import (
+    MODEL_AND_DUMP,
+    MODEL_AND_WEIGHTS,
+    MODELS,
+    RUNS,
+    STRUCTURES,
+)
 
 if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture
@@ -138,7 +144,8 @@ def job_step(
     console: Console, job: Checked, what: str, bar: str = "Reading"
 ) -> Iterator[dict[str, Any]]:
     """Show what a job does, with torch for a model and for trusted code; yield its progress."""
-    needs_torch = job.kind in (MODELS, MODEL_AND_WEIGHTS, STRUCTURES) or any(
+    with_model = (MODELS, MODEL_AND_WEIGHTS, MODEL_AND_DUMP, STRUCTURES)
+    needs_torch = job.kind in with_model or any(
         getattr(part, "trust", False) for part in job.values.values()
     )
     with running(console, what) if needs_torch else console.status(what):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookscope.errors import SettingsError
 from hookscope.files.suggestions import did_you_mean
+from hookscope.files.toml_text import parse_toml
 
 if TYPE_CHECKING:  # keeps --help fast
     from pathlib import Path
@@ -216,7 +217,7 @@ def _is_foreign(path: Path, opened: int) -> bool:
 def _table_in(text: str, path: Path, shared: bool) -> dict[str, Any] | None:
     """The settings in a text; None for a ``pyproject.toml`` that has none."""
     try:
-        content = _parse_toml(text)
+        content = parse_toml(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(
             f"The settings file {path} is not valid TOML: {error}.",
@@ -227,12 +228,3 @@ def _table_in(text: str, path: Path, shared: bool) -> dict[str, Any] | None:
     tools = content.get("tool", {})
     table = tools.get("hookscope") if isinstance(tools, dict) else None
     return table if isinstance(table, dict) else None
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    # Imported late: most runs find no settings file, and --help must be fast.
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)

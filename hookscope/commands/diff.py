@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
@@ -15,12 +16,15 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, check_no_state_dict
 from hookscope.errors import FAILED, TROUBLE
+from hookscope.files.output_path import is_hookscope_file
 from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
+    DUMP_OPTIONS,
     MODEL_OPTIONS,
     STRUCTURE_OPTIONS,
     DiffRequest,
+    DumpRequest,
     RunDiffOptions,
     are_captures,
     are_features,
@@ -29,8 +33,10 @@ from hookscope.specs.diff_request import (
 )
 from hookscope.specs.public import Only, handles, public
 from hookscope.specs.subject_kinds import (
+    CAPTURE_AND_DUMP,
     CAPTURES,
     FEATURES,
+    MODEL_AND_DUMP,
     MODEL_AND_WEIGHTS,
     MODELS,
     RUNS,
@@ -38,6 +44,7 @@ from hookscope.specs.subject_kinds import (
     WEIGHTS,
     Subject,
 )
+from hookscope.specs.value_readers import names_rules
 from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions, WeightTrust
 
 if TYPE_CHECKING:
@@ -96,6 +103,10 @@ def diff(
     model ``weights``, ``partial``, ``model_args`` and ``seed``. The default tolerance is 0, NaN in
     both is equal, and a tensor of one side alone is a difference.
 
+    A model or a capture A is compared with the dump B of another program: a folder of arrays, or a
+    file, whose names are those of modules or are given by the rules of ``map``. A model runs on the
+    input in the dump, or on ``input``; the result is a ``Diff`` of the tensors in the dump.
+
     Two features folders of the same inputs, which the hashes in them must show, are compared row by
     row without torch; the result is a ``FeaturesDiff``. The keywords ``layers``, ``atol``, ``rtol``
     and ``strict`` apply, with the defaults of weights; a key of one folder alone is a difference
@@ -107,7 +118,7 @@ def diff(
 
     Args:
         a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
-        b: the capture, run, weights or model to compare with A.
+        b: the capture, run, weights, model or dump to compare with A.
         more: more folders of runs to compare with A, if it is one.
         progress: of features: called with the number of rows compared, over all keys, and the
             total; of weights: called with the number of megabytes compared and the total.
@@ -146,12 +157,40 @@ def diff_captures(
     selection = options.selection
     return compare_captures(
         (a, b),
-        options.map or {},
+        options.prefixes,
         Comparator(options.atol, options.rtol, options.equal_nan),
         LayerFilter(tuple(selection.layers), tuple(selection.types), options.depth),
         tuple(options.kinds),
         options.strict,
     )
+
+
+@handles(diff, CAPTURE_AND_DUMP)
+def diff_capture_and_dump(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    options: Annotated[DumpRequest, Only(*CAPTURE_OPTIONS)],
+) -> Diff:
+    """Compare a capture with what another program wrote."""
+    from hookscope.file_analysis.dump_matches import compare_capture_with_dump
+    from hookscope.stores.dump import open_dump
+
+    return compare_capture_with_dump(open_dump(os.fspath(b)), options)
+
+
+@handles(diff, MODEL_AND_DUMP)
+def diff_model_and_dump(
+    a: Side,
+    b: str | os.PathLike[str],
+    *,
+    options: Annotated[DumpRequest, Only(*DUMP_OPTIONS)],
+) -> Diff | WeightDiff:
+    """Run a model, and compare it with what another program wrote."""
+    from hookscope.model_analysis.diff.dump_comparison import compare_model_with_dump
+    from hookscope.stores.dump import open_dump
+
+    return compare_model_with_dump(open_dump(os.fspath(b)), options)
 
 
 @handles(diff, RUNS, equal_nan=_NAN_IS_EQUAL)
@@ -234,6 +273,7 @@ def diff_structures(
 
 def _find_sides(given: Mapping[str, Any]) -> Subject:
     """Return what is compared, after checking that both sides are of the same kind."""
+    from hookscope.stores.dump import is_dump_beside
     from hookscope.stores.weights.open_weights import weight_sides
 
     a, b = given["a"], given["b"]
@@ -244,6 +284,10 @@ def _find_sides(given: Mapping[str, Any]) -> Subject:
         kind = RUNS
     elif are_features(a, b):
         kind = FEATURES
+    elif is_dump_beside(a, b, names_rules(given.get("map"))):
+        is_capture = isinstance(a, str | os.PathLike) and is_hookscope_file(Path(a))
+        kind = CAPTURE_AND_DUMP if is_capture else MODEL_AND_DUMP
+        return Subject(kind, "B is a dump of another program")
     elif any(are_weights := weight_sides(a, b)):
         if not all(are_weights):
             side = "AB"[are_weights.index(True)]
@@ -319,7 +363,7 @@ EXAMPLES = (
 @command(
     "diff",
     click.argument("a", help="A capture, run folder, weights, features or model."),
-    click.argument("b", help="What to compare with A, of the same kind."),
+    click.argument("b", help="What to compare with A, of the same kind; or a dump."),
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
     table_options,
@@ -359,6 +403,11 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     that changed. A tensor of one file alone is a difference. With a model and a file of weights,
     compares the values that the model is loaded with (--weights, --seed); no model runs. --layer,
     --rename, --atol, --rtol and --strict apply.
+
+    With a model or a capture and a dump, which are arrays that another program wrote, compares each
+    tensor of the dump with the module that it is named after, or that a rule of --map FILE.toml
+    names. A model runs on the tensor 'input', 'input_ids' or 'pixel_values' of the dump, or on
+    --input.
 
     With two features folders of the same inputs, prints each tensor whose rows differ: relative L2
     distance, cosine similarity, largest difference, number of rows beyond tolerance and the first

@@ -37,12 +37,17 @@ FilePath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Comparator:
-    """Compares pairs of tensors. A tolerance of None is the default for their dtypes."""
+    """Compares pairs of tensors. A tolerance of None is the default for their dtypes.
+
+    With ``engines``, the default is that for two programs; ``reshapes`` says whether one of them
+    may be an exporter, which joins reshapes.
+    """
 
     atol: float | None
     rtol: float | None
     equal_nan: bool
     engines: bool = False
+    reshapes: bool = True
 
     def compare(
         self,
@@ -60,7 +65,8 @@ class Comparator:
             atol, rtol = tolerances(a.dtype, b.dtype, self.atol, self.rtol)
         metrics, reasons = ErrorMetrics(), []
         shapes = f"shape {shape_text(a.shape)} in A, {shape_text(b.shape)} in B"
-        is_reshaped = self.engines and a.shape != b.shape and _may_be_reshaped(a, b)
+        may_reshape = self.engines and self.reshapes
+        is_reshaped = may_reshape and a.shape != b.shape and _may_be_reshaped(a, b)
         if a.shape == b.shape or is_reshaped:
             metrics = measure_errors(blocks_a(), blocks_b(), atol, rtol, self.equal_nan)
             reasons = _nan_reasons(metrics, self.equal_nan)
@@ -144,10 +150,11 @@ def compare_captures(
         rows,
         strict=strict,
         equal_nan=comparator.equal_nan,
-        a=_origin(a),
-        b=_origin(b),
+        a=origin_of(a),
+        b=origin_of(b),
     )
 
 
-def _origin(file: CaptureFile) -> dict[str, object]:
+def origin_of(file: CaptureFile) -> dict[str, object]:
+    """Return where the tensors of a file came from."""
     return {"file": os.fspath(file.path), **file.metadata}

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.settings import same_setting, setting
+from hookscope.specs.settings import same_setting, setting, spell_option
 from hookscope.specs.tensor_key import VALUE_KINDS, resolve_kinds
 from hookscope.specs.tolerances import ExactDiffOptions, check_tolerances
-from hookscope.specs.value_readers import read_arguments, read_prefixes
+from hookscope.specs.value_readers import read_arguments, read_name_map, read_prefixes
 
 # Options of a model that may be given once for both or twice, for A and then B; with their defaults
 # in commands that take one model.
@@ -49,6 +49,11 @@ MODEL_OPTIONS = (
 STRUCTURE_OPTIONS = (
     *("structure", "map", "layers", "types", "depth", "leaves"),
     *("model_args", "attn", "trust", "adapter"),
+)
+# Those of a model that is compared with a dump.
+DUMP_OPTIONS = (
+    *(*CAPTURE_OPTIONS, *PAIRED_OPTIONS, *_INPUT),
+    *("partial", "trust", "seed", "train", "leaves"),
 )
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
@@ -87,12 +92,13 @@ class DiffRequest:
     b: Any
     section = "Comparison"
 
-    map: Mapping[str, str] | None = setting(
+    map: Mapping[str, str] | str | os.PathLike[str] | None = setting(
         None,
-        "Replace the prefix OLD in A by NEW to match B. Repeatable.",
-        metavar="OLD=NEW",
-        collect=read_prefixes,
-        python="prefixes of names in A, each with its replacement in B.",
+        "Replace the prefix OLD in A by NEW to match B. Repeatable. Or rules for a dump.",
+        metavar="OLD=NEW|FILE.toml",
+        collect=read_name_map,
+        python="prefixes of names in A, each with its replacement in B; or the path of a file of"
+        " rules for the names of a dump, which ends in ``.toml``.",
     )
     atol: float | None = setting(
         None,
@@ -238,6 +244,12 @@ class DiffRequest:
             hold_iterable(self, name)
         check_tolerances(self.atol, self.rtol)
         self.selection, self.kinds  # noqa: B018 - computed for their checks
+        if isinstance(self.map, str):
+            name = os.fspath(self.b) if isinstance(self.b, str | os.PathLike) else "B"
+            raise RequestError(
+                f"--map {self.map} has rules for a dump of another program, and {name} is not one.",
+                "Write --map OLD=NEW, with the prefix OLD from A and NEW from B.",
+            )
         if not self.compares_captures:
             self.requests  # noqa: B018 - computed for its checks
 
@@ -245,6 +257,11 @@ class DiffRequest:
     def compares_captures(self) -> bool:
         """Whether A and B are captures rather than models."""
         return are_captures(self.a, self.b)
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        """The prefixes of ``map``."""
+        return self.map if isinstance(self.map, Mapping) else {}
 
     @cached_property
     def selection(self) -> LayerSelection:
@@ -288,6 +305,27 @@ class DiffRequest:
 
         options_a, options_b = split_paired_options(vars(self), (self.a, self.b))
         return request(0, self.a, options_a), request(1, self.b, options_b)
+
+
+@dataclass(frozen=True)
+class DumpRequest(DiffRequest):
+    """How a model or a capture, A, is compared with the dump of another program, B."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "types", "what"):
+            hold_iterable(self, name)
+        for name in PAIRED_OPTIONS:
+            if len(_as_list(getattr(self, name))) > 1:
+                raise RequestError(
+                    f"{spell_option(name)} is given twice, but only A is a model.", "Give it once."
+                )
+        self.of_a  # noqa: B018 - computed for its checks
+
+    @cached_property
+    def of_a(self) -> DiffRequest:
+        """The request with A in place of the dump."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return DiffRequest(**own | {"b": self.a, "map": None})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from hookscope.errors import HookscopeError, RequestError
 from hookscope.specs.request import Request
 from hookscope.specs.settings import Setting, described_fields, spell_option
-from hookscope.specs.subject_kinds import MODEL_AND_WEIGHTS, MODELS, STRUCTURES, Subject
+from hookscope.specs.subject_kinds import MODELS, PAIRS, STRUCTURES, Subject
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -357,7 +357,7 @@ def check_accepted(function: Any, name: str, subject: Subject) -> None:
     if name in handler.options:
         return
     of_their_own = [kind for each, kind in HANDLERS if each == verb]
-    kinds = [kind for kind in of_their_own if kind not in (MODEL_AND_WEIGHTS, STRUCTURES)]
+    kinds = [kind for kind in of_their_own if kind not in (*PAIRS, STRUCTURES)]
     others = [kind for kind in kinds if name in HANDLERS[verb, kind].options]
     listed = " and ".join([MODELS] * function.takes_models + others)
     accepted = ", ".join(handler.options.values())

@@ -77,7 +77,7 @@ class Setting:
         return self._plain(annotation.removesuffix(" | None"), value)
 
     def _collected(self, value: Any) -> Any:
-        texts = (value,) if isinstance(value, str) else value
+        texts = (os.fspath(value),) if isinstance(value, str | os.PathLike) else value
         if not isinstance(texts, Mapping | list | tuple):
             raise _not_valid(value, "dict")
         if isinstance(texts, Mapping) or not any(isinstance(text, str) for text in texts):

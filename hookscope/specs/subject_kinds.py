@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 MODELS, CAPTURES, FEATURES = "models", "captures", "features folders"
 RUNS, WEIGHTS = "training runs", "weights"
-MODEL_AND_WEIGHTS = "a model and weights"  # the two sides of diff
 STRUCTURES = "structures"  # of two models that do not run
+# The two sides of diff. A dump is what another program wrote.
+MODEL_AND_WEIGHTS = "a model and weights"
+MODEL_AND_DUMP, CAPTURE_AND_DUMP = "a model and a dump", "a capture and a dump"
+PAIRS = (MODEL_AND_WEIGHTS, MODEL_AND_DUMP, CAPTURE_AND_DUMP)
 
 
 class Subject(NamedTuple):

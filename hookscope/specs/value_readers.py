@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hookscope.errors import InputError, RequestError
@@ -153,3 +154,29 @@ def read_prefixes(pairs: Iterable[str]) -> dict[str, str]:
             raise RequestError(f"{old!r} is given twice.", "Give each prefix once.")
         found[old] = new
     return found
+
+
+def read_name_map(texts: Sequence[str]) -> dict[str, str] | str:
+    """Parse ``OLD=NEW`` pairs of prefixes, or return the path of a file of rules.
+
+    >>> read_name_map(["head="]), read_name_map(["map.toml"])
+    ({'head': ''}, 'map.toml')
+    """
+    if not names_rules(texts):
+        return read_prefixes(texts)
+    if len(texts) > 1:
+        raise RequestError(
+            f"{' and '.join(texts)} are given, and a file of rules is the only map.",
+            "Write all rules in one file.",
+        )
+    return texts[0]
+
+
+def names_rules(map: Any) -> bool:
+    """Whether a map of names, as Python or the command line gives it, is a file of rules.
+
+    >>> names_rules("map.toml"), names_rules(["a=b"]), names_rules({"a": "b"}), names_rules(None)
+    (True, False, False, False)
+    """
+    texts = [map] if isinstance(map, str | os.PathLike) else map or ()
+    return any(os.fspath(text).endswith(".toml") for text in texts)

@@ -17,8 +17,10 @@ from hookscope.cli.main import cli
 from hookscope.commands.show import SHOWN
 from hookscope.specs.public import HANDLERS
 from hookscope.specs.subject_kinds import (
+    CAPTURE_AND_DUMP,
     CAPTURES,
     FEATURES,
+    MODEL_AND_DUMP,
     MODEL_AND_WEIGHTS,
     RUNS,
     STRUCTURES,
@@ -93,6 +95,8 @@ WORDS = {
     WEIGHTS: ("of weights", "or weights", "For weights"),
     STRUCTURES: ("two models and --structure", "With ``structure``"),
     MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
+    MODEL_AND_DUMP: ("dump",),
+    CAPTURE_AND_DUMP: ("dump",),
 }
 
 

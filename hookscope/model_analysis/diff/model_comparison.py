@@ -84,7 +84,7 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
         if one_request.model.onnx_optimize not in (None, "none"):
             cast(GraphModel, model.module).separate_depths()
     rules = export_rules((a.module, b.module), (records_a, records_b), prints)
-    all_matches = match_records(records_a, records_b, request.map or {}, rules)
+    all_matches = match_records(records_a, records_b, request.prefixes, rules)
     matches = select_matches(
         all_matches,
         lambda record: record.module in chosen_a,

@@ -69,7 +69,7 @@ def compare_structures(options: DiffRequest) -> StructureDiff:
     for number, request in enumerate(options.requests):
         with label_errors(number):
             loaded.append(load_modules(request.model, meta=True))
-    prefixes = options.map or {}
+    prefixes = options.prefixes
     check_prefixes(prefixes, [layer.name for layer in layers_of(loaded[0].module)])
     a = _Side(loaded[0].module, loaded[0].spec, _read_nodes(loaded[0].module, prefixes))
     b = _Side(loaded[1].module, loaded[1].spec, _read_nodes(loaded[1].module, {}))

@@ -290,7 +290,7 @@ def default_stem(text: str) -> str:
 
 def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
     """Return for A and B whether it is a file or folder of weights, or an opened one."""
-    sides = _are_weights(a), _are_weights(b)
+    sides = are_weights(a), are_weights(b)
     if sides[0] != sides[1]:
         weights, other = (a, b) if sides[0] else (b, a)
         kind = ""
@@ -309,7 +309,8 @@ def weight_sides(a: Any, b: Any) -> tuple[bool, bool]:
     return sides
 
 
-def _are_weights(side: Any) -> bool:
+def are_weights(side: Any) -> bool:
+    """Whether one side of a comparison is a file or folder of weights, or an opened one."""
     if isinstance(side, WeightSet):
         return True
     return isinstance(side, str | os.PathLike) and is_weights(os.fspath(side))

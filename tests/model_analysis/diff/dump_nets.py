@@ -1,0 +1,87 @@
+"""A net whose parts have other names, layouts and bounds in the dumps of the tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """One head of attention with three projections; returns its output and the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+        return weights @ self.v(x), weights
+
+
+class Block(nn.Module):
+    """Attention and a linear layer, each with a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.mlp = Attention(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        middle = x + self.attn(x)[0]
+        return middle + self.mlp(middle)
+
+
+class Net(nn.Module):
+    """An embedding, two blocks, and a head that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 6)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, input_ids: Tensor, scale: Tensor | None = None) -> Tensor:
+        x = self.embed(input_ids)
+        if scale is not None:
+            x = x * scale
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.head(x))
+
+
+class Pair(nn.Module):
+    """Two outputs, of which the second is that of a module with the name of an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_module("0", nn.Softmax(-1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, self.get_submodule("0")(x)
+
+
+class Nested(nn.Module):
+    """A net around a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = Pair()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.one(x)
+        return first + second
+
+
+class Gain(nn.Module):
+    """A net whose only parameter has a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gain
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
