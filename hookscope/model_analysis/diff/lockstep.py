@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hookscope.files.signal_safety import uninterrupted
+
 
 class Stopped(BaseException):
     """Ends a thread that waits for its turn after the other thread has failed."""
@@ -26,6 +28,9 @@ class Lockstep:
         self._changed = threading.Condition()
         self._turn = 0
         self._ended = [False, False]
+        # Ctrl-C in a wait for a condition can leave its lock held, and then no thread gets on.
+        self._both_ended = threading.Lock()
+        self._both_ended.acquire()
         self._error: BaseException | None = None
         self._states = [self._state(), self._state()]
 
@@ -36,16 +41,12 @@ class Lockstep:
             for side, work in enumerate(works)
         ]
         try:
-            for thread in threads:
-                thread.start()
-            with self._changed:  # not join: a thread whose join is interrupted counts as ended
-                self._changed.wait_for(lambda: all(self._ended))
+            _start(threads)
+            self._both_ended.acquire()
         except BaseException as error:  # only this thread gets Ctrl-C
-            # An interrupt while a condition takes its lock again makes the condition raise another.
-            cause = error.__context__ if isinstance(error, RuntimeError) else None
-            self._end(cause if isinstance(cause, KeyboardInterrupt) else error)
+            self._end(error)
         for thread in threads:
-            if thread.is_alive():  # the second one may not have been started
+            if thread.is_alive():
                 thread.join()
         if self._error is not None:
             raise self._error
@@ -79,6 +80,8 @@ class Lockstep:
                 self._ended[side] = True
                 self._turn = 1 - side
                 self._changed.notify_all()
+                if all(self._ended):
+                    self._both_ended.release()
 
     def _wait(self, side: int) -> None:
         self._changed.wait_for(lambda: self._turn == side or self._error is not None)
@@ -89,6 +92,7 @@ class Lockstep:
         if self._error is not None:
             raise Stopped
 
+    @uninterrupted
     def _end(self, error: BaseException) -> None:
         with self._changed:
             self._error = self._error or error
@@ -105,3 +109,9 @@ class Lockstep:
         torch.set_rng_state(cpu)
         for gpu, gpu_state in zip(self._gpus, gpus, strict=True):
             torch.cuda.set_rng_state(gpu_state, gpu)
+
+
+@uninterrupted
+def _start(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from hookscope.errors import ModelError
+from hookscope.files.signal_safety import uninterrupted
 from hookscope.sources.onnx.dtypes import (
     is_numpy_dtype,
     numpy_dtype,
@@ -279,7 +280,9 @@ def _run(session: Any, names: list[str], values: dict[str, Any], options: Any) -
         return list(session.run_with_ort_values(names, values, options))
     results: list[Any] = []
     errors: list[Exception] = []
-    ended = threading.Event()  # not join: a thread whose join is interrupted counts as ended
+    # Neither join nor an event: Ctrl-C in their waits can leave a lock held that the thread needs.
+    running = threading.Lock()
+    running.acquire()
 
     def work() -> None:
         try:
@@ -287,16 +290,16 @@ def _run(session: Any, names: list[str], values: dict[str, Any], options: Any) -
         except Exception as error:
             errors.append(error)
         finally:
-            ended.set()
+            running.release()
 
     thread = threading.Thread(target=work, daemon=True)
     try:
-        thread.start()
-        ended.wait()
+        uninterrupted(thread.start)()
+        running.acquire()
     except BaseException:
         options.terminate = True  # after the node that runs
         if thread.ident is not None:
-            ended.wait(_LAST_NODE)  # Python must not end while onnxruntime still runs
+            running.acquire(timeout=_LAST_NODE)  # Python must not end while onnxruntime still runs
         raise
     if errors:
         raise errors[0]
