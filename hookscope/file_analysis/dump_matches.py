@@ -122,8 +122,12 @@ def match_dump(
     for rule in rules:
         for one, record in _apply(rule, dump, known):
             used |= {term.name for term in one.terms}
-            value = DumpValue(dump, one.terms)
-            found.setdefault(record.key, (record, one.text, BY_MAP, value))
+            if record.key in found:
+                raise RequestError(
+                    f"Two rules name {record.key!r}: {found[record.key][1]!r} and {one.text!r}.",
+                    "Keep one of them.",
+                )
+            found[record.key] = record, one.text, BY_MAP, DumpValue(dump, one.terms)
     for name in dump:
         if name not in used and name in known:
             record, by = known[name]
@@ -148,8 +152,9 @@ def input_names(
     """
     found: dict[str, str] = {}
     for name in dump:
-        plain = name.removeprefix(f"{model}_inputs_kwargs_").removeprefix(f"{model}_inputs_args_")
-        argument = {"0": "input", "token_ids": "input_ids"}.get(plain, plain)
+        plain = name.removeprefix(f"{model}_inputs_kwargs_")
+        plain = {f"{model}_inputs_args_0": "input", "token_ids": "input_ids"}.get(plain, plain)
+        argument = plain.removeprefix(f"{model}_inputs_args_")
         if name not in modules and argument in (*INPUTS, *parameters):
             found.setdefault(argument, name)
     return found

@@ -173,8 +173,13 @@ class Diff(Result):
     @property
     def same(self) -> bool:
         """Whether nothing differs."""
+        return self.first is None and self.matches_all
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether each tensor has a match, or need not have one."""
         unexplained = any(not tensor.reason for tensor in (*self.only_a, *self.only_b))
-        return self.first is None and not (self.strict and unexplained)
+        return not (self.strict and unexplained)
 
     @property
     def first(self) -> TensorComparison | None:

@@ -33,7 +33,7 @@ class ModuleError:
         own: the largest error of what it computes itself, on A's inputs and with A's outputs of the
             modules within it; None if it was not measured.
         tensor: the key of the tensor with that error: an output, or what it passes to a module
-            within it. The one that is the most units above its unit.
+            within it. Of several, the one with the largest error in units.
         unit: the error of A's module that its precision explains, from ``--floor``; without it, the
             relative tolerance.
         unmatched: keys of tensors that only one of the two gets or returns.
@@ -121,13 +121,22 @@ class LocalDiff(Result):
 
     @property
     def echoes(self) -> tuple[ModuleError, ...]:
-        """The calls without a fault of their own whose outputs differ beyond the tolerance."""
-        return tuple(e for e in self.errors if e.differs and self.verdict(e) == ROUNDING)
+        """The calls after the first fault, without one, whose outputs differ beyond the tolerance.
+
+        Those around the fault end after it.
+        """
+        verdicts = [self.verdict(error) for error in self.errors]
+        first = verdicts.index(FAULT) if FAULT in verdicts else len(verdicts)
+        after = zip(self.errors[first:], verdicts[first:], strict=True)
+        return tuple(error for error, verdict in after if error.differs and verdict == ROUNDING)
 
     @property
     def same(self) -> bool:
-        """Whether no module has a fault; without a floor, whether nothing differs."""
-        return not self.faults if self.floor else self.diff.same
+        """Whether no module has a fault; without a floor, whether nothing differs either.
+
+        With ``strict``, tensors without a match are a difference too.
+        """
+        return not self.faults and (self.diff.matches_all if self.floor else self.diff.same)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""

@@ -266,7 +266,8 @@ class ChosenChecks:
 
     only: str | Iterable[str] | None = setting(
         None,
-        "Run these checks only; separate names with commas. batch, determinism and mask need it.",
+        "Run these checks only; separate names with commas. batch, determinism and mask run only"
+        " if named.",
         metavar="LIST",
         choices=_EVERY_CHECK,
         commas=True,

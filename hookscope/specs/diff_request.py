@@ -143,8 +143,8 @@ class DiffRequest:
         None,
         "Measure errors in units of A's rounding errors, from a run in float64. Implies --local.",
         choices=("float64",),
-        python="run A's modules in this dtype too, and state errors in units of the difference; of"
-        " B in a less precise dtype than A's, A's modules run in that one. Implies ``local``.",
+        python="run A's modules in this dtype too, and state errors in units of the difference. If"
+        " B has a less precise dtype, A's modules run in that dtype instead. Implies ``local``.",
     )
     layers: str | Iterable[str] = same_setting(
         LayerSelection,

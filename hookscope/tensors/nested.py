@@ -168,13 +168,16 @@ def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
     return dict(first.values())
 
 
-def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> Any:
+def map_tensors(
+    value: Any, change: Callable[[TensorPath, Tensor], Tensor], *, each: bool = False
+) -> Any:
     """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
 
     Containers are rebuilt, never changed in place, and only if something in them was replaced. A
-    tensor that occurs twice is replaced once, so that it still occurs twice.
+    tensor that occurs twice is replaced once, so that it still occurs twice; with ``each``, it is
+    replaced at each of its places.
     """
-    return _mapped(value, change, (), (), {})
+    return _mapped(value, change, (), (), None if each else {})
 
 
 def detach_clone(value: Any) -> Any:
@@ -187,9 +190,11 @@ def _mapped(  # not a nested function: one that calls itself would keep tensors 
     change: Callable[[TensorPath, Tensor], Tensor],
     path: TensorPath,
     above: tuple[int, ...],
-    replaced: dict[int, Tensor],
+    replaced: dict[int, Tensor] | None,
 ) -> Any:
     if isinstance(item, Tensor):
+        if replaced is None:
+            return change(path, item)
         if id(item) not in replaced:
             replaced[id(item)] = change(path, item)
         return replaced[id(item)]

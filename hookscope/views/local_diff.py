@@ -85,8 +85,8 @@ def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
             names = join_names([error.key for error in others], options)
             sentences.append((f"Other modules with a fault of their own: {names}.", ALERT_STYLE))
         if echoes := len(result.echoes):
-            does = "differs" if echoes == 1 else "differ"
-            text = f"The outputs of {plural(echoes, 'other call')} {does} by the echo."
+            cause = "them" if others else "it"
+            text = f"The outputs of {plural(echoes, 'later call')} differ only because of {cause}."
             sentences.append((text, NOTICE_STYLE))
     else:
         sentences.append((_healthy_text(result), "green"))

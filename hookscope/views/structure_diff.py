@@ -136,7 +136,7 @@ def _argument_notes(change: LayerChange) -> list[str]:
     both = [split_arguments(" ".join(text.split())) for text in change.arguments]
     if both[0] is None or both[1] is None:
         return ["other arguments"] if change.arguments[0] != change.arguments[1] else []
-    a, b = (dict(_argument(n, part) for n, part in enumerate(parts)) for parts in both if parts)
+    a, b = (dict(_argument(n, x) for n, x in enumerate(parts or ()) if x) for parts in both)
     notes = []
     for name in dict.fromkeys((*a, *b)):
         if a.get(name) != b.get(name):

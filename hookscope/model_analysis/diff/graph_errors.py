@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.model_analysis.diff.own_errors import CallId, OwnErrors, relative_error
 from hookscope.model_analysis.diff.record_stream import list_records
@@ -25,13 +28,15 @@ def own_errors_of_graph(
     """
     graph = student.module
     assert isinstance(graph, GraphModel)
-    wanted = {a.key: (a, b) for a, b in pairs}
     values = graph.outputs_of_calls()
     depth = {call: number for number, call in enumerate(values)}
-    found: dict[CallId, OwnErrors] = {(a.module, a.call): OwnErrors() for a, _ in wanted.values()}
+    found: dict[CallId, OwnErrors] = defaultdict(OwnErrors)
     innermost: dict[str, tuple[Record, Record]] = {}
-    for a, b in sorted(wanted.values(), key=lambda pair: depth[pair[1].module, pair[1].call]):
-        if b.what in values[b.module, b.call]:
+    for a, b in sorted(pairs, key=lambda pair: depth[pair[1].module, pair[1].call]):
+        own = found[a.module, a.call]
+        if math.prod(a.shape) != math.prod(b.shape):
+            own.errors[a.key] = math.inf
+        elif b.what in values[b.module, b.call]:
             innermost[values[b.module, b.call][b.what]] = a, b
     keys = {a.key for a, _ in innermost.values()}
     tensors: dict[str, Tensor] = {}
@@ -46,9 +51,21 @@ def own_errors_of_graph(
         for value, (a, b) in innermost.items()
         if a.key in tensors
     }
-    args, kwargs = student.fresh_call()
-    for value, result in graph.run_apart(args, kwargs, given).items():
+    for value, result in _run_apart(student, graph, given).items():
         a, _ = innermost[value]
         error = relative_error(tensors[a.key], result.reshape(a.shape))
         found[a.module, a.call].errors[a.key] = error
-    return found
+    return dict(found)
+
+
+def _run_apart(
+    student: Prepared, graph: GraphModel, given: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    args, kwargs = student.fresh_call()
+    try:
+        return graph.run_apart(args, kwargs, given)
+    except RuntimeError as error:
+        raise RequestError(
+            f"B: onnxruntime cannot run the graph in parts: {error}",
+            "Leave out --local and --floor; diff names the first module that differs.",
+        ) from error

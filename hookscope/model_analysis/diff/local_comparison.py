@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 
 import torch
 from torch import nn
@@ -53,7 +54,7 @@ def compare_locally(
     engines = isinstance(prepared[1].module, GraphModel)
     if engines:
         outputs = [(a, b) for a, b, _ in matches.pairs if a.kind == OUTPUT]
-        own = own_errors_of_graph(*prepared, outputs)
+        own = own_errors_of_graph(*prepared, outputs) if outputs else {}
     else:
         own = own_errors(*prepared, pairs)
     units: Mapping[CallId, float | OwnErrors] = {}
@@ -75,6 +76,11 @@ def compare_locally(
         _with_own(_accumulated(a, b, rows[call]), own.get(call), units.get(call, 0.0), least)
         for call, (a, b) in calls.items()
     ]
+    if all(error.own is None for error in errors):
+        raise RequestError(
+            "No module could be compared on equal inputs: none of its outputs is compared.",
+            "Compare outputs, and layers that both models have: --what output, --layer GLOB.",
+        )
     return LocalDiff(found, tuple(errors), floor or "")
 
 
@@ -92,7 +98,7 @@ def _epsilon(dtype: str) -> float:
 def _floors(
     a: Prepared, floor: str, precision: str, pairs: Mapping[CallId, CallId]
 ) -> dict[CallId, float | OwnErrors]:
-    """What A's modules compute otherwise in another precision; a number where that is not known.
+    """How A's modules differ in another precision; a number where that is not known.
 
     The precision is that of the floor; or B's if it is less than A's, because it explains B's
     error. Modules whose operations do not exist in it keep their dtype, and get the largest floor.
@@ -106,17 +112,24 @@ def _floors(
         except ForwardError as error:
             failed = _alike(a.module, error.layer)
             if error.layer == ROOT or failed <= kept:
-                raise
+                cause = error.message.removeprefix("A: ")
+                raise RequestError(
+                    f"A does not run in {dtype}, so there is no floor. {cause}",
+                    "Leave out --floor; --local alone compares with the tolerance.",
+                ) from error
             kept |= failed
         else:
-            largest = max((e for own in found.values() for e in own.errors.values()), default=0.0)
+            known = [e for own in found.values() for e in own.errors.values() if isfinite(e)]
+            largest = max(known, default=0.0)
             return {call: largest if call[0] in kept else own for call, own in found.items()}
 
 
 def _alike(model: nn.Module, name: str) -> frozenset[str]:
-    """The names of the modules of the same class as a module."""
+    """The names of the modules of the same class as a module, and of those within them."""
     kind = type(submodule(model, name))
-    return frozenset(layer.name for layer in layers_of(model) if type(layer.module) is kind)
+    layers = layers_of(model)
+    inside = {m for x in layers if type(x.module) is kind for m in modules_in(x.module)}
+    return frozenset(layer.name for layer in layers if layer.module in inside)
 
 
 def _cast(a: Prepared, dtype: torch.dtype, kept: frozenset[str]) -> Prepared:
@@ -153,18 +166,21 @@ def _with_own(
     error: ModuleError, own: OwnErrors | None, units: float | OwnErrors, least: float
 ) -> ModuleError:
     """Add the own error, of the tensor with the most units."""
-    if own is None:
-        return replace(error, reason=_NOT_AGAIN)
+    if own is None or own.reason:
+        return replace(error, reason=_NOT_AGAIN if own is None else own.reason)
     floors = dict.fromkeys(own.errors, units) if isinstance(units, float) else units.errors
-    unit_of = {key: max(floors.get(key, 0.0), least) for key in own.errors}
+    # A floor that is not finite says nothing: what is finite in A is not so in the other dtype.
+    finite = {key: unit for key, unit in floors.items() if isfinite(unit)}
     unmatched = tuple(own.unmatched)
-    if not own.errors:
-        return replace(error, own=0.0, unit=least, unmatched=unmatched)
-    worst = max(own.errors, key=lambda key: own.errors[key] / unit_of[key])
-    return replace(
-        error,
-        own=own.errors[worst],
-        tensor=worst,
-        unit=unit_of[worst],
-        unmatched=unmatched,
-    )
+    candidates = [
+        replace(
+            error,
+            own=size,
+            tensor=key,
+            unit=max(finite.get(key, 0.0), least),
+            unmatched=unmatched,
+        )
+        for key, size in own.errors.items()
+    ]
+    none = replace(error, own=0.0, unit=least, unmatched=unmatched)
+    return max(candidates, key=lambda one: one.units or 0.0, default=none)

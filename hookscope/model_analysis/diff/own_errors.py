@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,18 @@ from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.layers import layers_of
-from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.results.records import key_of
 from hookscope.specs.diff_request import label_errors
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import detach_clone, map_tensors, walk
+from hookscope.tensors.nested import TensorPath, map_tensors, walk
 from hookscope.tensors.tensor_stats import dense_real, euclidean_norm
 from hookscope.tensors.threads import as_this_thread
 
+_RESHAPED = "its input has another shape in B"
 CallId = tuple[str, int]  # the name of a module and the number of its call, from 1
 
 
@@ -45,11 +46,12 @@ class OwnErrors:
 
     ``errors`` has the relative error of each tensor, under its key in A: of the outputs, and of
     what is passed to the modules within it. ``unmatched`` has the keys of tensors that only one of
-    the two gets or returns.
+    the two gets or returns, and ``reason`` says why the errors mean nothing.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
     unmatched: list[str] = field(default_factory=list)
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,23 @@ def _subscribed(
     return CallRegistry(model).subscribed(subscriber, layers)
 
 
+class _Passed(NamedTuple):
+    """A tensor in the arguments or the output of a call."""
+
+    name: TensorPath  # with the names of parameters, by which the two calls are matched
+    path: TensorPath  # as in the name of a record
+    tensor: Tensor
+
+
 @dataclass
 class _CallValues:
-    """A call of the teacher: its arguments, the random generators before it, and its results."""
+    """A call of the teacher: copies of what it gets and returns, and the random generators."""
 
-    arguments: dict[str, Any]
+    arguments: list[_Passed]
     random: list[Tensor]
-    output: Any = None
-    # What the module has written into its arguments.
-    changed: dict[str, Tensor] = field(default_factory=dict)
+    output: list[_Passed] = field(default_factory=list)
+    changed: dict[TensorPath, Tensor] = field(default_factory=dict)  # in place, by their paths
+    random_after: list[Tensor] = field(default_factory=list)
 
 
 class _Exchange:
@@ -148,29 +158,38 @@ class _Teacher(CallSubscriber):
     def __init__(self, exchange: _Exchange, wanted: set[CallId], gpus: list[int]) -> None:
         self._exchange, self._wanted, self._gpus = exchange, wanted, gpus
 
-    def before_call(self, call: ModuleCall) -> tuple[_CallValues, dict[str, int]] | None:
+    def before_call(self, call: ModuleCall) -> tuple[_CallValues, list[_Passed], list[int]] | None:
         """Offer the arguments."""
         name = (call.layer.name, call.number)
         if name not in self._wanted or self._exchange.lockstep.has_ended(1):
             return None
-        arguments = _named_arguments(call.module, call.args, call.kwargs)
-        versions = {path: _version(tensor) for path, tensor in _paths(arguments)}
-        values = _CallValues(detach_clone(arguments), _random_states(self._gpus))
+        arguments = _arguments(call)
+        values = _CallValues(_copies(arguments), _random_states(self._gpus))
         self._exchange.begin(name, values)
-        return values, versions
+        return values, arguments, [_version(one.tensor) for one in arguments]
 
     def after_call(
-        self, call: ModuleCall, state: tuple[_CallValues, dict[str, int]] | None
+        self, call: ModuleCall, state: tuple[_CallValues, list[_Passed], list[int]] | None
     ) -> None:
         """Offer the results."""
         if state is None or call.failed:
             return
-        values, versions = state
-        for path, tensor in _paths(_named_arguments(call.module, call.args, call.kwargs)):
-            if versions.get(path) != _version(tensor):
-                values.changed[path] = tensor.detach().clone()
-        values.output = detach_clone(call.output)
+        values, arguments, versions = state
+        for one, version in zip(arguments, versions, strict=True):
+            if _version(one.tensor) != version:
+                values.changed[one.path] = one.tensor.detach().clone()
+        values.output = _copies(_outputs(call.output))
+        values.random_after = _random_states(self._gpus)
         self._exchange.end((call.layer.name, call.number))
+
+
+@dataclass
+class _OpenCall:
+    """A call of the student that runs with the values of the teacher."""
+
+    pair: CallId
+    own: dict[TensorPath, Tensor]  # the arguments that its caller gave
+    given: dict[TensorPath, tuple[Tensor, int, _Passed]]  # in their place, with their versions
 
 
 class _Student(CallSubscriber):
@@ -188,54 +207,80 @@ class _Student(CallSubscriber):
         self._exchange, self._pairs, self._gpus = exchange, pairs, gpus
         self._open: list[CallId] = []
 
-    def before_call(self, call: ModuleCall) -> tuple[CallId, dict[str, Any]] | None:
+    def before_call(self, call: ModuleCall) -> _OpenCall | None:
         """Give the module the arguments of its counterpart."""
         pair = self._pairs.get((call.layer.name, call.number))
         values = None if pair is None else self._exchange.arguments(pair)
         if pair is None or values is None:
             return None
-        own = _named_arguments(call.module, call.args, call.kwargs)
-        replaced = self._compare(pair, INPUT, own, values.arguments)
+        self.found[pair]  # in the order of the calls
+        own = _arguments(call)
+        given = self._compare(pair, INPUT, own, values.arguments)
         self._open.append(pair)
-        self.found[pair] = OwnErrors()
-        call.args, call.kwargs = _with_tensors((call.args, call.kwargs), replaced)
+        call.args, call.kwargs = _with_tensors((call.args, call.kwargs), given)
         _set_random_states(values.random, self._gpus)
-        return pair, own
+        opened = {path: (new, _version(new), other) for path, (new, other) in given.items()}
+        return _OpenCall(pair, {one.path: one.tensor for one in own}, opened)
 
-    def after_call(self, call: ModuleCall, state: tuple[CallId, dict[str, Any]] | None) -> None:
+    def after_call(self, call: ModuleCall, state: _OpenCall | None) -> None:
         """Give the caller the output of the counterpart, and what that wrote into its arguments."""
         if state is None:
             return
-        pair, own = state
-        values = self._exchange.results(pair)
+        values = self._exchange.results(state.pair)
         if values is not None and not call.failed:
-            replaced = self._compare(pair, OUTPUT, call.output, values.output)
-            call.output = _with_tensors(call.output, replaced)
-            for path, tensor in _paths(own):
-                if path in values.changed and values.changed[path].shape == tensor.shape:
-                    with suppress(RuntimeError):  # a tensor whose entries share memory
-                        tensor.copy_(values.changed[path])
+            self._write_back(state, values)
+            given = self._compare(state.pair, OUTPUT, _outputs(call.output), values.output)
+            call.output = _with_tensors(call.output, given)
+            _set_random_states(values.random_after, self._gpus)
         self.abandon_call(call, state)
 
-    def abandon_call(self, call: ModuleCall, state: tuple[CallId, dict[str, Any]] | None) -> None:
-        """Forget a call, and those within it."""
-        if state is not None and state[0] in self._open:
-            del self._open[self._open.index(state[0]) :]
+    def _write_back(self, state: _OpenCall, values: _CallValues) -> None:
+        """Change the caller's tensors as the module has changed those in their place."""
+        for path, (tensor, version, other) in state.given.items():
+            if _version(tensor) == version:
+                continue
+            changed = values.changed.get(other.path)
+            if changed is not None:
+                key = key_of(*state.pair, what_of(INPUT, other.path))
+                self.found[state.pair].errors[key] = relative_error(changed, tensor)
+            with suppress(RuntimeError):  # a tensor whose entries share memory
+                state.own[path].copy_(tensor if changed is None else changed)
 
-    def _compare(self, pair: CallId, kind: str, own: Any, other: Any) -> dict[int, Tensor]:
-        """Note the errors of tensors; return what replaces each, by its ``id``."""
+    def abandon_call(self, call: ModuleCall, state: _OpenCall | None) -> None:
+        """Forget a call, and those within it."""
+        if state is not None and state.pair in self._open:
+            del self._open[self._open.index(state.pair) :]
+
+    def _compare(
+        self, pair: CallId, kind: str, own: list[_Passed], other: list[_Passed]
+    ) -> dict[TensorPath, tuple[Tensor, _Passed]]:
+        """Note the errors of tensors; return what replaces each, by its path in the student."""
         # What a module gets is the work of the innermost call around it.
         owner = pair if kind == OUTPUT else self._open[-1] if self._open else None
-        replaced = {}
-        for path, mine, theirs in _matched(own, other):
-            key = key_of(*pair, ".".join((kind, path)) if path else kind)
+        replaced: dict[TensorPath, tuple[Tensor, _Passed]] = {}
+        made: dict[tuple[int, int], Tensor] = {}  # a tensor that is passed twice stays one tensor
+        for mine, theirs in _matched(own, other):
+            known = theirs or mine
+            assert known is not None
+            key = key_of(*pair, what_of(kind, known.path))
             if mine is None or theirs is None:
                 self.found[pair].unmatched.append(key)
-            elif id(mine) not in replaced:
+            elif mine.tensor.shape != theirs.tensor.shape:
+                self.found[pair].unmatched.append(key)
+                if kind == OUTPUT:
+                    self.found[pair].errors[key] = math.inf
+                elif mine is own[0]:  # of a mask, only the shape may differ
+                    self.found[pair].reason = _RESHAPED
+            else:
                 if owner is not None:
-                    self.found[owner].errors[key] = relative_error(theirs, mine)
-                dtype = self._dtype(pair, kind, mine, theirs)
-                replaced[id(mine)] = theirs.to(mine.device, dtype, copy=True)
+                    self.found[owner].errors[key] = relative_error(theirs.tensor, mine.tensor)
+                both = (id(mine.tensor), id(theirs.tensor))
+                if both not in made:
+                    dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)
+                    made[both] = _converted(theirs.tensor, mine.tensor.device, dtype)
+                replaced[mine.path] = made[both], theirs
+        if kind == OUTPUT and other and not replaced:
+            self.found[pair].errors[key_of(*pair, OUTPUT)] = math.inf
         return replaced
 
     def _dtype(self, pair: CallId, kind: str, mine: Tensor, theirs: Tensor) -> torch.dtype:
@@ -249,7 +294,8 @@ class _Student(CallSubscriber):
 def relative_error(a: Tensor, b: Tensor) -> float:
     """Return ``|a - b| / |a|`` with Euclidean norms, in double precision.
 
-    Entries that are equal in both count as no error, infinite ones too. The result is infinite if
+    Entries that are equal in both count as no error, infinite ones too; the smallest and the
+    largest number of a dtype count as infinite, because masks have them. The result is infinite if
     an entry is finite in one of the two alone, or if A is zero and B is not.
 
     Example:
@@ -272,45 +318,76 @@ def relative_error(a: Tensor, b: Tensor) -> float:
 def _real_numbers(x: Tensor) -> Tensor:
     """The values in double precision; a complex number is two of them."""
     x = x.detach()
-    return dense_real(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).double()
+    x = dense_real(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
+    values = x.double()
+    if not x.is_floating_point():
+        return values
+    limit = torch.finfo(x.dtype).max
+    return torch.where(values.abs() >= limit, values.sign() * math.inf, values)
 
 
-def _named_arguments(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call under the names of the parameters of ``forward``."""
+def _converted(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A copy in another dtype, in which finite numbers stay finite."""
+    new = x.to(device, dtype, copy=True)
+    if dtype.is_floating_point and new.dtype != x.dtype:
+        limit = torch.finfo(dtype).max
+        new = torch.where(x.to(device).isinf(), new, new.clamp(-limit, limit))
+    return new
+
+
+def _arguments(call: ModuleCall) -> list[_Passed]:
+    """The tensors in the arguments of a call."""
     try:
-        return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # a function of C++, or a call that will fail
-        return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+        names = list(inspect.signature(call.module.forward).parameters)
+    except (TypeError, ValueError):  # a function of C++
+        names = []
+    found = []
+    for path, tensor in walk((call.args, call.kwargs), whole=True):
+        place, name, *rest = path
+        if place == "0" and int(name) < len(names):
+            name = names[int(name)]
+        found.append(_Passed((name, *rest), path, tensor))
+    return found
 
 
-def _paths(value: Any) -> Iterator[tuple[str, Tensor]]:
-    for path, tensor in walk(value, whole=True):
-        yield ".".join(path), tensor
+def _outputs(value: Any) -> list[_Passed]:
+    return [_Passed(path, path, tensor) for path, tensor in walk(value, whole=True)]
 
 
-def _matched(own: Any, other: Any) -> Iterator[tuple[str, Tensor | None, Tensor | None]]:
+def _copies(passed: list[_Passed]) -> list[_Passed]:
+    """Clones of the tensors; one that is passed twice is cloned once."""
+    clones: dict[int, Tensor] = {}
+    for one in passed:
+        if id(one.tensor) not in clones:
+            clones[id(one.tensor)] = one.tensor.detach().clone()
+    return [one._replace(tensor=clones[id(one.tensor)]) for one in passed]
+
+
+def _matched(
+    own: list[_Passed], other: list[_Passed]
+) -> Iterator[tuple[_Passed | None, _Passed | None]]:
     """Each tensor of ``own`` with that of ``other``; None for one that has no counterpart.
 
-    They match by their paths, and the rest by order and shape: a port may have other names.
+    They match by their names, and the rest by order and shape: a port may have other names.
     """
-    mine, theirs = dict(_paths(own)), dict(_paths(other))
-    renamed = [path for path in theirs if path not in mine]
-    for path, tensor in mine.items():
-        partner = path if path in theirs else ""
-        if path not in theirs:
-            shaped = (name for name in renamed if theirs[name].shape == tensor.shape)
-            partner = next(shaped, "")
-            if partner:
-                renamed.remove(partner)
-        found = theirs.get(partner)
-        yield path, tensor, found if found is not None and found.shape == tensor.shape else None
-    yield from ((path, None, theirs[path]) for path in renamed)
+    theirs = {one.name: one for one in other}
+    names = {one.name for one in own}
+    renamed = [one for one in other if one.name not in names]
+    for mine in own:
+        partner = theirs.get(mine.name)
+        if partner is None:
+            shaped = (one for one in renamed if one.tensor.shape == mine.tensor.shape)
+            partner = next(shaped, None)
+            if partner is not None:
+                renamed = [one for one in renamed if one is not partner]
+        yield mine, partner
+    yield from ((None, one) for one in renamed)
 
 
-def _with_tensors(value: Any, replaced: Mapping[int, Tensor]) -> Any:
-    return map_tensors(value, lambda path, tensor: replaced.get(id(tensor), tensor))
+def _with_tensors(value: Any, given: Mapping[TensorPath, tuple[Tensor, _Passed]]) -> Any:
+    return map_tensors(
+        value, lambda path, tensor: given[path][0] if path in given else tensor, each=True
+    )
 
 
 def _version(tensor: Tensor) -> int:

@@ -215,7 +215,7 @@ class _TreeChanges:
             details = [f"from place {places[0]} to {places[1]} in its parent"]
         elif a.mapped == b.name:
             return
-        change = MOVED if misplaced or not together else RENAMED
+        change = MOVED if (misplaced and self._ordered) or not together else RENAMED
         parameters = sum(x.own_parameters for x in a.subtree)
         yield LayerChange(
             *(change, (a.name, b.name), (a.type, b.type), (a.arguments, b.arguments)),

@@ -23,6 +23,15 @@ STATE = "state"  # the kind of a parameter or buffer, whose values a new process
 
 Hashes = dict[Place, str | None]
 
+# The working folder would come first in the path, and its files could hide libraries.
+_START = f"""
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from pathlib import Path
+from {__name__} import _answer
+_answer(Path(sys.argv[1]))
+"""
+
 
 def state_hashes(prepared: Prepared) -> Hashes:
     """Return a hash of each parameter and buffer."""
@@ -54,11 +63,11 @@ def hashes_in_new_process(request: Request) -> Hashes:
             file.write_bytes(pickle.dumps((request, torch.get_num_threads())))
         except Exception as error:  # a value of the request may be any object
             raise HookscopeError(f"The request cannot be sent to a process: {error}.") from error
-        command = [sys.executable, "-m", __name__, str(file)]
+        command = [sys.executable, "-c", _START, str(file)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             *_, last = ["no message", *done.stderr.strip().splitlines()]
-            raise HookscopeError(f"A new process failed: {last}.")
+            raise HookscopeError(f"A new process failed: {last.rstrip('.')}.")
         hashes: Hashes = pickle.loads(file.read_bytes())
     return hashes
 
@@ -75,7 +84,3 @@ def _answer(file: Path) -> None:
 
     run_values(prepared, receive)
     file.write_bytes(pickle.dumps(hashes))
-
-
-if __name__ == "__main__":
-    _answer(Path(sys.argv[1]))

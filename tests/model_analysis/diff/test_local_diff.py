@@ -175,9 +175,112 @@ def test_modules_that_change_their_input_or_draw_random_numbers_have_no_error() 
     b = copy.deepcopy(a)
     b.scale = 2.0
     found = compare(a, b, torch.randn(4, 6), train=True)
-    assert {(e.module, e.tensor) for e in found.faults} == {(".", "drop/input.input")} or {
-        e.module for e in found.faults
-    } == {"."}
+    [fault] = found.faults
+    assert (fault.module, fault.own) == (".", 1.0)
+    assert fault.tensor in ("drop/input.0", "drop:2/input.0", "drop:3/input.0")
+
+
+class Skip(nn.Module):
+    """A residual after an activation, which may change the residual too."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.linear, self.relu = nn.Linear(6, 6), nn.ReLU(inplace)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return self.relu(y) + y  # type: ignore[no-any-return]
+
+
+def test_a_residual_that_one_of_two_changes_in_place_is_an_error_around_it() -> None:
+    torch.manual_seed(0)
+    a, b = Skip(False), Skip(True)
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(4, 6)
+    for pair in ((a, b), (b, a)):
+        assert [(e.module, e.tensor) for e in compare(*pair, x).faults] == [(".", "./output")]
+    assert compare(b, copy.deepcopy(b), x).same
+
+
+class Attention(nn.Module):
+    """Passes a query, a key, and a value that may be another tensor."""
+
+    def __init__(self, value: bool) -> None:
+        super().__init__()
+        self.attn, self.value = nn.MultiheadAttention(8, 2, batch_first=True), value
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 1.0
+        return self.attn(y, y, x if self.value else y, need_weights=False)[0]  # type: ignore[no-any-return]
+
+
+def test_a_tensor_that_is_passed_twice_is_compared_at_each_place() -> None:
+    torch.manual_seed(0)
+    a, b = Attention(True), Attention(False)
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(2, 3, 8)
+    assert [(e.module, e.tensor) for e in compare(a, b, x).faults] == [(".", "attn/input.2")]
+    assert compare(b, copy.deepcopy(b), x).same
+
+
+def _pooled(padding: int) -> nn.Module:
+    torch.manual_seed(0)
+    convs = nn.Conv2d(3, 4, 3, padding=padding), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1)
+    return nn.Sequential(*convs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
+
+
+def test_an_output_of_another_shape_is_a_fault() -> None:
+    found = compare(_pooled(1), _pooled(0), torch.randn(2, 3, 8, 8))
+    assert [(e.module, e.own) for e in found.faults] == [("0", math.inf)]
+    reason = "its input has another shape in B"
+    assert [e.module for e in found.errors if e.reason == reason] == ["1", "2", "3"]
+    assert not found.same
+
+
+def test_a_mask_of_the_least_number_is_compared_as_infinite() -> None:
+    a, inputs = build("llama")
+    b, _ = build("llama")
+    for model in (a, b):
+        model.set_attn_implementation("eager")
+    assert compare(a, b, inputs).same
+    layer = b.get_submodule("model.layers.1")
+    forward = layer.forward
+
+    def masked(*args: Any, **kwargs: Any) -> Any:
+        mask = kwargs["attention_mask"].roll(1, -1)
+        return forward(*args, **{**kwargs, "attention_mask": mask})
+
+    layer.forward = masked  # type: ignore[method-assign]
+    [fault] = compare(a, b, inputs).faults
+    assert (fault.module, fault.own) == ("model.layers.1", math.inf)
+    assert fault.tensor == "model.layers.1.self_attn/input.attention_mask"
+
+
+def test_the_note_names_what_one_of_the_two_does_not_get() -> None:
+    a, b = Original(), Original()
+    b.load_state_dict(a.state_dict())
+    b.scale.forward = lambda x: 2.0 * x  # type: ignore[method-assign, assignment]
+    b.forward = lambda x: b.scale(b.linear(x))  # type: ignore[method-assign]
+    [error] = [e for e in compare(a, b, torch.ones(2, 6)).errors if e.module == "scale"]
+    assert (error.unmatched, error.own) == (("scale/input.1",), 0.0)
+
+
+def test_a_tolerance_of_zero_calls_every_difference_a_fault() -> None:
+    a, inputs = build("unet")
+    b, _ = build("unet")
+    assert hookscope.diff(a, b, input=inputs, local=True, rtol=0.0, atol=0.0).same
+    b.get_submodule("out").weight.data *= 1 + 1e-6  # type: ignore[operator]
+    found = hookscope.diff(a, b, input=inputs, local=True, rtol=0.0, atol=0.0)
+    assert isinstance(found, LocalDiff) and [e.module for e in found.faults] == ["out"]
+    assert [e.module for e in found.echoes] == ["."]
+
+
+def test_unmatched_tensors_are_a_difference_with_strict() -> None:
+    a, b = Original(), Port()
+    b.first.load_state_dict(a.linear.state_dict())
+    options = {"map": {"linear": "first", "scale": "second"}}
+    assert compare(a, b, torch.ones(2, 6), **options).same
+    assert not compare(a, b, torch.ones(2, 6), strict=True, **options).same
 
 
 class Port(nn.Module):
@@ -233,7 +336,7 @@ def test_what_is_outside_every_matched_module_belongs_to_the_model() -> None:
     forward = b.forward
     b.forward = lambda x: forward(x + 0.01)  # type: ignore[method-assign]
     found = compare(a, b, torch.ones(2, 6))
-    assert [(e.module, e.tensor) for e in found.faults] == [(".", "linear/input.input")]
+    assert [(e.module, e.tensor) for e in found.faults] == [(".", "linear/input.0")]
 
 
 class SingleOnly(nn.Module):
@@ -318,7 +421,7 @@ def test_the_command_names_the_module_and_its_echo(run: Any, tmp_path: Path) -> 
     first, echo = done.stdout.splitlines()[-2:]
     assert first.startswith("conv2 (Conv2d): own error 0.00100, ")
     assert first.endswith("times its rounding floor.")
-    assert echo == "The outputs of 4 other calls differ by the echo."
+    assert echo == "The outputs of 4 later calls differ only because of it."
     document = json.loads(run(*words, "--floor", "float64", "--json").stdout)
     [fault] = [e for e in document["errors"] if e["verdict"] == "fault"]
     assert (document["faults"], fault["module"], document["same"]) == (["conv2"], "conv2", False)
@@ -368,6 +471,12 @@ def test_a_broken_node_of_an_onnx_file_is_named(wrong_file: str, options: dict[s
     assert good.same and good.faults == ()
     assert [(e.module, e.tensor) for e in found.faults] == [("conv2", "conv2/output")]
     assert {e.module for e in found.echoes} == {"relu2", "pool", "fc", "."}
+
+
+def test_an_onnx_file_whose_outputs_are_not_compared_is_refused() -> None:
+    model, file = f"{SAMPLES}/digits.py:trained", f"{SAMPLES}/digits.onnx"
+    with pytest.raises(RequestError, match="No module could be compared"):
+        hookscope.diff(model, file, floor="float64", what="input")
 
 
 def test_an_onnx_file_is_b(wrong_file: str) -> None:
