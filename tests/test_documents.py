@@ -117,7 +117,7 @@ def run_shell(text: str, folder: Path, environment: dict[str, str], run) -> None
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert done.stdout or ">" in text
 
 
 def test_a_how_to_page_loads_what_its_commands_write() -> None:
