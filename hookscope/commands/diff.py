@@ -323,8 +323,9 @@ EXAMPLES = (
         "What the optimization of onnxruntime changes.",
     ),
     Example(
-        "hookscope diff resnet18 resnet34 --structure --markdown",
-        "The layers that were added, as Markdown; no model runs.",
+        "hookscope diff sample_models/digits.py:trained sample_models/digits_scripted.pt"
+        " --structure",
+        "The layers that were added, moved or changed; no model runs.",
     ),
     Example(
         "hookscope diff sample_models/five.safetensors sample_models/five.safetensors",
@@ -369,7 +370,7 @@ EXAMPLES = (
     table_options,
     views="capture_diff local_diff run_diff weight_diff features_diff structure_diff",
     examples=EXAMPLES,
-    main="layer local floor map atol input weights model-arg",
+    main="layer local map input weights",
     topics="model-specs layers inputs weights keys",
 )
 def diff_command(ctx: click.Context, **values: Any) -> None:

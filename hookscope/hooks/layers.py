@@ -30,6 +30,7 @@ from hookscope.specs.patterns import MODEL, ROOT
 
 # By name: a module from a scripted file is of another class of the same name.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 OTHER_THREADS = "called only by threads that are not part of the recording"
 UNEXPLAINED = "a branch not taken"  # begins the reason if no other applies
 

@@ -285,6 +285,10 @@ class _FlatFunction:
             return self.check_values(given)
         subject = self.made.find_subject(given)
         if (self.verb, subject.kind) in HANDLERS:
+            # A wrong value is named first, as on the command line. A generator can be read once.
+            plain = {name: x for name, x in given.items() if isinstance(x, str | int | float)}
+            for group in self.made.groups:
+                group.read(plain)
             for name in [name for name in self.made.options if name in given and name != MODEL]:
                 if not _is_default(given[name], self.signature.parameters[name].default):
                     check_accepted(self.made, name, subject)

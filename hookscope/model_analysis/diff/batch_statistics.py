@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.files.words import number_text
-from hookscope.hooks.layers import layers_of
+from hookscope.hooks.layers import BATCH_NORMS, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.records import key_of
@@ -34,7 +33,7 @@ def far_statistics(prepared: Prepared) -> dict[str, str]:
 
 
 def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm) and module.running_mean is not None
+    return isinstance(module, BATCH_NORMS) and module.running_mean is not None
 
 
 class _BatchStatistics(CallSubscriber):

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical
 from hookscope.files.words import percent_text, plural
-from hookscope.hooks.layers import submodule
+from hookscope.hooks.layers import BATCH_NORMS, submodule
 from hookscope.model_analysis.health.compared_runs import Place, run_values, stored_values
 from hookscope.results.health import Finding
 from hookscope.specs.checks import BATCH, NOTE, WARNING
@@ -319,7 +319,7 @@ def _finding(
     message = f"row {change.row} changes {_size_text(change.size)}{place.source} {when}"
     module = submodule(prepared.module, place.module)
     hint = _padding_cause(place, comparisons[when]) if comparisons[when].longer else ""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+    if isinstance(module, BATCH_NORMS):
         hint = _norm_cause(module)
     hint = hint or _limit_cause(place, base, next(iter(comparisons.values())))
     return Finding(BATCH, WARNING, place.module, message, change.size, limit, hint)
@@ -331,7 +331,7 @@ def _size_text(size: float) -> str:
     return f"by {size:.3g} times its norm" if size > 1 else f"by {percent_text(size)}"
 
 
-def _norm_cause(module: nn.modules.batchnorm._BatchNorm) -> str:
+def _norm_cause(module: Any) -> str:
     if module.running_mean is None:
         return "It has no running statistics, so it normalizes with those of the batch."
     return (
