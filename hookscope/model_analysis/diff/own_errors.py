@@ -265,11 +265,13 @@ class _Student(CallSubscriber):
             key = key_of(*pair, what_of(kind, known.path))
             if mine is None or theirs is None:
                 self.found[pair].unmatched.append(key)
-            elif mine.tensor.shape != theirs.tensor.shape:
+            elif mine.tensor.shape != theirs.tensor.shape or (
+                kind == INPUT and _numbers_of(mine.tensor) != _numbers_of(theirs.tensor)
+            ):  # a mask is additive for one kernel and of bools for another
                 self.found[pair].unmatched.append(key)
                 if kind == OUTPUT:
                     self.found[pair].errors[key] = math.inf
-                elif mine is own[0]:  # of a mask, only the shape may differ
+                elif mine is own[0] and mine.tensor.shape != theirs.tensor.shape:
                     self.found[pair].reason = _RESHAPED
             else:
                 if owner is not None:
@@ -348,6 +350,11 @@ def _arguments(call: ModuleCall) -> list[_Passed]:
             name = names[int(name)]
         found.append(_Passed((name, *rest), path, tensor))
     return found
+
+
+def _numbers_of(x: Tensor) -> tuple[bool, bool, bool]:
+    """What kind of numbers a tensor has."""
+    return x.is_floating_point(), x.is_complex(), x.dtype is torch.bool
 
 
 def _outputs(value: Any) -> list[_Passed]:

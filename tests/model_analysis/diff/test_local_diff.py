@@ -102,7 +102,7 @@ _HEALTHY = [
         pytest.param(
             *pair,
             marks=[]
-            if pair[0] in _QUICK or pair == ("llama", "attention")
+            if pair[0] in _QUICK or pair == ("bert", "attention")
             else [pytest.mark.exhaustive],
             id="-".join(pair),
         )
