@@ -45,7 +45,7 @@ class _BatchStatistics(CallSubscriber):
     def before_call(self, call: ModuleCall) -> None:
         """Compare those of a call, before it updates the running ones."""
         module: Any = call.module
-        values = next((x for x in (*call.args, *call.kwargs.values())), None)
+        values = next(iter((*call.args, *call.kwargs.values())), None)
         if not isinstance(values, Tensor) or values.dim() < 2 or len(values) < _ROWS:
             return
         distances = statistic_distances(values, module.running_mean, module.running_var)

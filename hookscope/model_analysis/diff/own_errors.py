@@ -265,14 +265,15 @@ class _Student(CallSubscriber):
             key = key_of(*pair, what_of(kind, known.path))
             if mine is None or theirs is None:
                 self.found[pair].unmatched.append(key)
-            elif mine.tensor.shape != theirs.tensor.shape or (
-                kind == INPUT and _numbers_of(mine.tensor) != _numbers_of(theirs.tensor)
-            ):  # a mask is additive for one kernel and of bools for another
+            elif mine.tensor.shape != theirs.tensor.shape:
                 self.found[pair].unmatched.append(key)
                 if kind == OUTPUT:
                     self.found[pair].errors[key] = math.inf
-                elif mine is own[0] and mine.tensor.shape != theirs.tensor.shape:
+                elif mine is own[0]:  # of a mask, only the shape may differ
                     self.found[pair].reason = _RESHAPED
+            elif kind == INPUT and _numbers_of(mine.tensor) != _numbers_of(theirs.tensor):
+                # A mask is additive for one kernel and of bools for another.
+                self.found[pair].unmatched.append(key)
             else:
                 if owner is not None:
                     self.found[owner].errors[key] = relative_error(theirs.tensor, mine.tensor)

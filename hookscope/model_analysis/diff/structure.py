@@ -206,16 +206,16 @@ class _TreeChanges:
             together = self._partners.get(above_a) is above_b
             if together and above_a not in self._misplaced:
                 self._misplaced[above_a] = out_of_order(above_a, above_b, self._partners)
-            misplaced = together and a in self._misplaced[above_a]
+            misplaced = self._ordered and together and a in self._misplaced[above_a]
         if together and a.last == b.last:
-            if not (misplaced and self._ordered):
+            if not misplaced:
                 return
             assert above_a is not None and above_b is not None
             places = above_a.children.index(a) + 1, above_b.children.index(b) + 1
             details = [f"from place {places[0]} to {places[1]} in its parent"]
         elif a.mapped == b.name:
             return
-        change = MOVED if (misplaced and self._ordered) or not together else RENAMED
+        change = MOVED if misplaced or not together else RENAMED
         parameters = sum(x.own_parameters for x in a.subtree)
         yield LayerChange(
             *(change, (a.name, b.name), (a.type, b.type), (a.arguments, b.arguments)),
