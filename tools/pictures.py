@@ -10,6 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+import torchvision
+
+import hookscope
+from hookscope.views.display import write_analysis
+
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = "sample_models/five.safetensors"
 DPI = "90"  # small files
@@ -28,6 +34,17 @@ def draw(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "hookscope", *words, "-q"], cwd=ROOT, check=True)
 
 
+def draw_errors(file: Path) -> None:
+    """Draw the errors of the port with a fault in docs/diff.md."""
+    torch.manual_seed(0)
+    reference = torchvision.models.resnet18().eval()
+    port = torchvision.models.resnet18().eval()
+    port.load_state_dict(reference.state_dict())
+    port.layer2[1].bn1.eps = 1e-3
+    found = hookscope.diff(reference, port, shape=(1, 3, 64, 64), floor="float64")
+    write_analysis(found, file, int(DPI))
+
+
 def main() -> None:
     """Write every picture."""
     folder = ROOT / "docs" / "images"
@@ -40,6 +57,7 @@ def main() -> None:
     draw(*GRADIENTS, "--target", "3", "-o", str(capture))
     draw("plot", str(capture), "--dpi", DPI, "-o", str(folder / "flow.png"))
     capture.unlink()
+    draw_errors(folder / "errors.png")
 
 
 if __name__ == "__main__":

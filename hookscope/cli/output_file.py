@@ -199,8 +199,8 @@ ANALYSIS = Output(
 )
 
 
-def analysis_of_features(formats: str, *more: str) -> Output:
-    """Return the output of an analysis of features: ``formats`` for the help, ``more`` endings."""
+def analysis_if_named(formats: str, *more: str) -> Output:
+    """Return the output of an analysis without a default: its formats, and endings beyond usual."""
     return Output(
         f"File to write: {formats}. Default: none.", one_of(*outputs.ANALYSES, *more), dpi=True
     )

@@ -13,10 +13,11 @@ from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
-from hookscope.cli.runner import checked_job, job_step
+from hookscope.cli.output_file import OutputFile, analysis_if_named, files_read, without_output
+from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step
 from hookscope.commands.subject import as_weights, check_no_state_dict
-from hookscope.errors import FAILED, TROUBLE
-from hookscope.files.output_path import is_hookscope_file
+from hookscope.errors import FAILED, TROUBLE, RequestError
+from hookscope.files.output_path import PAGE, PICTURE_SUFFIXES, is_hookscope_file
 from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
@@ -361,16 +362,25 @@ EXAMPLES = (
 )
 
 
+OUTPUT = analysis_if_named(
+    ".json or .csv; of tensors in order of execution also .html or a picture (.png, .jpg, .svg,"
+    " .pdf)",
+    PAGE,
+)
+_IN_ORDER = (MODELS, CAPTURES, MODEL_AND_DUMP, CAPTURE_AND_DUMP)
+
+
 @command(
     "diff",
     click.argument("a", help="A capture, run folder, weights, features or model."),
     click.argument("b", help="What to compare with A, of the same kind; or a dump."),
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
+    OUTPUT.options,
     table_options,
     views="capture_diff local_diff run_diff weight_diff features_diff structure_diff",
     examples=EXAMPLES,
-    main="layer local map input weights",
+    main="layer local map input weights output",
     topics="model-specs layers inputs weights keys",
 )
 def diff_command(ctx: click.Context, **values: Any) -> None:
@@ -419,10 +429,32 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     console: Console = ctx.obj
     console.failed = TROUBLE
     a, b = values["a"], values["b"]
-    job = checked_job(ctx, diff, values)
+    sides = (a, b, *values["more"])
+    job = checked_job(ctx, diff, without_output(values))
+    file = OUTPUT.resolve(
+        ctx, inputs=(*sides, *values["weights"], *files_read(values)), folders=sides
+    )
+    if file is not None:
+        _check_drawn(file, job.kind)
+        console.interrupt_message = NOTHING_WRITTEN
     unit = "MB" if job.kind in (WEIGHTS, MODEL_AND_WEIGHTS) else "Rows"
     with job_step(console, job, f"Comparing {a} with {b} ...", f"{unit} compared") as progress:
         result = job(**progress)
+        if file is not None:
+            from hookscope.views.display import write_analysis
+
+            size = write_analysis(result, file.path, file.dpi)
     console.show(result)
+    if file is not None:
+        console.note(file.written(size))
     if not result.same:
         ctx.exit(FAILED)
+
+
+def _check_drawn(file: OutputFile, kind: str) -> None:
+    """Raise RequestError for a page or a picture of what has no order of execution."""
+    if file.ending in (PAGE, *PICTURE_SUFFIXES) and kind not in _IN_ORDER:
+        raise RequestError(
+            f"{file.path}: a comparison of {kind} has no page or picture.",
+            "Name a .json or .csv file with --output.",
+        )

@@ -11,7 +11,7 @@ from hookscope.cli import options
 from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
-from hookscope.cli.output_file import analysis_of_features
+from hookscope.cli.output_file import analysis_if_named
 from hookscope.cli.runner import run_on_features
 from hookscope.files.output_path import PAGE
 from hookscope.files.progress_types import Progress
@@ -75,7 +75,7 @@ EXAMPLES = (
     Example("hookscope similar sample_models/features/ -o similar.png", "The matrix as a picture."),
 )
 
-OUTPUT = analysis_of_features(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)", PAGE)
+OUTPUT = analysis_if_named(".json, .csv, .html, or a picture (.png, .jpg, .svg, .pdf)", PAGE)
 
 
 @command(

@@ -11,7 +11,7 @@ from hookscope.cli import options
 from hookscope.cli.commands import Example
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
-from hookscope.cli.output_file import analysis_of_features
+from hookscope.cli.output_file import analysis_if_named
 from hookscope.cli.runner import run_on_features
 from hookscope.files.progress_types import Progress
 from hookscope.specs.features_options import TopOptions
@@ -72,7 +72,7 @@ EXAMPLES = (
     ),
 )
 
-OUTPUT = analysis_of_features(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)")
+OUTPUT = analysis_if_named(".json, .csv, or a sheet of images or texts (.png, .jpg, .svg, .pdf)")
 
 
 @command(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.forward import backward, forward
-from hookscope.execution.loss import Loss, compute_loss, resolve_custom_loss
+from hookscope.execution.loss import Loss, compute_loss, projection_loss, resolve_custom_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
 from hookscope.specs.losses import FORMULAS
@@ -131,6 +131,15 @@ def resolve_loss(request: LossRequest) -> Objective:
         return loss
 
     return Objective(compute, raw, penalty)
+
+
+def objective_of_check(request: LossRequest) -> Objective | None:
+    """Return the loss of ``check``: the chosen one, a projection of the output, or none."""
+    if not request.is_default:
+        return resolve_loss(request)
+    if request.forward_only:
+        return None
+    return Objective(lambda prepared, output: projection_loss(output, prepared.seed), False, None)
 
 
 def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from hookscope.results.result import Result
@@ -87,6 +88,19 @@ class TensorComparison:
         if self.shapes[0] != self.shapes[1] and self.figures.max_abs is None:
             return None
         return self.figures.beyond / self.numel if self.numel else 0.0
+
+    @property
+    def error(self) -> float | None:
+        """|a - b| / |a| with Euclidean norms; None if the shapes differ.
+
+        Infinite if an entry is finite in one of the two alone, or if A is zero and B is not.
+        """
+        if self.share is None:
+            return None
+        figures = self.figures
+        if figures.nan_a or figures.nan_b or figures.max_abs == inf:
+            return inf
+        return 0.0 if figures.snr is None else 10 ** (-figures.snr / 20)
 
     def to_json(self) -> dict[str, Any]:
         """Return the pair as a flat dict."""

@@ -36,6 +36,7 @@ class ModuleError:
             within it. Of several, the one with the largest error in units.
         unit: the error of A's module that its precision explains, from ``--floor``; without it, the
             relative tolerance.
+        a_is_zero: whether that tensor is exactly zero in A, and the own error therefore infinite.
         unmatched: keys of tensors that only one of the two gets or returns.
         reason: why there is no own error.
         note: why the accumulated outputs differ, as far as it is known.
@@ -50,6 +51,7 @@ class ModuleError:
     own: float | None = None
     tensor: str = ""
     unit: float = 0.0
+    a_is_zero: bool = False
     unmatched: tuple[str, ...] = ()
     reason: str = ""
     note: str = ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 
 from hookscope.files.words import count_text, plural, shape_text
@@ -31,6 +34,9 @@ from hookscope.views.text.shared_parts import (
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table
+
+if TYPE_CHECKING:
+    from hookscope.views.error_chart import ErrorChart
 
 COLUMNS = (
     Column("tensor"),
@@ -159,4 +165,33 @@ def _module_lines(result: Diff) -> list[str]:
     return lines
 
 
-VIEW: View[Diff] = View(diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+def diff_chart(result: Diff) -> ErrorChart:
+    """Return the error of each tensor."""
+    # A page needs jinja2, which takes longer to load than many files take to compare.
+    from hookscope.views.error_chart import ErrorChart, ErrorLine, compared_text
+
+    rows = result.rows
+    return ErrorChart(
+        "Errors of B against A, tensor by tensor",
+        compared_text(result.a, result.b),
+        "tensor",
+        [row.key for row in rows],
+        [row.key.rpartition("/")[0] for row in rows],
+        [ErrorLine("relative error", [row.error for row in rows])],
+        None if result.first is None else rows.index(result.first),
+        "is the first that differs",
+    )
+
+
+def write_diff_page(result: Diff, path: Path) -> int:
+    """Write the page of a comparison; return its size in bytes."""
+    return diff_chart(result).page(result).write(path)
+
+
+VIEW: View[Diff] = View(
+    diff_lines,
+    json_document("diff"),
+    write_diff_page,
+    lambda result, dpi: diff_chart(result).draw(),
+    (*COLUMNS, NOTE),
+)

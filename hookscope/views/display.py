@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from hookscope.errors import RequestError
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import PAGE, PICTURE_MARKS
 from hookscope.results.records import Recording
@@ -141,7 +142,7 @@ def write_analysis(result: Analysis, path: Path, dpi: int) -> int:
     if suffix == PAGE:
         page = find_view(result.view).page
         if page is None:
-            raise TypeError(f"{type(result).__name__} has no page")
+            raise _no_format(result, "page")
         return page(result, path)
     if suffix == ".csv" and result.view != "layer_similarity":  # it has a matrix of its own
         return _write_table(result, path)
@@ -152,8 +153,14 @@ def draw_analysis(result: Shown, dpi: int) -> Drawing:
     """Return the picture of a result; ``dpi`` is for the images in it."""
     picture = find_view(result.view).picture
     if picture is None:
-        raise TypeError(f"{type(result).__name__} has no picture")
+        raise _no_format(result, "picture")
     return picture(result, dpi)
+
+
+def _no_format(result: Shown, name: str) -> RequestError:
+    return RequestError(
+        f"A {type(result).__name__} has no {name}.", "Name a .json or .csv file with --output."
+    )
 
 
 def _write_table(result: Shown, path: Path) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -26,6 +28,9 @@ from hookscope.views.text.shared_parts import (
 )
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table
+
+if TYPE_CHECKING:
+    from hookscope.views.error_chart import ErrorChart
 
 COLUMNS = (
     Column("layer"),
@@ -101,11 +106,23 @@ def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
 
 
 def _fault_text(worst: ModuleError, result: LocalDiff) -> str:
+    if worst.own == inf:
+        return f"{worst.key} ({worst.type}): {_infinite_text(worst)}."
     size = f"own error {number_text(worst.own, 3)}"
     if result.floor:
         size += f", {_times(worst)} times its rounding floor"
     where = f", in what it passes on ({worst.tensor})" if _is_passed_on(worst) else ""
     return f"{worst.key} ({worst.type}): {size}{where}."
+
+
+def _infinite_text(error: ModuleError) -> str:
+    """Why the own error of a module has no size."""
+    what = f"what it passes on ({error.tensor})" if _is_passed_on(error) else "its output"
+    if error.a_is_zero:
+        return f"{what} is exactly zero in A and not in B"
+    if any(key.startswith(f"{error.key}/output") for key in error.unmatched):
+        return "its output has another shape or structure in B"
+    return f"{what} has NaN or infinite entries in A or B alone"
 
 
 def _times(error: ModuleError) -> str:
@@ -124,4 +141,41 @@ def _healthy_text(result: LocalDiff) -> str:
     )
 
 
-VIEW: View[LocalDiff] = View(local_diff_lines, json_document("diff"), columns=(*COLUMNS, NOTE))
+def local_diff_chart(result: LocalDiff) -> ErrorChart:
+    """Return both errors of each call, and the floor if it was measured."""
+    # A page needs jinja2, which takes longer to load than many files take to compare.
+    from hookscope.views.error_chart import ErrorChart, ErrorLine, compared_text
+
+    errors = result.errors
+    lines = [
+        ErrorLine("accumulated error", [error.accumulated for error in errors]),
+        ErrorLine("own error", [error.own for error in errors], joined=False),
+    ]
+    if result.floor:
+        floors = [None if error.own is None else error.unit for error in errors]
+        lines.append(ErrorLine("floor", floors))
+    faults = (n for n, error in enumerate(errors) if result.verdict(error) == FAULT)
+    return ErrorChart(
+        "Errors of B against A, module by module",
+        compared_text(result.diff.a, result.diff.b),
+        "module",
+        [error.key for error in errors],
+        [error.module for error in errors],
+        lines,
+        next(faults, None),
+        "is the first with a fault of its own",
+    )
+
+
+def write_local_diff_page(result: LocalDiff, path: Path) -> int:
+    """Write the page of a comparison; return its size in bytes."""
+    return local_diff_chart(result).page(result).write(path)
+
+
+VIEW: View[LocalDiff] = View(
+    local_diff_lines,
+    json_document("diff"),
+    write_local_diff_page,
+    lambda result, dpi: local_diff_chart(result).draw(),
+    (*COLUMNS, NOTE),
+)

@@ -36,6 +36,7 @@ WRITERS = {
     "similar": (["similar", FEATURES, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "attribute": (["attribute", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "top": (["top", FEATURES, "-o"], (".json", ".csv", *PICTURES)),
+    "diff": (["diff", MODEL, MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "trace": (["trace", MODEL, "--chrome"], (".json",)),
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
     "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
-from hookscope.model_analysis.diff.own_errors import CallId, OwnErrors, relative_error
+from hookscope.model_analysis.diff.own_errors import CallId, OwnErrors
 from hookscope.model_analysis.diff.record_stream import list_records
 from hookscope.results.records import Record
 from hookscope.sources.onnx.graph_modules import GraphModel
@@ -36,6 +36,7 @@ def own_errors_of_graph(
         own = found[a.module, a.call]
         if math.prod(a.shape) != math.prod(b.shape):
             own.errors[a.key] = math.inf
+            own.unmatched.append(a.key)
         elif b.what in values[b.module, b.call]:
             innermost[values[b.module, b.call][b.what]] = a, b
     keys = {a.key for a, _ in innermost.values()}
@@ -53,8 +54,7 @@ def own_errors_of_graph(
     }
     for value, result in _run_apart(student, graph, given).items():
         a, _ = innermost[value]
-        error = relative_error(tensors[a.key], result.reshape(a.shape))
-        found[a.module, a.call].errors[a.key] = error
+        found[a.module, a.call].add(a.key, tensors[a.key], result.reshape(a.shape))
     return dict(found)
 
 

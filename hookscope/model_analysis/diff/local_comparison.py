@@ -153,11 +153,9 @@ def _cast_tensors(module: nn.Module, dtype: torch.dtype) -> None:
 
 def _accumulated(a: Record, b: Record, rows: Sequence[TensorComparison]) -> ModuleError:
     """The error of the outputs of a call, when both models run from the input."""
-    noise = [row.figures.snr for row in rows]
-    known = [0.0 if snr is None else 10 ** (-snr / 20) for snr in noise]
-    reshaped = any(row.share is None for row in rows)
+    known = [row.error for row in rows]
     differs = any(row.verdict == DIFFERS for row in rows)
-    worst = None if reshaped else max(known, default=None)
+    worst = None if None in known else max(filter(None, known), default=0.0 if known else None)
     note = "; ".join(row.reason for row in rows if row.reason)
     return ModuleError(a.module, b.module, a.call, a.type, worst, differs, note=note)
 
@@ -178,6 +176,7 @@ def _with_own(
             own=size,
             tensor=key,
             unit=max(finite.get(key, 0.0), least),
+            a_is_zero=key in own.zeros,
             unmatched=unmatched,
         )
         for key, size in own.errors.items()

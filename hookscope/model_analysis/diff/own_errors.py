@@ -45,13 +45,21 @@ class OwnErrors:
     """What a module computes otherwise than its counterpart, although it gets the same values.
 
     ``errors`` has the relative error of each tensor, under its key in A: of the outputs, and of
-    what is passed to the modules within it. ``unmatched`` has the keys of tensors that only one of
-    the two gets or returns, and ``reason`` says why the errors mean nothing.
+    what is passed to the modules within it. ``zeros`` has those whose error is infinite because A's
+    tensor is exactly zero. ``unmatched`` has the keys of tensors that only one of the two gets or
+    returns, and ``reason`` says why the errors mean nothing.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
+    zeros: set[str] = field(default_factory=set)
     unmatched: list[str] = field(default_factory=list)
     reason: str = ""
+
+    def add(self, key: str, a: Tensor, b: Tensor) -> None:
+        """Note the error of a tensor."""
+        self.errors[key] = relative_error(a, b)
+        if math.isinf(self.errors[key]) and not _real_numbers(a).any():
+            self.zeros.add(key)
 
 
 @dataclass(frozen=True)
@@ -242,7 +250,7 @@ class _Student(CallSubscriber):
             changed = values.changed.get(other.path)
             if changed is not None:
                 key = key_of(*state.pair, what_of(INPUT, other.path))
-                self.found[state.pair].errors[key] = relative_error(changed, tensor)
+                self.found[state.pair].add(key, changed, tensor)
             with suppress(RuntimeError):  # a tensor whose entries share memory
                 state.own[path].copy_(tensor if changed is None else changed)
 
@@ -276,7 +284,7 @@ class _Student(CallSubscriber):
                 self.found[pair].unmatched.append(key)
             else:
                 if owner is not None:
-                    self.found[owner].errors[key] = relative_error(theirs.tensor, mine.tensor)
+                    self.found[owner].add(key, theirs.tensor, mine.tensor)
                 both = (id(mine.tensor), id(theirs.tensor))
                 if both not in made:
                     dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)

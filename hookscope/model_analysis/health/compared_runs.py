@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from hookscope.execution.forward import forward
+from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import SinkBase
-from hookscope.specs.tensor_key import OP, OUTPUT
+from hookscope.specs.tensor_key import OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode, without_grad
 from hookscope.tensors.nested import as_dense
 
@@ -56,7 +58,7 @@ class _PassingSink(SinkBase):
 
     @without_grad
     def store(self, key: RecordKey, tensor: Tensor) -> None:
-        """Pass a value on."""
+        """Pass a value or a gradient on."""
         place = Place(key.layer.name, key.call, key.what, key.kind)
         if place.function not in _UNSET and self.is_readable(key, tensor):
             value = as_dense(tensor.detach())
@@ -65,22 +67,36 @@ class _PassingSink(SinkBase):
     def store_gradient(
         self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> None:
-        """Ignore a gradient: there is no backward pass."""
+        """Pass a gradient on."""
+        self.store(key, gradient)
 
 
-def run_values(prepared: Prepared, receive: Receive) -> None:
-    """Run a model forward, and pass on the outputs of modules and functions as they are made."""
-    recorder = Recorder(prepared.module, prepared.layers, {OUTPUT, OP}, sink=_PassingSink(receive))
-    with grad_mode(False), prepared.preserved(), recorder, record_ops(recorder):
-        forward(prepared, recorder.capture)
+def run_values(prepared: Prepared, receive: Receive, objective: Objective | None = None) -> None:
+    """Run a model, and pass on the outputs of modules and functions as they are made.
+
+    With an objective it is run backward, and the gradients at outputs and parameters follow.
+    """
+    kinds = {OUTPUT, OP} if objective is None else {OUTPUT, OP, OUTPUT_GRAD, PARAM_GRAD}
+    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=_PassingSink(receive))
+    with (
+        signal_safe(torch.inference_mode(False)),
+        grad_mode(objective is not None),
+        prepared.preserved(),
+        recorder,
+        record_ops(recorder),
+    ):
+        if objective is None:
+            forward(prepared, recorder.capture)
+        else:
+            differentiate(prepared, recorder, objective)
 
 
-def stored_values(prepared: Prepared) -> dict[Place, Tensor]:
-    """Run a model forward, and return a copy of each value in the order in which they were made."""
+def stored_values(prepared: Prepared, objective: Objective | None = None) -> dict[Place, Tensor]:
+    """Run a model, and return a copy of each value in the order in which they were made."""
     values: dict[Place, Tensor] = {}
 
     def keep(place: Place, tensor: Tensor) -> None:
         values[place] = tensor.clone()
 
-    run_values(prepared, keep)
+    run_values(prepared, keep, objective)
     return values

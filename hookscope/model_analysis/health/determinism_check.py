@@ -6,7 +6,8 @@ import logging
 
 from torch import Tensor
 
-from hookscope.errors import HookscopeError
+from hookscope.errors import HookscopeError, LossError
+from hookscope.execution.objective import Objective
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import second_run
 from hookscope.files.words import number_text
@@ -21,6 +22,7 @@ from hookscope.results.health import Finding
 from hookscope.specs.checks import DETERMINISM, NOTE, WARNING
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import Request
+from hookscope.specs.tensor_key import is_gradient
 
 log = logging.getLogger("hookscope")
 
@@ -36,23 +38,34 @@ _IN_PROCESSES = (
 )
 
 
-def determinism_findings(prepared: Prepared, request: Request) -> tuple[list[Finding], str]:
+def determinism_findings(
+    prepared: Prepared, request: Request, objective: Objective | None
+) -> tuple[list[Finding], str]:
     """Return the first value of a run that differs in a later one; the reason is always empty.
 
-    A model that is an object is not compared with one in a new process.
+    With an objective, gradients are compared too, if the model has any. A model that is an object
+    is not compared with one in a new process.
     """
-    base = stored_values(prepared)
+    try:
+        base = stored_values(prepared, objective)
+    except LossError as error:
+        if request.loss is not None and not request.loss.is_default:
+            raise
+        log.info("determinism: gradients are not compared. %s", error.message)
+        objective = None
+        base = stored_values(prepared)
     for number in range(2, RUNS + 1):
         repetition = _Repetition(base, number)
         with second_run(0):
-            run_values(prepared, repetition.receive)
+            run_values(prepared, repetition.receive, objective)
         finding = repetition.finding()
         if finding is not None:
             return [finding], ""
     if not request.model.named:
         log.info("determinism: not compared with a new process, because the model is an object")
         return [], ""
-    return _compare_with_new_process(prepared, request, base), ""
+    gradients = objective is not None
+    return _compare_with_new_process(prepared, request, base, gradients=gradients), ""
 
 
 class _Repetition:
@@ -91,11 +104,11 @@ class _Repetition:
 
 
 def _compare_with_new_process(
-    prepared: Prepared, request: Request, base: dict[Place, Tensor]
+    prepared: Prepared, request: Request, base: dict[Place, Tensor], *, gradients: bool
 ) -> list[Finding]:
     here = state_hashes(prepared) | {place: hash_of(value) for place, value in base.items()}
     try:
-        there = hashes_in_new_process(request)
+        there = hashes_in_new_process(request, gradients=gradients)
     except HookscopeError as error:
         return [Finding(DETERMINISM, NOTE, ROOT, f"not compared: {error.message}", 0)]
     different = [place for place in {**here, **there} if here.get(place) != there.get(place)]
@@ -105,6 +118,7 @@ def _compare_with_new_process(
 
 
 def _finding(place: Place, difference: str, number: int, hint: str) -> Finding:
-    where = f"{place.what}: " if place.kind == STATE else f"{place.source.strip()}: "
+    is_named = place.kind == STATE or is_gradient(place.kind)
+    where = f"{place.what}: " if is_named else f"{place.source.strip()}: "
     message = f"{where.removeprefix(': ')}{difference}"
     return Finding(DETERMINISM, WARNING, place.module, message, number, 0, hint)

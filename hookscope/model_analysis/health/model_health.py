@@ -9,8 +9,7 @@ from functools import partial
 
 from hookscope.errors import ForwardError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.loss import projection_loss
-from hookscope.execution.objective import Objective, resolve_loss
+from hookscope.execution.objective import objective_of_check
 from hookscope.execution.prepare import Prepared, prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.model_analysis.health.batch_check import batch_findings, row_count
@@ -69,7 +68,7 @@ from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.request import LossRequest, Request
+from hookscope.specs.request import Request
 from hookscope.specs.tensor_key import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 UNTRAINED = ("random", "as built", "as given")
@@ -198,7 +197,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
     """Run a model forward and a loss backward once, and diagnose it; see ``hookscope.check``."""
     names, thresholds = options.names, options.thresholds
     assert request.loss is not None
-    objective = _objective(request.loss)
+    objective = objective_of_check(request.loss)
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
@@ -211,7 +210,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         )
     separate: dict[str, Callable[[], tuple[list[Finding], str]]] = {
         BATCH: partial(batch_findings, prepared),
-        DETERMINISM: partial(determinism_findings, prepared, request),
+        DETERMINISM: partial(determinism_findings, prepared, request, objective),
         MASK: partial(mask_findings, prepared),
     }
     chosen = {name: check for name, check in separate.items() if name in names}
@@ -270,15 +269,6 @@ def _check_separately(
         if observation.failure is not None:
             reasons[name] = "the model failed"
     return observation, findings, {name: reason for name, reason in reasons.items() if reason}
-
-
-def _objective(request: LossRequest) -> Objective | None:
-    """The loss whose gradients are checked: the chosen one, else a projection of the output."""
-    if not request.is_default:
-        return resolve_loss(request)
-    if request.forward_only:
-        return None
-    return Objective(lambda prepared, output: projection_loss(output, prepared.seed), False, None)
 
 
 def _findings(context: CheckContext) -> Iterator[Finding]:

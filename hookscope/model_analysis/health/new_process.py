@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
+from hookscope.execution.objective import objective_of_check
 from hookscope.execution.prepare import Prepared, prepare
 from hookscope.model_analysis.health.compared_runs import Place, run_values
 from hookscope.specs.module_names import parent_of
@@ -51,7 +52,7 @@ def hash_of(tensor: Tensor) -> str | None:
     return hash_tensors([("", tensor)])
 
 
-def hashes_in_new_process(request: Request) -> Hashes:
+def hashes_in_new_process(request: Request, *, gradients: bool) -> Hashes:
     """Return a hash of each parameter, buffer and value of a run in a new process, in order.
 
     Raises:
@@ -60,7 +61,7 @@ def hashes_in_new_process(request: Request) -> Hashes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "request")
         try:
-            file.write_bytes(pickle.dumps((request, torch.get_num_threads())))
+            file.write_bytes(pickle.dumps((request, gradients, torch.get_num_threads())))
         except Exception as error:  # a value of the request may be any object
             raise HookscopeError(f"The request cannot be sent to a process: {error}.") from error
         command = [sys.executable, "-c", _START, str(file)]
@@ -74,13 +75,14 @@ def hashes_in_new_process(request: Request) -> Hashes:
 
 def _answer(file: Path) -> None:
     """Run the request in a file, and write the hashes in its place."""
-    request, threads = pickle.loads(file.read_bytes())
+    request, gradients, threads = pickle.loads(file.read_bytes())
     torch.set_num_threads(threads)
+    objective = objective_of_check(request.loss) if gradients else None
     prepared = prepare(request)
     hashes = state_hashes(prepared)
 
     def receive(place: Place, tensor: Tensor) -> None:
         hashes[place] = hash_of(tensor)
 
-    run_values(prepared, receive)
+    run_values(prepared, receive, objective)
     file.write_bytes(pickle.dumps(hashes))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -25,8 +25,10 @@ from hookscope.views.images.tensor_view import Bin
 BINS = 40
 WIDTH, HEIGHT = 760, 230
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46
+MARK_HEIGHT = 18  # of the name of a marked position, above the lines
 MAX_TITLED_POINTS = 400  # points with a tooltip; a line with more points has none
 LETTER_WIDTH = 7  # pixels of a letter of a label
+MAX_MARK_LETTERS = 24  # of the name of a marked position
 MAX_LABEL_DEPTH = 4  # parts of a name in a label
 _SCALE_NOTE = (
     "Logarithmic scale. A hollow mark is a zero (at the bottom), or a tensor without finite values"
@@ -53,6 +55,18 @@ class Point:
     value: float
 
 
+@dataclass(frozen=True)
+class FlowLine:
+    """A line of a drawing, or dots if its values do not follow from each other.
+
+    ``suffix`` follows the key of a point in its tooltip.
+    """
+
+    points: Sequence[Point]
+    suffix: str = ""
+    joined: bool = True
+
+
 def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageFigure:
     """Return a drawing of counts; the height of a bar is ``log(1 + count)``."""
     largest = max(bin.count for bin in bins)
@@ -76,30 +90,41 @@ def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageF
 
 
 def flow_figure(
-    title: str, about: str, lines: Sequence[tuple[str, Sequence[Point]]], names: Sequence[str]
+    title: str,
+    about: str,
+    lines: Sequence[FlowLine],
+    names: Sequence[str],
+    mark: tuple[int, str] | None = None,
 ) -> PageFigure:
-    """Return a drawing of one value by layer in execution order, on a logarithmic scale."""
-    values = [p.value for _, points in lines for p in points if 0 < p.value < math.inf]
-    low = math.floor(math.log10(min(values, default=1)))
-    high = max(math.ceil(math.log10(max(values, default=1))), low + 1)
+    """Return a drawing of values by layer in execution order, on a logarithmic scale.
+
+    ``names`` has the part of the model at each position, and ``mark`` a position and its name.
+    """
+    low, high = decades(p.value for line in lines for p in line.points)
     across = (WIDTH - LEFT - RIGHT) / max(len(names) - 1, 1)
+    top = TOP if mark is None else TOP + MARK_HEIGHT
 
     def x(position: int) -> float:
         return round(LEFT + position * across, 1)
 
     def y(value: float) -> float:
         if not math.isfinite(value):
-            return TOP
+            return top
         share = (math.log10(value) - low) / (high - low) if value > 0 else 0
-        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - top - BOTTOM), 1)
 
     parts = [*_gridlines(low, high, y), *_axis_labels(names, x)]
-    for line, (letter, points) in enumerate(lines):
-        suffix = f" in {letter}" if letter else ""
-        path = "L".join(f"{x(p.position)} {y(p.value)}" for p in points)
-        parts.append(Markup('<path class="line line{}" d="M{}"/>').format(line, path))
-        for p in points if len(points) <= MAX_TITLED_POINTS else ():
+    parts += [] if mark is None else [_named_rule(x(mark[0]), top, mark[1])]
+    for number, line in enumerate(lines):
+        places = [f"{x(p.position)} {y(p.value)}" for p in line.points]
+        # A stroke of no length is a dot, because its ends are round.
+        path = "L".join(places) if line.joined else "h0M".join(places) + "h0"
+        kind = "" if line.joined else " dots"
+        parts.append(Markup('<path class="line line{}{}" d="M{}"/>').format(number, kind, path))
+        for p in line.points:
             odd = "" if 0 < p.value < math.inf else " odd"
+            if len(line.points) > MAX_TITLED_POINTS and not odd:
+                continue
             parts.append(
                 Markup(
                     '<a href="#n{}" tabindex="-1">'
@@ -107,12 +132,12 @@ def flow_figure(
                     "<title>{}{}: {}</title></circle></a>"
                 ).format(
                     p.node,
-                    line,
+                    number,
                     odd,
                     x(p.position),
                     y(p.value),
                     p.key,
-                    suffix,
+                    line.suffix,
                     number_text(p.value),
                 )
             )
@@ -120,6 +145,25 @@ def flow_figure(
         WIDTH, HEIGHT, title, Markup().join(parts)
     )
     return PageFigure(title, about, svg=svg)
+
+
+def decades(values: Iterable[float]) -> tuple[int, int]:
+    """Return the powers of ten between which a logarithmic scale has all positive finite values.
+
+    >>> decades([0.0, 0.02, 3.0, float("inf")]), decades([0.0])
+    ((-2, 1), (0, 1))
+    """
+    drawn = [value for value in values if 0 < value < math.inf]
+    low = math.floor(math.log10(min(drawn, default=1)))
+    return low, max(math.ceil(math.log10(max(drawn, default=1))), low + 1)
+
+
+def _named_rule(x: float, top: int, name: str) -> Markup:
+    """A line from the top to the bottom with a name, which ends at it if the line is far right."""
+    short = name if len(name) <= MAX_MARK_LETTERS else f"…{name[1 - MAX_MARK_LETTERS :]}"
+    return Markup(
+        '<path class="found" d="M{0} {1}V{2}"/><text class="found{3}" x="{0}" y="{4}">{5}</text>'
+    ).format(x, top, HEIGHT - BOTTOM, " last" * (x > WIDTH / 2), top - 8, short)
 
 
 def _gridlines(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
@@ -210,15 +254,15 @@ def flow_figures(
                 for n, key in enumerate(keys)
                 if key in side
             ]
-            drawn += [(letter, points)] if points else []
-        names = _part_names([records[key].module for key in keys])
+            drawn += [FlowLine(points, f" in {letter}" * bool(letter))] if points else []
+        names = part_names([records[key].module for key in keys])
         both = "Solid line: A. Dashed line: B. " if len(drawn) > 1 else ""
         figures.append(flow_figure(title, f"{about} {both}{_SCALE_NOTE}", drawn, names))
     return tuple(figures)
 
 
-def _part_names(modules: Sequence[str]) -> list[str]:
-    """The part of the model at each position; a part with more than half of them is split."""
+def part_names(modules: Sequence[str]) -> list[str]:
+    """Return the part of the model at each position; one with more than half of them is split."""
     paths = [name.split(".") if name != ROOT else [ROOT] for name in modules]
     names = [path[0] for path in paths]
     for depth in range(2, MAX_LABEL_DEPTH + 1):

@@ -20,6 +20,8 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.model_analysis.diff.own_errors import relative_error
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
+from hookscope.views import display
+from hookscope.views.text.text_table import TextOptions
 from tests.model_analysis.diff.planted_faults import FAULTS, KINDS, Fault, build
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
@@ -433,11 +435,59 @@ def test_the_command_names_the_module_and_its_echo(run: Any, tmp_path: Path) -> 
     assert run(*words, "--local", "--rtol", 0.01, "--atol", 0.1).rc == 0
 
 
+def test_the_command_writes_a_page_a_picture_and_a_table(
+    run: Any, refused: Any, tmp_path: Path
+) -> None:
+    words = ("diff", f"{SAMPLES}/digits.py:trained", _net_with_a_fault(tmp_path))
+    words = (*words, "--input", f"{SAMPLES}/five.png", "--local", "--floor", "float64", "-o")
+    for ending in ("html", "svg", "csv", "json"):
+        done = run(*words, tmp_path / f"a.{ending}")
+        assert done.rc == 1 and f"wrote {tmp_path}/a.{ending}" in done.stderr, done.stderr
+        text = (tmp_path / f"a.{ending}").read_text()
+        assert "conv2" in text and "own" in text
+        before = done.stdout
+        assert before == run(*words, tmp_path / f"a.{ending}").stdout
+        assert text == (tmp_path / f"a.{ending}").read_text()
+    weights = f"{SAMPLES}/digits.safetensors"
+    said = refused("diff", weights, weights, "-o", "a.html")
+    assert "a.html: a comparison of weights has no page or picture." in said
+    assert run("diff", weights, weights, "-o", tmp_path / "b.csv").rc == 0
+    assert "is an input of this command" in refused("diff", weights, weights, "-o", weights)
+
+
 def test_equal_models_differ_by_nothing(run: Any) -> None:
     sides = (f"{SAMPLES}/digits.py:trained", f"{SAMPLES}/digits_scripted.pt")
     done = run("diff", *sides, "--floor", "float64", "--input", f"{SAMPLES}/five.png")
     assert done.rc == 0
     assert "no module has a fault of its own" in done.stdout
+
+
+# Of each fault without a size: what the last linear layer gives in A and in B, and the sentence.
+_INFINITE = {
+    "zero": (0.0, 1.0, "1 (Linear): its output is exactly zero in A and not in B."),
+    "nan": (
+        1.0,
+        math.nan,
+        "1 (Linear): its output has NaN or infinite entries in A or B alone.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _INFINITE)
+def test_an_infinite_error_has_a_reason_in_place_of_a_size(name: str) -> None:
+    in_a, in_b, sentence = _INFINITE[name]
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    b = copy.deepcopy(a)
+    for model, factor in ((a, in_a), (b, in_b)):
+        model[1].weight.data *= factor  # type: ignore[operator]
+        model[1].bias.data *= factor  # type: ignore[operator]
+    found = compare(a, b, torch.ones(2, 4))
+    [fault] = found.faults
+    assert (fault.own, fault.accumulated, fault.a_is_zero) == (math.inf, math.inf, name == "zero")
+    lines = [line.plain for line in display.text(found, TextOptions())]
+    assert sentence in lines
+    assert found.to_json()["errors"][1]["own"] == math.inf  # "Infinity" in a file, as everywhere
 
 
 def test_a_fault_between_the_limits_is_said_to_be_between() -> None:

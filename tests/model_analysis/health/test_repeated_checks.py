@@ -24,6 +24,7 @@ from tests.model_analysis.health.unsteady import (
     attention,
     counting,
     late_layer,
+    noisy_backward,
     own_generator,
 )
 
@@ -226,6 +227,7 @@ UNSTEADY = {
     "own generator": (own_generator, "1", "in randn(): 64 of 64 entries differ between runs 1 and"),
     "counting": (counting, "1", "in mul(): 64 of 64 entries differ between runs 1 and 2"),
     "late layer": (late_layer, "1.inner", "computed only in run 2"),
+    "backward": (noisy_backward, "0", "output.grad: 64 of 64 entries differ between runs 1 and 2"),
 }
 
 
@@ -243,6 +245,14 @@ def test_the_largest_difference_between_runs_is_that_of_the_model() -> None:
     largest = float((2 * value - value).abs().max())  # the calls of a check begin at 1
     finding = only(check(model, "determinism", input=x))
     assert float(finding.message.rpartition(" ")[2]) == pytest.approx(largest, rel=1e-3)
+
+
+def test_gradients_are_compared_unless_there_are_none() -> None:
+    model, x = around(noisy_backward()), rows(4, WIDTH)
+    assert not check(model, "determinism", input=x, forward_only=True).findings
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model.requires_grad_(False)
+    assert not check(model, "determinism", input=x).findings
 
 
 @pytest.mark.parametrize("middle", [nn.Dropout(), nn.ReLU()])

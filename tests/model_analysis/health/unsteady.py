@@ -88,6 +88,24 @@ def counting() -> nn.Module:
     return Module(lambda self, x: x * (calls.append(1) or len(calls)))
 
 
+class NoisyBackward(torch.autograd.Function):
+    """Adds noise to the gradient alone, as a kernel does that adds in any order."""
+
+    generator = torch.Generator()
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient + torch.randn(gradient.shape, generator=NoisyBackward.generator)
+
+
+def noisy_backward() -> nn.Module:
+    return Module(lambda self, x: NoisyBackward.apply(x))
+
+
 def late_layer() -> nn.Module:
     """It calls its layer from the second time on."""
     calls: list[int] = []

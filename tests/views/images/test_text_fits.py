@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from hookscope.results.layer_similarity import (
 from hookscope.views.display import draw_analysis
 from hookscope.views.images.figures.drawing import paper_style
 from hookscope.views.images.matrices import AttentionHeads, draw_attention
+from tests.views.error_results import deep, local_diff
 
 MODEL = "sample_models/digits.py:trained"
 CAPITALS = "hf:sample_models/capitals"
@@ -191,6 +193,9 @@ ANALYSES: dict[str, Callable[[], object]] = {
         "sample_models/features", labels="sample_models/odd.csv", test=0.4
     ),
     "top": lambda: hookscope.top("sample_models/features", layer="fc", units=[0, 1, 2], count=2),
+    "diff": lambda: hookscope.diff(
+        "sample_models/five.safetensors", "sample_models/five.safetensors"
+    ),
 }
 
 
@@ -211,3 +216,9 @@ def drawn_similarities(count: int) -> Figure:
     values = tuple(map(tuple, np.eye(count).tolist()))
     result = LayerSimilarity("cka", folder, None, values, 10, {})
     return draw_analysis(result, 150).figure
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 2000])
+def test_texts_of_errors_over_depth_fit(count: int) -> None:
+    result = deep(count) if count > 1 else local_diff([("layer1.0.conv1" * 9, math.inf, math.inf)])
+    assert faults(draw_analysis(result, 150).figure) == []
