@@ -35,16 +35,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _UNFOLDED = 1_000_000  # cells: no sentence has several lines, and long lists of names are cut
-_STROKES = ("Solid line", "Dots", "Dotted line")  # of the lines, as error_page.css draws them
+_STROKES = (
+    "Solid line",
+    "Separate dots",
+    "Dotted line",
+)  # of the lines, as error_page.css draws them
 _SCALE = (
     "Logarithmic scale. A hollow mark is an error of exactly zero (at the bottom), or an infinite"
     " one, such as where only one side has NaN (at the top)."
 )
 
-_STEP, _HEIGHT = 0.3, 2.8  # inches of a name, and of the panel
-_NARROWEST, _WIDEST = 3.0, 14.0  # inches of all names
+_STEP, _HEIGHT = 0.18, 2.8  # inches of a name, and of the panel
+_NARROWEST, _UNNAMED = 3.0, 8.0  # inches of the panel: at least, and without names
 _LEGEND = 1.8  # inches of the legend beside the panel
 _LABELLED = 60  # names up to which each is written
+_SPARSE = 200  # names up to which marks are large
 _LETTERS = 32  # of a name
 
 
@@ -151,11 +156,11 @@ class ErrorChart:
         names = [shorten_middle(visible(name), _LETTERS) for name in self.names]
         is_labelled = len(names) <= _LABELLED
         below = label_inches(map(escape_text, names)) if is_labelled else 0.3
-        width = min(max(len(names) * _STEP, _NARROWEST), _WIDEST)
+        width = max(len(names) * _STEP, _NARROWEST) if is_labelled else _UNNAMED
         with paper_style(dark=False):
             figure, _ = new_figure(width + 1.0 + _LEGEND, _HEIGHT + below, self.title, self.about)
             axes = figure.subplots()
-            self._draw_lines(axes)
+            self._draw_lines(axes, 0 if is_labelled else 1)  # as names, or as in the table
             axes.set_ylabel("relative error")
             if is_labelled:
                 name_ticks(axes.xaxis, names)
@@ -167,16 +172,17 @@ class ErrorChart:
             finish_figure(figure)
         return Drawing(figure, "diff", (f"errors of {plural(len(names), self.noun)}",))
 
-    def _draw_lines(self, axes: Axes) -> None:
+    def _draw_lines(self, axes: Axes, start: int) -> None:
         low, high = decades(v for line in self.lines for v in line.values if v is not None)
         bottom, top = 10.0**low, 10.0**high
         axes.set_yscale("log")
         axes.set_ylim(bottom, top)
-        size = 4.0 if len(self.names) <= _LABELLED else 2.0
+        size = 4.0 if len(self.names) <= _SPARSE else 1.5
         zeros: list[tuple[int, float]] = []
         infinite: list[tuple[int, float]] = []
         for number, line in enumerate(self.lines):
-            points = [(n, value) for n, value in enumerate(line.values) if value is not None]
+            numbered = enumerate(line.values, start)
+            points = [(n, value) for n, value in numbered if value is not None]
             zeros += [(n, bottom) for n, value in points if not value]
             infinite += [(n, top) for n, value in points if not math.isfinite(value)]
             axes.plot(
@@ -186,7 +192,7 @@ class ErrorChart:
                 linestyle=("-", "none", ":")[number],
                 linewidth=1.0,
                 marker=MARKERS[number] if number < 2 else "",
-                markersize=size,
+                markersize=size if number else size / 2,
                 clip_on=False,
                 label=line.label,
             )
@@ -203,12 +209,12 @@ class ErrorChart:
                     label=label,
                 )
         if self.first is not None:
-            self._mark_first(axes, self.first)
+            self._mark_first(axes, self.first, start)
 
-    def _mark_first(self, axes: Axes, first: int) -> None:
-        axes.axvline(first, color=WARNING, linewidth=0.8, linestyle="--")
+    def _mark_first(self, axes: Axes, first: int, start: int) -> None:
+        axes.axvline(start + first, color=WARNING, linewidth=0.8, linestyle="--")
         axes.text(
-            first,
+            start + first,
             1.03,
             escape_text(shorten_middle(visible(self.names[first]), _LETTERS)),
             transform=axes.get_xaxis_transform(),

@@ -440,14 +440,12 @@ def test_the_command_writes_a_page_a_picture_and_a_table(
 ) -> None:
     words = ("diff", f"{SAMPLES}/digits.py:trained", _net_with_a_fault(tmp_path))
     words = (*words, "--input", f"{SAMPLES}/five.png", "--local", "--floor", "float64", "-o")
-    for ending in ("html", "svg", "csv", "json"):
-        done = run(*words, tmp_path / f"a.{ending}")
-        assert done.rc == 1 and f"wrote {tmp_path}/a.{ending}" in done.stderr, done.stderr
-        text = (tmp_path / f"a.{ending}").read_text()
-        assert "conv2" in text and "own" in text
-        before = done.stdout
-        assert before == run(*words, tmp_path / f"a.{ending}").stdout
-        assert text == (tmp_path / f"a.{ending}").read_text()
+    for name in ("a.html", "b.html", "a.svg"):
+        done = run(*words, tmp_path / name)
+        assert done.rc == 1 and f"wrote {tmp_path}/{name}" in done.stderr, done.stderr
+        text = (tmp_path / name).read_text()
+        assert "conv2" in text and "own error" in text
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     weights = f"{SAMPLES}/digits.safetensors"
     said = refused("diff", weights, weights, "-o", "a.html")
     assert "a.html: a comparison of weights has no page or picture." in said

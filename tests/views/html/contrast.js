@@ -38,7 +38,7 @@
     judge(e, e.closest("svg") ? style.fill : style.color, told);
   }
   const field = document.querySelector("#filter");
-  judge(field, getComputedStyle(field, "::placeholder").color, "placeholder");
+  if (field) judge(field, getComputedStyle(field, "::placeholder").color, "placeholder");
   for (const e of document.querySelectorAll("#filter, #theme")) {
     const edge = ratio(rgba(getComputedStyle(e).borderColor), ground(e.parentElement));
     if (edge < 3) found.push(`edge of ${e.id}: ${edge.toFixed(2)}`);

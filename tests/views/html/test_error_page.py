@@ -72,10 +72,10 @@ def test_the_first_fault_is_marked_and_the_caption_says_what_is_drawn() -> None:
     assert [text.text for text in marked] == [f"…{SCRIPT[-23:]}"]
     assert float(marked[0].attrib["x"]) == pytest.approx(62 + (760 - 62 - 12) / 5, abs=0.1)
     assert page.figure.caption == (
-        "Solid line: accumulated error. Dots: own error. Dotted line: floor. Logarithmic scale. A"
-        " hollow mark is an error of exactly zero (at the bottom), or an infinite one, such as"
-        " where only one side has NaN (at the top). The marked module, <script>alert(1)</script>,"
-        " is the first with a fault of its own."
+        "Solid line: accumulated error. Separate dots: own error. Dotted line: floor. Logarithmic"
+        " scale. A hollow mark is an error of exactly zero (at the bottom), or an infinite one,"
+        " such as where only one side has NaN (at the top). The marked module,"
+        f" {SCRIPT}, is the first with a fault of its own."
     )
     healthy = page_of(local_diff([("stem", 0.0, 0.0)]))
     assert not re.search("found|marked", f"{healthy.figure.svg}{healthy.figure.caption}")

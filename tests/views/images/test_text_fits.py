@@ -46,10 +46,12 @@ def _labels_beyond_an_axis(figure: Figure) -> Iterator[Text]:
     """The labels of ticks that lie outside the limits of their axis, which are not drawn."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
+            place = axis.get_transform().transform
+            low, high = sorted(map(float, place(axis.get_view_interval())))
             slack = (high - low) * 1e-6
             for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-                if not axes.axison or not low - slack <= tick.get_loc() <= high + slack:
+                at = float(place(tick.get_loc()))
+                if not axes.axison or not low - slack <= at <= high + slack:
                     yield from (tick.label1, tick.label2)
 
 
@@ -218,7 +220,7 @@ def drawn_similarities(count: int) -> Figure:
     return draw_analysis(result, 150).figure
 
 
-@pytest.mark.parametrize("count", [1, 2, 60, 2000])
+@pytest.mark.parametrize("count", [1, 60, 2000])
 def test_texts_of_errors_over_depth_fit(count: int) -> None:
     result = deep(count) if count > 1 else local_diff([("layer1.0.conv1" * 9, math.inf, math.inf)])
     assert faults(draw_analysis(result, 150).figure) == []
