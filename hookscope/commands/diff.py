@@ -380,7 +380,7 @@ _IN_ORDER = (MODELS, CAPTURES, MODEL_AND_DUMP, CAPTURE_AND_DUMP)
     table_options,
     views="capture_diff local_diff run_diff weight_diff features_diff structure_diff",
     examples=EXAMPLES,
-    main="layer local map input weights output",
+    main="layer local map input weights",
     topics="model-specs layers inputs weights keys",
 )
 def diff_command(ctx: click.Context, **values: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import hookscope
 from hookscope.results.local_diff import LocalDiff
+from hookscope.views.capture_diff import diff_chart
 from hookscope.views.error_chart import ErrorPage
 from hookscope.views.html.svg import BOTTOM, HEIGHT, MARK_HEIGHT, TOP
 from hookscope.views.local_diff import local_diff_chart
@@ -94,6 +97,19 @@ def test_the_table_has_a_row_for_each_module_that_a_point_leads_to() -> None:
     assert links == {
         row.cells[1].text: f"#{row.id}" for row in page.rows if row.cells[1].text != "body.1"
     }
+
+
+def test_the_chart_of_two_captures_has_the_error_of_each_tensor(folder: Path) -> None:
+    files = [folder / f"{name}.safetensors" for name in ("values", "other")]
+    a, b = (hookscope.load(file) for file in files)
+    chart = diff_chart(hookscope.diff(*files))
+    [line] = chart.lines
+    wanted = [np.linalg.norm(a[key] - b[key]) / np.linalg.norm(a[key]) for key in chart.names]
+    assert line.values == pytest.approx(wanted, rel=1e-5)
+    assert chart.first is not None and wanted[chart.first] > 0 == wanted[0]
+    rows = chart.page(hookscope.diff(*files)).rows
+    missing = [row.cells[1].text for row in rows if row.kind == "missing"]
+    assert missing == ["fc/input.0", "fc/output"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 2000])
