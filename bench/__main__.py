@@ -245,6 +245,28 @@ MEASURES = (
         needs="transformers",
     ),
     Measure(
+        "diff --local of two resnet50, 16 images",
+        "one forward pass of each",
+        2.5,
+        "ms",
+        lambda: inside("bench.local_diff", "resnet50", "none", "5"),
+    ),
+    Measure(
+        "the same with --floor float64",
+        "one forward pass of each",
+        2.5,
+        "ms",
+        lambda: inside("bench.local_diff", "resnet50", "float64", "5"),
+    ),
+    Measure(
+        "diff --local of two language models of 12 layers",
+        "one forward pass of each",
+        2.5,
+        "ms",
+        lambda: inside("bench.local_diff", "llama", "none", "5"),
+        needs="transformers",
+    ),
+    Measure(
         "a sweep over the 24 layers of a language model",
         "24 forward passes by hand",
         0.65,

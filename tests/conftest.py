@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,20 @@ needs_list = pytest.mark.skipif(
 )
 
 Run = Callable[..., Finished]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is exhaustive
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Of the cases of a test marked ``sampled(n)``, all but every n-th are exhaustive."""
+    numbers: Counter[str] = Counter()
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if numbers[test] % sampled.args[0]:
+                item.add_marker("exhaustive")
+            numbers[test] += 1
+
+
 Refused = Callable[..., str]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hookscope.errors import HookscopeError
 
-SECONDS = 10  # for one damaged file, of a few kilobytes
+SECONDS = 30  # of processor time, for one damaged file of a few kilobytes
 # What stands in a value's place: of every type of JSON, some of them far from what is sensible.
 _OTHERS = (None, True, -1, 0, 10**18, 10**30, 1e308, 1.5, "", "x", "NaN", "\n\x1b[31m", "-Infinity")
 

@@ -11,10 +11,11 @@ from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 from tests.processes import run_lines
 
-EXAMPLES = [example.line for example in cli.examples] + [
+THIRDS = 3
+EXAMPLES = [
     example.line
-    for command in cli.commands.values()
-    if isinstance(command, Command)
+    for command in (cli, *cli.commands.values())
+    if isinstance(command, Command) or command is cli
     for example in command.examples
 ]
 
@@ -43,10 +44,12 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
 
 
 @pytest.mark.slow
-def test_all_examples_run_and_leave_the_samples_as_they_are(
-    samples_folder, repo, clean_environment
+@pytest.mark.sampled(THIRDS)
+@pytest.mark.parametrize("third", range(THIRDS))
+def test_the_examples_run_and_leave_the_samples_as_they_are(
+    samples_folder, repo, clean_environment, third: int
 ) -> None:
-    assert faults_of(EXAMPLES, samples_folder, clean_environment) == {}
+    assert faults_of(EXAMPLES[third::THIRDS], samples_folder, clean_environment) == {}
     for path in (repo / "sample_models").rglob("*.*"):
         if path.is_file() and "__pycache__" not in path.parts:
             copy = samples_folder / path.relative_to(repo)

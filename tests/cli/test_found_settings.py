@@ -252,11 +252,9 @@ def test_nothing_of_a_found_file_runs_before_it_is_named(run, tmp_path: Path) ->
     )
     for name in cli.commands:
         run(name)
-        run(name, "--json")
         typed = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": f"hookscope {name} -"}
-        for cword in ("2", "3"):
-            done = run(env={**typed, "COMP_CWORD": cword})
-            assert done.rc == 0, done.stderr
+        done = run(env={**typed, "COMP_CWORD": "2"})
+        assert done.rc == 0, done.stderr
     for words in ("capture --layer ", "capture --hook ", "grads --loss ", "tree ", "show x "):
         typed = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": f"hookscope {words}"}
         assert run(env={**typed, "COMP_CWORD": "3"}).rc == 0

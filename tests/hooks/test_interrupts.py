@@ -223,12 +223,12 @@ def is_call(frame: FrameType, event: str) -> bool:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupt_within_a_restoration_comes_after_it(name: str) -> None:
-    assert_restored_at(name, slice(None, None, 31), in_restoration)
+    assert_restored_at(name, slice(None, None, 97), in_restoration)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupt_at_a_call_leaves_nothing_behind(name: str) -> None:
-    assert_restored_at(name, slice(None, None, 25), is_call)
+    assert_restored_at(name, slice(None, None, 83), is_call)
 
 
 @pytest.mark.exhaustive

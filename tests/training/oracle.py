@@ -49,7 +49,7 @@ def both(
     ]
     endings = []
     for process in processes:
-        out, err = process.communicate(stdin, timeout=60)
+        out, err = process.communicate(stdin, timeout=300)
         out, err = (
             re.sub(rb"0x[0-9a-f]+", b"ADDRESS", NOTE.sub(b"", text or b"")) for text in (out, err)
         )

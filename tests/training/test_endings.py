@@ -214,6 +214,7 @@ if sys.version_info >= (3, 11):
         """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", RAISES)
 def test_a_traceback_is_that_of_python(both_ways, work: Path, place: str) -> None:
     ended = both_ways(RAISES[place], "--every", "1")
@@ -257,6 +258,7 @@ def wait_for_steps(work: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "terminate"])
 @pytest.mark.parametrize("delay", [0, 0.037, 0.21])
 def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float) -> None:
@@ -279,6 +281,7 @@ def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float
     assert len(left.layers) > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("delay", [0, 0.013, 0.11])
 def test_ctrl_c_in_the_middle_of_a_step(watched, work: Path, delay: float) -> None:
     def interrupt(pid: int) -> None:

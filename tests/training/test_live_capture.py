@@ -73,7 +73,7 @@ def training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         (folder / "stop").touch()
         try:
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -175,7 +175,7 @@ def test_a_training_that_is_killed_ends_the_waiting(tmp_path: Path, number: int)
             time.sleep(0.1)
         time.sleep(number / 10)
         process.kill()
-        _, said = client.communicate(timeout=60)
+        _, said = client.communicate(timeout=300)
         assert client.returncode == 1
         assert b"ended before its next step did" in said
     with refused(RequestError, "No training answers", hint="hookscope run"):

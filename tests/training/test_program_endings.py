@@ -99,7 +99,7 @@ def test_a_program_without_a_model_or_without_torch(start: Start, tmp_path: Path
     script = tmp_path / "program.py"
     script.write_text("print(2)")
     command = [sys.executable, "-m", "hookscope", "run", "--list", str(script)]
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (plain.returncode, plain.stdout) == (0, "2\n")
     assert "did not import torch" in plain.stderr
 
@@ -121,7 +121,7 @@ def test_on_a_full_disk_the_program_ends_as_it_would(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=fill_disk
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=fill_disk
     )
     assert done.returncode == 0
     assert "hookscope: the end of the run could not be recorded. Cannot write" in done.stderr

@@ -77,9 +77,9 @@ def start(warm_process: WarmProcess, environment, tmp_path_factory) -> Start:
         work = folder or tmp_path_factory.mktemp(name)
         settings = environment | {"TORCHINDUCTOR_CACHE_DIR": str(work)}
         if not options:
-            return warm_process.run(arguments, work, settings, "", 120, script)
+            return warm_process.run(arguments, work, settings, "", 300, script)
         command = [*options.split(), str(script), *arguments]
-        return warm_process.run(command, work, settings, "", 120)
+        return warm_process.run(command, work, settings, "", 300)
 
     return run
 
@@ -117,6 +117,7 @@ def assert_watched(folder: Path, steps: int, models: str) -> None:
     assert ".grad" in {Path(series.what).suffix for series in run.layers.series}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "steps", "models"), CASES)
 def test_a_script_that_is_watched_at_each_step_does_the_same(

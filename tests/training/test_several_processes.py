@@ -44,7 +44,7 @@ class Launch:
 
     def end(self) -> tuple[int, list[str], str]:
         """Wait; return the exit status, the lines of all ranks in order, and the messages."""
-        out, err = self._process.communicate(timeout=240)
+        out, err = self._process.communicate(timeout=300)
         caught = [line for line in err.splitlines() if line.startswith("hookscope:")]
         return self._process.returncode, sorted(out.splitlines()), "\n".join(caught)
 

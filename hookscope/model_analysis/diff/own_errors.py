@@ -192,7 +192,7 @@ class _Teacher(CallSubscriber):
 
 
 @dataclass
-class _OpenCall:
+class _TaughtCall:
     """A call of the student that runs with the values of the teacher."""
 
     pair: CallId
@@ -215,7 +215,7 @@ class _Student(CallSubscriber):
         self._exchange, self._pairs, self._gpus = exchange, pairs, gpus
         self._open: list[CallId] = []
 
-    def before_call(self, call: ModuleCall) -> _OpenCall | None:
+    def before_call(self, call: ModuleCall) -> _TaughtCall | None:
         """Give the module the arguments of its counterpart."""
         pair = self._pairs.get((call.layer.name, call.number))
         values = None if pair is None else self._exchange.arguments(pair)
@@ -228,9 +228,9 @@ class _Student(CallSubscriber):
         call.args, call.kwargs = _with_tensors((call.args, call.kwargs), given)
         _set_random_states(values.random, self._gpus)
         opened = {path: (new, _version(new), other) for path, (new, other) in given.items()}
-        return _OpenCall(pair, {one.path: one.tensor for one in own}, opened)
+        return _TaughtCall(pair, {one.path: one.tensor for one in own}, opened)
 
-    def after_call(self, call: ModuleCall, state: _OpenCall | None) -> None:
+    def after_call(self, call: ModuleCall, state: _TaughtCall | None) -> None:
         """Give the caller the output of the counterpart, and what that wrote into its arguments."""
         if state is None:
             return
@@ -242,7 +242,7 @@ class _Student(CallSubscriber):
             _set_random_states(values.random_after, self._gpus)
         self.abandon_call(call, state)
 
-    def _write_back(self, state: _OpenCall, values: _CallValues) -> None:
+    def _write_back(self, state: _TaughtCall, values: _CallValues) -> None:
         """Change the caller's tensors as the module has changed those in their place."""
         for path, (tensor, version, other) in state.given.items():
             if _version(tensor) == version:
@@ -254,7 +254,7 @@ class _Student(CallSubscriber):
             with suppress(RuntimeError):  # a tensor whose entries share memory
                 state.own[path].copy_(tensor if changed is None else changed)
 
-    def abandon_call(self, call: ModuleCall, state: _OpenCall | None) -> None:
+    def abandon_call(self, call: ModuleCall, state: _TaughtCall | None) -> None:
         """Forget a call, and those within it."""
         if state is not None and state.pair in self._open:
             del self._open[self._open.index(state.pair) :]
