@@ -244,6 +244,7 @@ def test_the_commands_take_these_words(run: Run, tmp_path: Path) -> None:
     assert (done.rc, "1x16x32" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("method", "settings", "package"),
     [

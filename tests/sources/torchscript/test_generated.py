@@ -257,7 +257,7 @@ Call = tuple[Any, ...]
 # A program is short already, and to make one shorter would take minutes.
 WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]
 FEW = settings(
-    max_examples=250,
+    max_examples=100,
     deadline=None,
     derandomize=True,  # the same programs at each run: to find new ones is the other test's part
     suppress_health_check=list(HealthCheck),

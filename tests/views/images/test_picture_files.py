@@ -35,6 +35,7 @@ def test_the_same_picture_gives_the_same_bytes(file, tmp_path, ending, kind) -> 
     assert written[0].startswith(BEGINNINGS[ending])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", BEGINNINGS)
 @pytest.mark.parametrize(
