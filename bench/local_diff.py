@@ -17,6 +17,7 @@ import torchvision
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.results.local_diff import LocalDiff
 
 Inputs = dict[str, Tensor]
 
@@ -65,6 +66,7 @@ def main(name: str, floor: str, pairs: int) -> None:
         found = hookscope.diff(
             a, b, input=inputs, local=True, floor=None if floor == "none" else floor
         )
+        assert isinstance(found, LocalDiff)
         if found.faults[0].module != changed:
             sys.exit(f"{found.faults[0].key} was named, not {changed}")
 
