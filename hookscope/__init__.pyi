@@ -294,6 +294,7 @@ def diff(
     rtol: float | None = None,
     equal_nan: bool = False,
     strict: bool = False,
+    shift: int = 0,
     structure: bool = False,
     local: bool = False,
     floor: str | None = None,

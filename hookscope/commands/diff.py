@@ -45,6 +45,7 @@ from hookscope.specs.subject_kinds import (
     WEIGHTS,
     Subject,
 )
+from hookscope.specs.tolerances import ExactDiffOptions
 from hookscope.specs.value_readers import names_rules
 from hookscope.specs.weight_options import InitialWeights, WeightDiffOptions, WeightTrust
 
@@ -95,7 +96,8 @@ def diff(
     steps that both have; the result is a ``RunDiff``, which names the first step and layer that
     differ. The keywords ``layers``, ``atol``, ``rtol`` and ``strict`` apply; the default
     tolerance is 0, because a repeated run has the same bits, and NaN in both is equal. With
-    ``more`` runs, A is compared with each of them, and the result is a ``RunDiffs``.
+    ``more`` runs, A is compared with each of them, and the result is a ``RunDiffs``. With
+    ``shift``, B is a run that was resumed after so many steps of A.
 
     Two files of weights, folders of them or results of ``load`` are compared tensor by tensor,
     without torch; the result is a ``WeightDiff``, the most changed tensors first. If one side is a
@@ -213,7 +215,7 @@ def diff_features(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
-    options: RunDiffOptions,
+    options: ExactDiffOptions,
     progress: Progress | None = None,
 ) -> FeaturesDiff:
     """Compare two features folders row by row."""
@@ -407,7 +409,9 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
 
     With two folders that 'hookscope run' wrote, prints the first step at which each kind of series
     differs, and names the first layer. With more than two, compares the first with each of the
-    others. --layer, --atol, --rtol and --strict apply.
+    others. With --shift N, B was resumed after N steps of A, and the first of these that differs is
+    named: weights, optimizer state, learning rate, batch, random generators. --layer, --atol,
+    --rtol and --strict apply.
 
     With two files of weights, prints each tensor that changed, the most changed first: relative L2
     distance, change of the norm, cosine similarity, largest change of an entry, share of entries

@@ -17,7 +17,7 @@ from hookscope.files.progress_types import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.dtypes import widen
 from hookscope.results.result import Result
-from hookscope.specs.diff_request import RunDiffOptions
+from hookscope.specs.tolerances import ExactDiffOptions
 from hookscope.stores.features.features import Features
 from hookscope.stores.features.lazy_rows import BLOCK, LazyRows
 
@@ -97,7 +97,7 @@ class FeaturesDiff(Result):
 def compare_features(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
-    options: RunDiffOptions,
+    options: ExactDiffOptions,
     progress: Progress | None = None,
 ) -> FeaturesDiff:
     """Compare two folders of the same inputs, key by key; memory holds a block of rows of each.

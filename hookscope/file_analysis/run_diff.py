@@ -18,10 +18,13 @@ from hookscope.results.result import Result
 from hookscope.specs import patterns
 from hookscope.specs.diff_request import RunDiffOptions
 from hookscope.stores.runs.series import (
+    BATCH_HASH,
+    GENERATORS,
     OUTPUT,
     OUTPUT_GRAD,
     PARAMETER,
     PARAMETER_GRAD,
+    STATE,
     UPDATE,
     WHOLE,
     ExecutionOrder,
@@ -37,7 +40,9 @@ KINDS = (
     *(BATCH, OUTPUT, LOSS, OUTPUT_GRAD, PARAMETER_GRAD, TOTAL),
     *(LOSS_SCALE, LEARNING_RATE, UPDATE, PARAMETER),
 )
-
+# What a resumed run must begin with, in the order in which a difference is named.
+SEAM = (PARAMETER, STATE, LEARNING_RATE, LOSS_SCALE, BATCH, GENERATORS)
+_SHIFTED_KINDS = (*SEAM, *(kind for kind in KINDS if kind not in SEAM))
 
 _BACKWARD = (OUTPUT_GRAD, PARAMETER_GRAD)  # from the last layer to the first
 
@@ -65,6 +70,10 @@ class KindComparison:
     series: int
     differing: int
     first: RunDifference | None
+
+    def agrees_at(self, step: int) -> bool:
+        """Whether nothing differs up to a step."""
+        return self.first is None or self.first.step > step
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,9 @@ class RunDiff(Result):
         atol: values match if ``|a - b| <= atol + rtol * |a|``, or if both are NaN.
         rtol: the relative part of the tolerance.
         strict: whether series and steps of only one run count as differences.
+        shift: number of steps before B was resumed. Step S of B is step S + shift of A, and all
+            steps are those of A; of A, the earlier ones are not counted.
+        same_batch: another step of A with the batch of B's first step, if there is one.
         a: what is known of A: its folder, script, arguments, status and ranks.
         b: what is known of B.
     """
@@ -116,6 +128,8 @@ class RunDiff(Result):
     atol: float
     rtol: float
     strict: bool
+    shift: int
+    same_batch: int | None
     a: dict[str, Any]
     b: dict[str, Any]
 
@@ -133,15 +147,25 @@ class RunDiff(Result):
 
     @property
     def first(self) -> RunDifference | None:
-        """The first difference: of the earliest step, and in it the first of ``KINDS``."""
+        """The first difference: of the earliest step, and in it of the first row."""
         found = [row.first for row in self.rows if row.first]
-        return min(found, key=lambda one: (one.step, KINDS.index(one.kind)), default=None)
+        return min(found, key=lambda one: one.step, default=None)
 
     @property
     def first_layer(self) -> RunDifference | None:
         """The first difference in a layer."""
         found = [row.first for row in self.rows if row.first and row.first.layer]
-        return min(found, key=lambda one: (one.step, KINDS.index(one.kind)), default=None)
+        return min(found, key=lambda one: one.step, default=None)
+
+    @property
+    def seam(self) -> dict[str, bool | None]:
+        """Whether each kind of ``SEAM`` agrees at B's first step; None if it was not compared.
+
+        Without a shift, there is no seam, and the result is empty. Few runs have a loss scale.
+        """
+        rows = {row.kind: row for row in self.rows}
+        kinds = [kind for kind in SEAM if kind in rows or kind != LOSS_SCALE] if self.shift else []
+        return {kind: rows[kind].agrees_at(self.shift) if kind in rows else None for kind in kinds}
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
@@ -157,6 +181,9 @@ class RunDiff(Result):
             "atol": self.atol,
             "rtol": self.rtol,
             "strict": self.strict,
+            "shift": self.shift,
+            "seam": self.seam,
+            "same_batch": self.same_batch,
             "rows": [asdict(row) for row in self.rows],
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
@@ -169,7 +196,8 @@ def compare_runs(
     """Compare two runs at the steps that both have; durations are left out.
 
     If each run has one model, the names of the two models may differ; the same holds for
-    optimizers. Runs of several processes are compared rank by rank.
+    optimizers. Runs of several processes are compared rank by rank. With a shift, B is a run that
+    was resumed after that many steps of A.
     """
     runs_a, runs_b = _runs_by_rank(a), _runs_by_rank(b)
     if (None in runs_a) != (None in runs_b):
@@ -208,11 +236,14 @@ def _compare_rank(
     a: TrainingRun, b: TrainingRun, rank: int | None, options: RunDiffOptions
 ) -> RunDiff:
     """Compare two runs of one process each."""
+    if options.shift:
+        _check_shift(a, options.shift)
     tables = (a.steps, b.steps), (a.layers, b.layers)
     pairs = [_TablePair.of(of_a, of_b, options) for of_a, of_b in tables]
-    rows = [pair.compare(kind, rank, options) for kind in KINDS for pair in pairs]
+    kinds = _SHIFTED_KINDS if options.shift else KINDS
+    rows = [pair.compare(kind, rank, options) for kind in kinds for pair in pairs]
     steps, sampled = (
-        (len(of_a), len(of_b), len(pair.steps))
+        (int((of_a.steps >= options.shift).sum()), len(of_b), len(pair.steps))
         for pair, (of_a, of_b) in zip(pairs, tables, strict=True)
     )
     return RunDiff(
@@ -224,15 +255,44 @@ def _compare_rank(
         options.atol or 0.0,
         options.rtol or 0.0,
         options.strict,
+        options.shift,
+        _same_batch(a.steps, b.steps, options.shift),
         {},
         {},
     )
 
 
+def _check_shift(a: TrainingRun, shift: int) -> None:
+    """Raise RequestError if A has no record of the step at which B was resumed."""
+    name, steps = a.folder, len(a.steps)
+    if shift >= steps:
+        raise RequestError(
+            f"--shift {shift} is not less than the number of steps of {name}, which is {steps}.",
+            "Name the run that was not interrupted first, and after --shift its number of steps"
+            " before the other one was resumed.",
+        )
+    if shift not in a.layers.steps:
+        raise RequestError(
+            f"Step {shift} of {name}, the first one after resuming, was not sampled: weights,"
+            " optimizer state, batch and random generators were not recorded.",
+            f"Record that run again: hookscope run --every {shift} SCRIPT, or --every with a number"
+            f" that divides {shift}.",
+        )
+
+
+def _same_batch(a: RunTable, b: RunTable, shift: int) -> int | None:
+    """The step of A, if it is not the one after the shift, that has the batch of B's first step."""
+    if not shift or BATCH_HASH not in a or BATCH_HASH not in b:
+        return None
+    of_a, of_b = a.curve(BATCH_HASH), b.curve(BATCH_HASH)
+    steps = of_a.steps[np.isin(of_a.values, of_b.values[of_b.steps == 0])].tolist()
+    return None if shift in steps else next(iter(steps), None)
+
+
 def _joined(results: Sequence[RunDiff]) -> RunDiff:
     """The comparisons of several ranks as one."""
     rows = []
-    for kind in KINDS:
+    for kind in _SHIFTED_KINDS if results[0].shift else KINDS:
         same = [row for result in results for row in result.rows if row.kind == kind]
         if same:
             firsts = (row.first for row in same if row.first)
@@ -273,13 +333,18 @@ def _check_layers(layers: Iterable[str], series: Sequence[Series]) -> None:
             )
 
 
-def _comparison_kind(series: Series) -> str | None:
+def _comparison_kind(series: Series, options: RunDiffOptions) -> str | None:
     """The kind of a series; None for durations, which never repeat."""
     if kind_of(series) != WHOLE:
-        return kind_of(series)
+        # The gradient is in it, so it is no weight that a resumed run begins with.
+        return UPDATE if options.shift and series.measure == "adam_rms" else kind_of(series)
     if series.measure == "lr":
         return LEARNING_RATE
-    return series.key if series.key in KINDS else None
+    if series.measure == "hash" and (options.atol or options.rtol):  # they have no tolerance
+        return None
+    kind = series.key.partition(".")[0]
+    is_compared = series.measure != "hash" and kind in KINDS
+    return kind if is_compared or (options.shift and kind in SEAM) else None
 
 
 @dataclass(frozen=True)
@@ -297,12 +362,12 @@ class _TablePair:
     @classmethod
     def of(cls, a: RunTable, b: RunTable, options: RunDiffOptions) -> _TablePair:
         """Match the series by their names, and the rows by their steps."""
-        steps, rows_a, rows_b = np.intersect1d(a.steps, b.steps, True, return_indices=True)
+        steps, rows_a, rows_b = np.intersect1d(
+            a.steps, b.steps + options.shift, True, return_indices=True
+        )
         renamed = _as_named_in(a.series, b.series)
-        series_a = [one for one in a.series if _is_compared(one, options.layers)]
-        series_b = {
-            renamed[one]: one for one in b.series if _is_compared(renamed[one], options.layers)
-        }
+        series_a = [one for one in a.series if _is_compared(one, options)]
+        series_b = {renamed[one]: one for one in b.series if _is_compared(renamed[one], options)}
         names = tuple(one for one in series_a if one in series_b)
         only_b = [one for one in series_b if one not in set(series_a)]
         return cls(
@@ -320,8 +385,9 @@ class _TablePair:
     ) -> KindComparison | None:
         """Compare the series of one kind, of one process; None if there are none."""
         order = ExecutionOrder(self.tables[0].series)
-        columns = [n for n, one in enumerate(self.names) if _comparison_kind(one) == kind]
+        columns = [n for n, one in enumerate(self.names) if _comparison_kind(one, options) == kind]
         columns.sort(key=lambda n: order.place(self.names[n]), reverse=kind in _BACKWARD)
+        columns.sort(key=lambda n: self.names[n].measure == "hash")  # others say more
         if not columns:
             return None
         chosen = [[names[n] for n in columns] for names in (self.names, self.of_b)]
@@ -362,10 +428,10 @@ def _matches(
     return same
 
 
-def _is_compared(series: Series, layers: Iterable[str]) -> bool:
-    if _comparison_kind(series) is None:
+def _is_compared(series: Series, options: RunDiffOptions) -> bool:
+    if _comparison_kind(series, options) is None:
         return False
-    included, excluded = patterns.split_exclusions(layers)
+    included, excluded = patterns.split_exclusions(options.layers)
     if not included and not excluded:
         return True
 

@@ -125,6 +125,14 @@ class DiffRequest:
         " difference (exit 1).",
         python="count an unmatched tensor as a difference; of weights another dtype.",
     )
+    shift: int = setting(
+        0,
+        "Compare step S of B with step S + N of A: B was resumed after N steps. Of runs.",
+        metavar="N",
+        minimum=0,
+        python="of runs: compare step S of B with step S + ``shift`` of A, because B was resumed"
+        " after that many steps. What a step begins with is compared first.",
+    )
     structure: bool = setting(
         False,
         "Compare the layers of two models instead: which are added, removed, moved, renamed or have"
@@ -243,6 +251,10 @@ class DiffRequest:
         for name in ("layers", "types", "what"):
             hold_iterable(self, name)
         check_tolerances(self.atol, self.rtol)
+        if self.shift:
+            raise RequestError(
+                "--shift is for training runs, and A and B are models.", "Leave it out."
+            )
         self.selection, self.kinds  # noqa: B018 - computed for their checks
         if isinstance(self.map, str):
             name = os.fspath(self.b) if isinstance(self.b, str | os.PathLike) else "B"
@@ -330,10 +342,12 @@ class DumpRequest(DiffRequest):
 
 @dataclass(frozen=True)
 class RunDiffOptions(ExactDiffOptions):
-    """How two training runs, or two features folders, are compared.
+    """How two training runs are compared.
 
-    ``strict`` requires the same series and the same steps, or the same keys.
+    ``strict`` requires the same series and the same steps.
     """
+
+    shift: int = same_setting(DiffRequest, "shift")
 
 
 @contextmanager

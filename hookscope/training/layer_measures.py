@@ -20,6 +20,7 @@ from hookscope.stores.runs.series import Series
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import ZEROING, unit_dims
 from hookscope.tensors.torch_internals import is_tracing
+from hookscope.training.state_measures import BatchHash
 from hookscope.training.tensor_measures import (
     CallMeasure,
     GradientMeasure,
@@ -168,6 +169,7 @@ class LayerMeasures:
         self.called = False
         self.is_in_backward = False
         self.batch: dict[Series, float] = {}
+        self.hash = BatchHash()
         self._model = model
         self._pending = pending
         self._gradients = gradients
@@ -195,6 +197,7 @@ class LayerMeasures:
         if layer.module is self._model and not recomputed:
             for series, size in batch_size(arguments).items():
                 self.batch[series] = self.batch.get(series, 0.0) + size
+            self.hash.add(self._pending, arguments)
         if type(output) is Tensor:
             self._measure(_output_key(layer.name), output, finds_units, recomputed)
             return

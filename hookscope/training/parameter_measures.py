@@ -66,8 +66,8 @@ class NamedParameters:
                     yield position, group
 
 
-class _Numbers:
-    """One number for some parameters; of what is added twice, the last before ``keep`` counts."""
+class Numbers:
+    """One number for some tensors; of what is added twice, the last before ``keep`` counts."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[list[int], Tensor]] = []
@@ -123,11 +123,11 @@ class _NumbersByKind:
     """The numbers of each kind."""
 
     def __init__(self) -> None:
-        self.gradients = _Numbers()
-        self.nonfinite = _Numbers()
-        self.clipped = _Numbers()
-        self.weights = _Numbers()
-        self.updates = _Numbers()
+        self.gradients = Numbers()
+        self.nonfinite = Numbers()
+        self.clipped = Numbers()
+        self.weights = Numbers()
+        self.updates = Numbers()
 
 
 class ParameterMeasures:
@@ -174,14 +174,14 @@ class ParameterMeasures:
             self._numbers.gradients.keep(measured)
             self._numbers.nonfinite.keep(measured)
             measured = [n for n in measured if parameters[n].grad is not None]
-            norms = _norms([_values(parameters[n].grad) for n in measured])
+            norms = norms_of([values_of(parameters[n].grad) for n in measured])
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
             if isinstance(scale, Tensor) and norms:
                 norms = list(foreach_div(norms, float(scale)))
             self._numbers.clipped.add(measured, norms)
             copies = [self.named.copy(n) for n in own]
             self._before = dict(zip(own, copies, strict=True))
-            self._numbers.weights.add(own, _norms(copies))
+            self._numbers.weights.add(own, norms_of(copies))
             self._weighed.update(own)
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -209,7 +209,7 @@ class ParameterMeasures:
         rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
         with unnoticed():
             weights = [local_part(self.named.parameters[n].detach()) for n in rest]
-            self._numbers.weights.add(rest, _norms(weights))
+            self._numbers.weights.add(rest, norms_of(weights))
             for numbers in vars(self._numbers).values():
                 numbers.send(self._pending)
 
@@ -278,8 +278,8 @@ class ParameterMeasures:
     def _measure_gradients(self, positions: Iterable[int]) -> None:
         parameters = self.named.parameters
         positions = [n for n in positions if parameters[n].grad is not None]
-        gradients = [_values(parameters[n].grad) for n in positions]
-        norms = _norms(gradients)
+        gradients = [values_of(parameters[n].grad) for n in positions]
+        norms = norms_of(gradients)
         joined = self._numbers.gradients.add(positions, norms)
         self._measured.update(positions)
         if joined is not None and joined.device.type == "cpu" and bool(joined.isfinite().all()):
@@ -300,7 +300,8 @@ def _series(model: str, key: str) -> dict[str, Series]:
     }
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
+def norms_of(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the norm of each tensor."""
     if tensors and all(tensor.dtype == torch.float32 for tensor in tensors):
         return list(foreach_norm(tensors))
     return [norm_of(tensor) for tensor in tensors]
@@ -311,10 +312,11 @@ def _norms_of_differences(before: list[Tensor], after: list[Tensor]) -> list[Ten
     if all(tensor.is_cpu for tensor in before):  # each while it is in the cache
         return [norm_of(old.sub_(new)) for old, new in zip(before, after, strict=True)]
     foreach_sub_(before, after)
-    return _norms(before)
+    return norms_of(before)
 
 
-def _values(gradient: Tensor | None) -> Tensor:
+def values_of(gradient: Tensor | None) -> Tensor:
+    """Return the real numbers of a gradient, or of another tensor, on this rank."""
     assert gradient is not None
     values = dense_values(local_part(gradient.detach()))
     return torch.view_as_real(values) if values.is_complex() else values

@@ -19,6 +19,7 @@ from hookscope.stores.runs.run_info import LossRule
 from hookscope.stores.runs.series import LOSS, LOSS_SCALE, Series
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
+from hookscope.training.state_measures import StateMeasures, batch_number
 from hookscope.training.tensor_measures import PendingValues, is_measurable, unnoticed
 
 _MAX_NODES = 8  # from the loss on that may scale it
@@ -142,6 +143,7 @@ class StepRecord:
         self.pending = PendingValues()
         self.layers: list[LayerMeasures] = []
         self.parameters: list[ParameterMeasures] = []
+        self.states: list[StateMeasures] = []
         self.loss = LossTotal(losses)
         self._losses = losses
         self._parts = [self]  # which together are the step
@@ -246,7 +248,7 @@ class StepRecord:
         for part in self._parts:
             for layers in part.layers:
                 layers.end()
-            part.layers, part.parameters = [], []
+            part.layers, part.parameters, part.states = [], [], []
 
     def end(self, step: int, *, is_sampled: bool) -> None:
         """Begin to copy the numbers to the host."""
@@ -283,6 +285,10 @@ class StepRecord:
     def step_row(self) -> dict[Series, float]:
         """Return the row of the table ``steps``; the numbers must have arrived."""
         row = self._joined_numbers()
+        for part in self._parts:
+            for state in part.states:
+                row |= state.values()
+        row |= batch_number(layers.hash for part in self._parts for layers in part.layers)
         if LOSS_SCALE not in row:
             return row
         # The script differentiates the scaled loss.

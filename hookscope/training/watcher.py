@@ -23,7 +23,7 @@ from hookscope.files.signal_safety import uninterrupted
 from hookscope.hooks.process_hooks import Undo, around_every_step, around_function
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.specs.patterns import as_texts
-from hookscope.specs.watch_options import WatchOptions
+from hookscope.specs.watch_options import OPTIMIZER, WatchOptions
 from hookscope.stores.runs.run_info import RunEvent, Status, place_of
 from hookscope.stores.runs.run_writer import RunWriter
 from hookscope.stores.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
@@ -34,6 +34,8 @@ from hookscope.training.live_answers import LiveAnswers
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.open_steps import OpenSteps
 from hookscope.training.run_recorder import RunRecorder
+from hookscope.training.state_measures import Generators, StateMeasures
+from hookscope.training.tensor_measures import unnoticed
 from hookscope.training.watched_models import LateModels, WatchedModels
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Watcher:
         self._thread: int | None = None  # that trains
         # Weak: a later optimizer may have the id of one that is gone.
         self._optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
+        self._generators = Generators()
         self._models = WatchedModels(as_texts(options.layers or ()), models)
         self._finds_all = models is None
         self._hooks = ModelHooks(options, writer.folder, self.guarded)
@@ -284,11 +287,22 @@ class Watcher:
                 stop.check_gradients()
         record = self._steps.record
         if record.is_sampled:
+            self._measure_state(name, optimizer)
             for parameters in record.parameters:
                 parameters.before_step(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
                 record.set(_rate_series(name, number), group["lr"])
+
+    def _measure_state(self, name: str, optimizer: Optimizer) -> None:
+        """Measure what the step begins with besides the weights."""
+        record = self._steps.record
+        with unnoticed():
+            if not record.states:  # else another optimizer has stepped in it
+                for series, value in self._generators.values().items():
+                    record.set(series, value)
+            if OPTIMIZER in self.options.what:
+                record.states.append(StateMeasures(name, optimizer, record.pending))
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self._optimizers:

@@ -71,7 +71,7 @@ def test_every_option_was_judged() -> None:
     memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
     opt-arg optimizer partial patch penalty position positions precision preprocess
     quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
-    shapes shard-size size skip skip-bad sort splits stats-only std steps stop
+    shapes shard-size shift size skip skip-bad sort splits stats-only std steps stop
     stop-on store-dtype strict structure target task test tokenizer top train train-a
     train-b type units upsample vanishing verbose verify weights what workers
     """

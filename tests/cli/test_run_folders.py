@@ -75,6 +75,9 @@ def test_check_writes_json_sarif_and_junit(run, work: Path) -> None:
         (["diff", "good", "bad", "--equal-nan"], "--equal-nan is for models and captures"),
         (["diff", "good", "bad", "--input", "zeros:1x3"], "--input is for models, and A and B"),
         (["diff", "good", "ranks"], "ranks has the runs of 2 ranks"),
+        (["diff", "good", "bad", "--shift", "40"], "--shift 40 is not less than the number of"),
+        (["diff", "good", "bad", "--shift", "-1"], "Invalid value for --shift: -1 is not in"),
+        (["diff", "resnet18", "resnet18", "--shift", "3"], "--shift is for training runs, and A"),
         (["diff", "good", "bad", "--atol", "-1"], "--atol -1.0 is not a valid tolerance"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.training.measured_by_hand import (
     assert_same_rows,
     recorded,
     recorded_steps,
+    rows_of,
     watched,
 )
 
@@ -107,6 +109,33 @@ def test_the_gradient_is_that_before_clipping_and_of_all_batches(tmp_path: Path)
     for group in (0, 1):
         found = curve(tmp_path, Series("AdamW", f"groups.{group}", "lr"))
         assert found == [pytest.approx(rate[group], rel=1e-7) for rate in rates]
+
+
+def test_what_a_step_begins_with_besides_its_weights(tmp_path: Path) -> None:
+    model, x, norms = net(), torch.randn(7, 6), []
+    with watched(tmp_path):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for batch in (x, x.clone(), x.flip(0), x.to(torch.float64).float()):
+            states = [optimizer.state.get(one, {}) for one in model.parameters()]
+            squares = [state["exp_avg"].double().square().sum() for state in states if state]
+            norms.append(math.sqrt(sum(squares)))
+            optimizer.zero_grad()
+            model(batch).square().sum().backward()
+            if len(norms) == 3:
+                torch.rand(1), random.random()
+            optimizer.step()
+    of_optimizer = rows_of(TrainingRun(tmp_path / "run").steps, "AdamW")
+    tensors = 3 * len(list(model.parameters()))
+    assert [row["state", "tensors"] for row in of_optimizer] == [0] + 3 * [tensors]
+    found = [row.get(("state.exp_avg", "norm"), 0) for row in of_optimizer]
+    assert found == pytest.approx(norms, rel=1e-6)
+    rows = recorded_steps(tmp_path)
+    batches = [row["batch", "hash"] for row in rows]
+    assert batches[0] == batches[1] == batches[3] != batches[2]
+    for name in ("torch", "python"):
+        hashes = [row[f"generators.{name}", "hash"] for row in rows]
+        assert hashes[0] == hashes[1] != hashes[2] == hashes[3], name
+    assert hashes[0] == 0 and {row["generators.numpy", "hash"] for row in rows} == {0}
 
 
 class Twice(nn.Module):

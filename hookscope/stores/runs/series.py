@@ -34,6 +34,8 @@ MEASURES = {
     "seconds": "duration in seconds",
     "samples": "size of the first dimension of the first tensor that a model got, over its calls",
     "tokens": "entries of these tensors, if they have integers and two dimensions",
+    "tensors": "number of tensors in the state of the optimizer",
+    "hash": "24 bits of a hash of the values, as a number",
 }
 OUTPUT, OUTPUT_GRAD, PARAMETER, PARAMETER_GRAD, UPDATE, WHOLE = (
     *("output", "output.grad", "parameter", "parameter.grad", "update"),
@@ -63,6 +65,9 @@ class Series(NamedTuple):
 LOSS = Series("", "loss", "value")  # the mean of those that were differentiated in a step
 LOSS_SCALE = Series("", "loss_scale", "value")
 SKIPPED = LOSS_SCALE._replace(measure="skipped")
+BATCH_HASH = Series("", "batch", "hash")
+# The first parts of keys: of an optimizer's state (``state.exp_avg``), and of random generators.
+STATE, GENERATORS = "state", "generators"
 
 
 def kind_of(series: Series) -> str:

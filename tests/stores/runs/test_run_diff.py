@@ -139,6 +139,40 @@ def test_another_learning_rate_is_a_difference() -> None:
     assert (first.kind, first.step, first.b) == (LEARNING_RATE, 9, pytest.approx(0.2))
 
 
+def test_a_shift_compares_later_steps_of_a() -> None:
+    """Weights are named before all else, and A's earlier steps do not count."""
+    whole, resumed = HealthyRun(), HealthyRun()
+    for step in range(STEPS):
+        whole.plant("batch", "hash", step, step)
+    resumed.tables = {
+        table: {step - 15: dict(row) for step, row in rows.items() if step >= 15}
+        for table, rows in whole.tables.items()
+    }
+    assert compare(whole, resumed, shift=15, strict=True).same
+    assert not compare(whole, resumed).same and not compare(whole, resumed, shift=14).same
+    resumed.plant("fc/weight", "norm", 6, 10).plant("fc/output", "rms", 6, 10)
+    result = compare(whole, resumed, shift=15)
+    assert (result.steps, result.sampled) == ((25, 25, 25),) * 2
+    assert result.first is not None and (result.first.key, result.first.step) == ("fc/weight", 25)
+    assert result.seam == {
+        "parameter": True,
+        "state": None,
+        "lr": True,
+        "batch": True,
+        "generators": None,
+    }
+    resumed.plant("batch", "hash", 7, 0).plant("fc/weight", "adam_rms", 9, 0)
+    result = compare(whole, resumed, shift=15)
+    assert (result.same_batch, result.seam["batch"], result.seam["parameter"]) == (7, False, True)
+    assert compare(whole, resumed, shift=15, atol=1).seam["batch"]
+
+
+def test_a_resumed_run_needs_a_sampled_step() -> None:
+    with pytest.raises(RequestError, match=r"Step 15 of .*, the first one after") as caught:
+        compare(HealthyRun(sampled=range(0, STEPS, 2)), HealthyRun(), shift=15)
+    assert "hookscope run --every 15 SCRIPT" in caught.value.hint
+
+
 def test_tolerances_are_those_of_the_formula() -> None:
     a = HealthyRun().plant("loss", "value", 2.0, 5)
     b = HealthyRun().plant("loss", "value", 2.5, 5)
