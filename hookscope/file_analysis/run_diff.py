@@ -240,8 +240,7 @@ def _compare_rank(
         _check_shift(a, options.shift)
     tables = (a.steps, b.steps), (a.layers, b.layers)
     pairs = [_TablePair.of(of_a, of_b, options) for of_a, of_b in tables]
-    kinds = _SHIFTED_KINDS if options.shift else KINDS
-    rows = [pair.compare(kind, rank, options) for kind in kinds for pair in pairs]
+    rows = [pair.compare(kind, rank, options) for kind in _SHIFTED_KINDS for pair in pairs]
     steps, sampled = (
         (int((of_a.steps >= options.shift).sum()), len(of_b), len(pair.steps))
         for pair, (of_a, of_b) in zip(pairs, tables, strict=True)
