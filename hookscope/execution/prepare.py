@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -15,8 +15,10 @@ import torch
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.execution.compiled_leaves import CompiledLeaves
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prompt_tokens import describe_arguments
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in, select
@@ -54,6 +56,7 @@ class Prepared:
     recipe: Recipe | None = None
     generate: int | None = None
     positions: Mapping[str, Positions] = field(default_factory=dict)
+    compiled: CompiledLeaves | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the model, or generate tokens with it."""
@@ -61,9 +64,13 @@ class Prepared:
             return self.module(*args, **kwargs)
         return generate(self.module, args, kwargs, self.generate)
 
-    def preserved(self) -> AbstractContextManager[bool]:
+    @signal_safe_contextmanager
+    def preserved(self) -> Iterator[bool]:
         """Return the context of a run; see ``preserve_model_state``."""
-        return preserve_model_state(self.module, train=self.train, seed=self.seed)
+        compiled = nullcontext() if self.compiled is None else self.compiled.in_place()
+        state = preserve_model_state(self.module, train=self.train, seed=self.seed)
+        with state as switched, compiled:
+            yield switched
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return arguments in which every tensor is a copy, so the model may change it in place."""

@@ -43,7 +43,7 @@ CAPTURE_OPTIONS = (
 )
 MODEL_OPTIONS = (
     *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves"),
-    *("structure", "local", "floor", "train_a", "train_b"),
+    *("structure", "local", "floor", "train_a", "train_b", "compile_a", "compile_b"),
 )
 # Those of models that do not run.
 STRUCTURE_OPTIONS = (
@@ -246,6 +246,18 @@ class DiffRequest:
         section=RunOptions.section,
         negative="eval-b",
     )
+    compile_a: bool = setting(
+        False,
+        "Compile each leaf module of A by itself with torch.compile.",
+        section=RunOptions.section,
+        python="compile each module of A that has no others in it with ``torch.compile``.",
+    )
+    compile_b: bool = setting(
+        False,
+        "Compile each leaf module of B by itself with torch.compile.",
+        section=RunOptions.section,
+        python="compile each module of B that has no others in it with ``torch.compile``.",
+    )
 
     def __post_init__(self) -> None:
         for name in ("layers", "types", "what"):
@@ -264,6 +276,11 @@ class DiffRequest:
             )
         if not self.compares_captures:
             self.requests  # noqa: B018 - computed for its checks
+
+    @property
+    def compiled(self) -> tuple[bool, bool]:
+        """Whether the modules of A, and of B, are compiled."""
+        return self.compile_a, self.compile_b
 
     @cached_property
     def compares_captures(self) -> bool:

@@ -18,6 +18,9 @@ from hookscope.sources.onnx.graph_modules import GraphModel
 from hookscope.specs.tensor_key import OUTPUT
 
 
+_INTEGERS = "its output is quantized in B, to integers"
+
+
 def own_errors_of_graph(
     teacher: Prepared, student: Prepared, pairs: Iterable[tuple[Record, Record]]
 ) -> dict[CallId, OwnErrors]:
@@ -34,7 +37,9 @@ def own_errors_of_graph(
     innermost: dict[str, tuple[Record, Record]] = {}
     for a, b in sorted(pairs, key=lambda pair: depth[pair[1].module, pair[1].call]):
         own = found[a.module, a.call]
-        if math.prod(a.shape) != math.prod(b.shape):
+        if holds_codes(a, b):
+            own.reason = _INTEGERS
+        elif math.prod(a.shape) != math.prod(b.shape):
             own.errors[a.key] = math.inf
             own.unmatched.append(a.key)
         elif b.what in values[b.module, b.call]:
@@ -56,6 +61,11 @@ def own_errors_of_graph(
         a, _ = innermost[value]
         found[a.module, a.call].add(a.key, tensors[a.key], result.reshape(a.shape))
     return dict(found)
+
+
+def holds_codes(a: Record, b: Record) -> bool:
+    """Return whether B has plain integers where A has floating-point numbers: codes of them."""
+    return "float" in a.dtype and b.dtype.startswith(("int", "uint"))
 
 
 def _run_apart(

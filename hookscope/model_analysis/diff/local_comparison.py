@@ -14,7 +14,7 @@ from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.record_matches import RecordMatches
 from hookscope.hooks.layers import layers_of, modules_in, submodule
-from hookscope.model_analysis.diff.graph_errors import own_errors_of_graph
+from hookscope.model_analysis.diff.graph_errors import holds_codes, own_errors_of_graph
 from hookscope.model_analysis.diff.own_errors import CallId, Casting, OwnErrors, own_errors
 from hookscope.results.diff_result import DIFFERS, Diff, TensorComparison
 from hookscope.results.local_diff import LocalDiff, ModuleError
@@ -103,6 +103,7 @@ def _floors(
     The precision is that of the floor; or B's if it is less than A's, because it explains B's
     error. Modules whose operations do not exist in it keep their dtype, and get the largest floor.
     """
+    a = replace(a, compiled=None)  # else what the compiler does wrong would count as rounding
     dtype = getattr(torch, floor if precision == a.dtype else precision)
     same = {call: call for call in pairs.values()}
     kept: frozenset[str] = frozenset()
@@ -155,6 +156,8 @@ def _accumulated(a: Record, b: Record, rows: Sequence[TensorComparison]) -> Modu
     """The error of the outputs of a call, when both models run from the input."""
     known = [row.error for row in rows]
     differs = any(row.verdict == DIFFERS for row in rows)
+    if holds_codes(a, b):
+        known = [None]
     worst = None if None in known else max(filter(None, known), default=0.0 if known else None)
     note = "; ".join(row.reason for row in rows if row.reason)
     return ModuleError(a.module, b.module, a.call, a.type, worst, differs, note=note)

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from hookscope.errors import InputError, LayerError
+from hookscope.errors import InputError, LayerError, RequestError
+from hookscope.execution.compiled_leaves import CompiledLeaves, check_compiler
 from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.capture_comparator import Comparator
@@ -21,7 +22,8 @@ from hookscope.file_analysis.record_matches import (
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress_types import Progress
-from hookscope.hooks.layers import check_not_lazy
+from hookscope.hooks.layers import check_not_lazy, modules_in
+from hookscope.hooks.torch_state import is_compiled
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.batch_statistics import far_statistics
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
@@ -35,7 +37,7 @@ from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_weights import model_weights
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.wrappers import copy_model
-from hookscope.specs.diff_request import DiffRequest, label_errors
+from hookscope.specs.diff_request import SIDES, DiffRequest, label_errors
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.request import (
     InputRequest,
@@ -139,7 +141,33 @@ def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
         # One module would have the hooks of both.
         repair = "Build a second model instead of passing the same one twice."
         b = replace(b, module=copy_model(b.module, "to be compared with itself", repair))
+    if any(request.compiled):
+        a, b = _compile((a, b), request.compiled)
     return a, b
+
+
+def _compile(prepared: Sequence[Prepared], wanted: Sequence[bool]) -> list[Prepared]:
+    """Return both models, those that are ``wanted`` with compiled modules."""
+    done = []
+    for side, model in enumerate(prepared):
+        modules = modules_in(model.module)
+        if any(map(is_compiled, modules)):  # then all modules run uncompiled
+            raise RequestError(
+                f"{SIDES[side]} has a module that torch.compile has compiled already.",
+                "Pass the model that was given to torch.compile.",
+            )
+        if wanted[side]:
+            if any(hasattr(module, "_hookscope_format") for module in modules):
+                option = f"--compile-{SIDES[side].lower()}"
+                raise RequestError(
+                    f"{option} compiles modules of Python code, and {SIDES[side]} is a scripted,"
+                    " exported or ONNX file.",
+                    "Leave it out, or give the Python code that made the file: FILE.py:NAME.",
+                )
+            check_compiler(model.device)
+            model = replace(model, compiled=CompiledLeaves(model.module))
+        done.append(model)
+    return done
 
 
 def _prepare_in_order(request: DiffRequest) -> tuple[Prepared, Prepared]:

@@ -32,7 +32,7 @@ from hookscope.results.records import key_of
 from hookscope.specs.diff_request import label_errors
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import TensorPath, map_tensors, walk
+from hookscope.tensors.nested import TensorPath, as_dense, map_tensors, walk
 from hookscope.tensors.tensor_stats import dense_real, euclidean_norm
 from hookscope.tensors.threads import as_this_thread
 
@@ -283,12 +283,15 @@ class _Student(CallSubscriber):
                 # A mask is additive for one kernel and of bools for another.
                 self.found[pair].unmatched.append(key)
             else:
-                if owner is not None:
-                    self.found[owner].add(key, theirs.tensor, mine.tensor)
                 both = (id(mine.tensor), id(theirs.tensor))
                 if both not in made:
                     dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)
-                    made[both] = _converted(theirs.tensor, mine.tensor.device, dtype)
+                    made[both] = _converted(theirs.tensor, mine.tensor, dtype)
+                if owner is not None:
+                    # What a module gets is not rounded again by the one that passes it on.
+                    passes = kind == INPUT and mine.tensor.is_quantized
+                    expected = made[both] if passes else theirs.tensor
+                    self.found[owner].add(key, expected, mine.tensor)
                 replaced[mine.path] = made[both], theirs
         if kind == OUTPUT and other and not replaced:
             self.found[pair].errors[key_of(*pair, OUTPUT)] = math.inf
@@ -337,8 +340,13 @@ def _real_numbers(x: Tensor) -> Tensor:
     return torch.where(values.abs() >= limit, values.sign() * math.inf, values)
 
 
-def _converted(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _converted(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
     """A copy in another dtype, in which finite numbers stay finite."""
+    x = as_dense(x)
+    if like.is_quantized:
+        scale, zero = like.q_scale(), like.q_zero_point()
+        return torch.quantize_per_tensor(x.to(like.device).float(), scale, zero, like.dtype)
+    device = like.device
     new = x.to(device, dtype, copy=True)
     if dtype.is_floating_point and new.dtype != x.dtype:
         limit = torch.finfo(dtype).max
@@ -363,7 +371,7 @@ def _arguments(call: ModuleCall) -> list[_Passed]:
 
 def _numbers_of(x: Tensor) -> tuple[bool, bool, bool]:
     """What kind of numbers a tensor has."""
-    return x.is_floating_point(), x.is_complex(), x.dtype is torch.bool
+    return x.is_floating_point() or x.is_quantized, x.is_complex(), x.dtype is torch.bool
 
 
 def _outputs(value: Any) -> list[_Passed]:
