@@ -401,7 +401,8 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
 
     With --local, each module of B also runs on the inputs of its counterpart in A, so that the
     module in which a difference arises is named, and not its echo in those after it. --floor
-    float64 states errors in units of A's own rounding errors.
+    float64 states errors in units of A's own rounding errors. --compile-b compiles each module of B
+    that has no others in it, and --compile-a those of A.
 
     With an ONNX file, the default tolerance is wider, because onnxruntime adds numbers in another
     order than PyTorch. Modules that the exporter folded or left out are listed with the reason.

@@ -17,7 +17,6 @@ from hookscope.results.records import Record
 from hookscope.sources.onnx.graph_modules import GraphModel
 from hookscope.specs.tensor_key import OUTPUT
 
-
 _INTEGERS = "its output is quantized in B, to integers"
 
 
