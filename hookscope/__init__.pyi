@@ -326,6 +326,8 @@ def diff(
     train: bool = False,
     train_a: bool | None = None,
     train_b: bool | None = None,
+    compile_a: bool = False,
+    compile_b: bool = False,
     progress: Progress | None = None,
 ) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
 def emit(name: str, value: Tensor | float) -> None: ...
