@@ -15,7 +15,7 @@ from hookscope.hooks.layers import modules_in
 
 _FORWARD = "forward"
 # Else compiled dropout draws numbers of its own, which are no more right or wrong than the others.
-_OPTIONS = {"fallback_random": True}
+_OPTIONS: dict[str, Any] = {"fallback_random": True}
 
 
 class CompiledLeaves:
@@ -48,14 +48,13 @@ class CompiledLeaves:
 def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a compiled function that calls ``forward``."""
 
-    @wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
     # PyTorch counts the variants of each code object, compiles the second one for any shape, and
     # after eight runs the code uncompiled. With a code object for each module, all are compiled.
     call.__code__ = call.__code__.replace()
-    compiled: Callable[..., Any] = torch.compile(call, options=_OPTIONS)
+    compiled: Callable[..., Any] = torch.compile(wraps(forward)(call), options=_OPTIONS)
     return compiled
 
 
