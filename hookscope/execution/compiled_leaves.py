@@ -38,11 +38,11 @@ class CompiledLeaves:
                 vars(module)[_FORWARD] = forward
             yield
         finally:
-            for module, forward in before.items():
-                if forward is None:
+            for module, own in before.items():
+                if own is None:
                     vars(module).pop(_FORWARD, None)
                 else:
-                    vars(module)[_FORWARD] = forward
+                    vars(module)[_FORWARD] = own
 
 
 def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
