@@ -1,7 +1,7 @@
 """How two tensors differ, from running sums over blocks of both, in float64.
 
 ``ErrorSums`` takes any dtype and any number. ``ChangeSums`` adds windows of finite numbers of
-narrow dtypes, as most weights are, with fewer operations and in memory that is used again.
+narrow dtypes, as most tensors have, with fewer operations and in memory that is used again.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class ChangeMeasures:
 class ChangeSums:
     """Running sums over blocks of A and B; entries match if |a - b| <= atol + rtol * |a|."""
 
-    def __init__(self, atol: float, rtol: float) -> None:
-        self._atol, self._rtol = atol, rtol
+    def __init__(self, atol: float, rtol: float, equal_nan: bool = True) -> None:
+        self._atol, self._rtol, self._equal_nan = atol, rtol, equal_nan
         self._sums = ErrorSums()
         self._scratch: list[NDArray[np.float64]] = []
 
@@ -194,6 +194,10 @@ class ChangeSums:
     def merge(self, other: ChangeSums) -> None:
         """Add the sums of other tensors."""
         self._sums.merge(other._sums)
+
+    def metrics(self) -> ErrorMetrics:
+        """Return the figures of all blocks so far."""
+        return self._sums.metrics()
 
     def measures(self) -> ChangeMeasures:
         """Return the measures of all blocks so far."""
@@ -213,7 +217,7 @@ class ChangeSums:
 
     def _add_window(self, a: NDArray[Any], b: NDArray[Any]) -> None:
         if not (_is_narrow(a.dtype) and _is_narrow(b.dtype)) or not self._add_plain(a, b):
-            self._sums.add(a, b, self._atol, self._rtol, equal_nan=True)
+            self._sums.add(a, b, self._atol, self._rtol, self._equal_nan)
 
     def _add_plain(self, a: NDArray[Any], b: NDArray[Any]) -> bool:
         """Add a window of finite numbers whose squares are in range; False for any other."""
@@ -236,12 +240,19 @@ class ChangeSums:
         ab = (aa - noise + bb) / 2 if alike else _product(wide_a, wide_b)
         sums.add_products(aa, bb, ab, noise)
         changed = int(np.count_nonzero(a != b))
-        sums.largest = max(sums.largest, float(gap.max()), -float(gap.min()))
         sums.unequal += changed
-        if changed and (self._atol or self._rtol):
-            limit = self._atol + self._rtol * np.abs(wide_a)
-            changed = int(np.count_nonzero(np.abs(gap) > limit))
+        if not changed:  # but for the sign of a zero
+            return True
+        np.abs(gap, out=gap)
+        np.abs(wide_a, out=wide_a)
+        sums.largest = max(sums.largest, float(gap.max()))
+        if self._atol or self._rtol:
+            limit = np.multiply(wide_a, self._rtol, out=wide_b)
+            limit += self._atol
+            changed = int(np.count_nonzero(gap > limit))
         sums.beyond += changed
+        ratio = np.divide(gap, wide_a, out=gap)  # NaN where both are zero
+        sums.relative = max(sums.relative, float(np.fmax.reduce(ratio)))
         return True
 
     def _scratch_of(self, count: int) -> list[NDArray[np.float64]]:
@@ -295,8 +306,7 @@ def measure_errors(
     10 log10(power of the signal / power of the error), as in Oppenheim and Schafer, "Discrete-Time
     Signal Processing" (3rd ed., section 4.8), with a as signal and a - b as error.
     """
-    sums = ErrorSums()
-    with np.errstate(all="ignore"):
-        for block_a, block_b in zip(a, b, strict=True):
-            sums.add(block_a, block_b, atol, rtol, equal_nan)
+    sums = ChangeSums(atol, rtol, equal_nan)
+    for block_a, block_b in zip(a, b, strict=True):
+        sums.add(block_a, block_b)
     return sums.metrics()

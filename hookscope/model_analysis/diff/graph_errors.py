@@ -48,7 +48,7 @@ def own_errors_of_graph(
 
     def keep(record: Record, tensor: Tensor) -> None:
         if record.key in keys:
-            tensors[record.key] = tensor
+            tensors[record.key] = tensor.clone()
 
     list_records(teacher, {OUTPUT}, 0, keep)
     given = {

@@ -37,6 +37,7 @@ from hookscope.tensors.tensor_stats import dense_real, euclidean_norm
 from hookscope.tensors.threads import as_this_thread
 
 _RESHAPED = "its input has another shape in B"
+_TINY = 1e-100
 CallId = tuple[str, int]  # the name of a module and the number of its call, from 1
 
 
@@ -286,7 +287,8 @@ class _Student(CallSubscriber):
                 both = (id(mine.tensor), id(theirs.tensor))
                 if both not in made:
                     dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)
-                    made[both] = _converted(theirs.tensor, mine.tensor, dtype)
+                    taken = any(one == both[1] for _, one in made)  # the clone is another's
+                    made[both] = _converted(theirs.tensor, mine.tensor, dtype, taken)
                 if owner is not None:
                     # What a module gets is not rounded again by the one that passes it on.
                     passes = kind == INPUT and mine.tensor.is_quantized
@@ -320,13 +322,30 @@ def relative_error(a: Tensor, b: Tensor) -> float:
     """
     if a.dtype == b.dtype and a.device == b.device and torch.equal(a, b):
         return 0.0
-    a, b = (_real_numbers(x) for x in (a, b.to(a.device)))
+    b = b.to(a.device)
+    plain = _plain_error(a, b)
+    if plain is not None:
+        return plain
+    a, b = (_real_numbers(x) for x in (a, b))
     is_equal = (a == b) | (a.isnan() & b.isnan())
     error = euclidean_norm(torch.where(is_equal, 0.0, a - b)).item()
     size = euclidean_norm(torch.where(a.isfinite(), a, 0.0)).item()
     if error == 0.0 or not math.isfinite(error):
         return error if error == 0.0 else math.inf
     return error / size if size else math.inf
+
+
+def _plain_error(a: Tensor, b: Tensor) -> float | None:
+    """The relative error of finite numbers of usual size, in a tenth of the time; else None."""
+    if not (a.is_floating_point() and b.is_floating_point()):
+        return None
+    limit = min(torch.finfo(x.dtype).max for x in (a, b))
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    a, b = a.to(dtype), b.to(dtype)
+    norm = partial(torch.linalg.vector_norm, dtype=torch.float64)
+    error, size = norm(a - b).item(), norm(a).item()
+    # Squares of numbers below the first would vanish; no entry reaches the limit.
+    return error / size if min(error, size) > _TINY and error + size < limit else None
 
 
 def _real_numbers(x: Tensor) -> Tensor:
@@ -340,14 +359,14 @@ def _real_numbers(x: Tensor) -> Tensor:
     return torch.where(values.abs() >= limit, values.sign() * math.inf, values)
 
 
-def _converted(x: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy in another dtype, in which finite numbers stay finite."""
+def _converted(x: Tensor, like: Tensor, dtype: torch.dtype, copy: bool) -> Tensor:
+    """A tensor in another dtype, in which finite numbers stay finite."""
     x = as_dense(x)
     if like.is_quantized:
         scale, zero = like.q_scale(), like.q_zero_point()
         return torch.quantize_per_tensor(x.to(like.device).float(), scale, zero, like.dtype)
     device = like.device
-    new = x.to(device, dtype, copy=True)
+    new = x.to(device, dtype, copy=copy)
     if dtype.is_floating_point and new.dtype != x.dtype:
         limit = torch.finfo(dtype).max
         new = torch.where(x.to(device).isinf(), new, new.clamp(-limit, limit))

@@ -136,5 +136,5 @@ class _PairBuffer:
                 partial(numpy_blocks, tensors[b]),
             )
         elif not self.lockstep.has_ended(1 - side):
-            self._waiting[key] = side, record, tensor
+            self._waiting[key] = side, record, tensor.clone()
             self.lockstep.hand_over(side)

@@ -21,23 +21,27 @@ from hookscope.tensors.grad_mode import grad_mode
 
 
 class StreamingSink(SinkBase):
-    """Passes each tensor on as it comes; its capture holds records without tensors."""
+    """Passes each tensor on as it comes; its capture holds records without tensors.
+
+    The model may change a tensor in place after that: who keeps one makes a clone.
+    """
 
     def __init__(self, receive: Callable[[Record, Tensor], None]) -> None:
         super().__init__()
         self._receive = receive
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
-        """Pass a clone of a tensor on."""
+        """Pass a tensor on."""
         if self.is_readable(key, tensor):
-            clone = tensor.detach().clone()
+            detached = tensor.detach()
             origin, summary = key.origin(), partial(Stats)
-            self._receive(self.capture.put(clone, **origin, held=False, summary=summary), clone)
+            record = self.capture.put(detached, **origin, held=False, summary=summary)
+            self._receive(record, detached)
 
     def store_gradient(
         self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
     ) -> None:
-        """Pass a clone of a gradient on."""
+        """Pass a gradient on."""
         self.store(key, gradient)
 
 
