@@ -129,6 +129,7 @@ class CalledModels:
         self._follower = follower
         self._known: weakref.WeakKeyDictionary[nn.Module, CalledModel | None]
         self._known = weakref.WeakKeyDictionary()
+        self.on_end: Callable[[], None] = lambda: None  # called when a call of a model has ended
         self._adding = threading.RLock()
 
     def begin(
@@ -158,6 +159,7 @@ class CalledModels:
             if call.number == 1:
                 call.model.describe()
             follow()
+            self.on_end()
 
     def result(self, program: str) -> ProgramModels:
         """Return what was called and what was not seen."""
@@ -178,7 +180,9 @@ class CalledModels:
             return self._known[module]
         with self._adding:
             model = None
-            owner = _called_forward(module)
+            owner, is_called = _running_forward(module)
+            if is_called:  # a call that began before it could be followed
+                return None
             if owner is not None:
                 name = name_in_program([owner]) or class_name(owner)
                 self.note(f"{name} ({class_name(owner)})", FORWARD_CALLED)
@@ -198,13 +202,18 @@ class CalledModels:
         return model
 
 
-def _called_forward(module: nn.Module) -> nn.Module | None:
-    """The module whose ``forward`` calls another one, although it was not called itself."""
+# The file of the functions that call ``forward``.
+_CALLER = nn.Module.__init__.__code__.co_filename
+
+
+def _running_forward(module: nn.Module) -> tuple[nn.Module | None, bool]:
+    """The module whose ``forward`` calls another one, and whether it was called as a module."""
     for frame, _ in walk_stack(sys._getframe(1)):
         owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
         if isinstance(owner, nn.Module) and owner is not module:
-            return owner
-    return None
+            below = frame.f_back
+            return owner, below is not None and below.f_code.co_filename == _CALLER
+    return None, False
 
 
 def _place_of(frames: list[FrameType]) -> str:

@@ -82,6 +82,11 @@ class FollowedModels:
                 name = f"{target.__qualname__}()" if is_function else process.name
                 self.called.note(f"{name} in another process", OTHER_PROCESS)
 
+    @property
+    def has_all(self) -> bool:
+        """Whether all that can be recorded of the first calls of the chosen layers has been."""
+        return self._hooked is not None and self._hooked.has_all
+
     def unmet(self) -> list[str]:
         """Return a sentence about each thing that was asked for and did not come."""
         return [] if self._hooked is None else list(self._hooked.unmet())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -81,6 +81,7 @@ class HookedModel:
         self.gate = gate
         self.whole: Layer | None = None
         self.layers: tuple[Layer, ...] = ()
+        self.has_ended = False  # a call of it
         self._open = ExitStack()
 
     def begin(self, call: RootCall) -> None:
@@ -90,6 +91,7 @@ class HookedModel:
     def end(self, call: RootCall, output: Any = None, *, failed: bool = False) -> None:
         """Act when the call has ended."""
         self.gate.end()
+        self.has_ended = True
 
     @cached_property
     def observer(self) -> Recorder | Tracer:
@@ -150,7 +152,8 @@ class HookedModels(RootFollower, Generic[M]):
         self._matched: set[str] = set()  # patterns
         self._names: set[str] = set()  # of layers
         self._starting = threading.RLock()
-        self._is_over = False
+        self._is_over = False  # a model was scripted or exported
+        self._is_detached = False
 
     def make(self, name: str, module: nn.Module) -> M:
         """Return a model without hooks."""
@@ -172,7 +175,8 @@ class HookedModels(RootFollower, Generic[M]):
     def failed_root(self, call: RootCall, error: BaseException) -> None:
         """End the program if what was asked for is wrong, such as an edit that does not fit."""
         self.models[call.model.name].end(call, failed=True)
-        if isinstance(error, HookscopeError):
+        # Without edits and hooks it is an error of the program, which uses hookscope itself.
+        if isinstance(error, HookscopeError) and self.interventions != Interventions():
             say(f"stopped the program. {error.message} {error.hint}".strip())
             raise ProgramStopped(error.exit_code) from None
 
@@ -194,7 +198,7 @@ class HookedModels(RootFollower, Generic[M]):
             for hook in self._hooks
             if (found := layers if hook.glob is None else tree.choose([hook.glob]))
         ]
-        if not self._is_over and (layers or edits or gradient_edits or hooks):
+        if not self._is_detached and (layers or edits or gradient_edits or hooks):
             model.attach(layers, edits, gradient_edits, hooks)
 
     def _closed(self, name: str, outer: nn.Module) -> set[nn.Module]:
@@ -206,19 +210,30 @@ class HookedModels(RootFollower, Generic[M]):
                 self.called.note(f"layers in {name}", reason)
         return scripted | compiled
 
+    @property
+    def has_all(self) -> bool:
+        """Whether each pattern has matched, and a call of each model with chosen layers ended."""
+        with self._starting:
+            chosen = [model for model in self.models.values() if model.layers or model.whole]
+        done = bool(chosen) and all(model.has_ended for model in chosen)
+        return done and self._matched.issuperset(self._asked_patterns())
+
     def unmatched(self) -> Iterator[str]:
         """Yield a sentence about each pattern that matches no layer of the models."""
+        for pattern in self._asked_patterns():
+            if pattern not in self._matched:
+                near = did_you_mean(pattern, near_patterns(pattern, self._names) or self._names)
+                names = ", ".join(sorted(self.models))
+                yield f"{pattern!r} matches no layer of {names}. {near}".strip()
+
+    def _asked_patterns(self) -> Iterable[str]:
         included, excluded = split_exclusions(self.patterns)
         asked = [
             *(edit.pattern for edit in self.interventions.value_edits),
             *(edit.pattern for edit in self.interventions.gradient_edits),
             *(hook.glob for hook in self._hooks if hook.glob is not None),
         ]
-        for pattern in dict.fromkeys((*included, *excluded, *asked)):
-            if pattern not in self._matched:
-                near = did_you_mean(pattern, near_patterns(pattern, self._names) or self._names)
-                names = ", ".join(sorted(self.models))
-                yield f"{pattern!r} matches no layer of {names}. {near}".strip()
+        return dict.fromkeys((*included, *excluded, *asked))
 
     def unmet(self) -> Iterator[str]:
         """Yield a sentence about each thing that was asked for and did not come."""
@@ -235,15 +250,16 @@ class HookedModels(RootFollower, Generic[M]):
                     yield f"{model.name} was called {times}, so call {part} did not come."
 
     def detach(self) -> None:
-        """Remove all hooks."""
-        for model in self.models.values():
-            model.detach()
+        """Remove all hooks for good."""
+        with self._starting:
+            self._is_detached = True
+            for model in self.models.values():
+                model.detach()
 
     def detach_for_compiler(self) -> None:
-        """Remove all hooks for good: TorchScript would compile them, and an export trace them."""
-        with self._starting:
-            self._is_over = True
-            self.detach()
+        """Remove all hooks: TorchScript would compile them, and an export trace them."""
+        self._is_over = True
+        self.detach()
 
 
 class _ModelTree:

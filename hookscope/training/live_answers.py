@@ -10,12 +10,14 @@ import os
 import pickle
 import shutil
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import FAILED, HookscopeError, RequestError, cause
 from hookscope.files.shell_words import join_words
 from hookscope.files.signal_safety import uninterrupted
-from hookscope.hooks.capture import Capture
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.stores.runs.live_socket import (
     SOCKET,
@@ -27,9 +29,11 @@ from hookscope.stores.runs.live_socket import (
     listen,
     remove_stale_answers,
 )
-from hookscope.stores.runs.run_writer import RunWriter
-from hookscope.training.followed_models import FollowedModels
 from hookscope.version import __version__
+
+if TYPE_CHECKING:
+    from hookscope.stores.runs.run_writer import RunWriter
+    from hookscope.training.followed_models import FollowedModels
 
 _LARGEST = 1 << 20  # bytes of a request
 # A program may have set that a closed connection ends it, as for a pipe into ``head``.
@@ -39,9 +43,14 @@ _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 class LiveAnswers:
     """The socket of a training, and the request that is being answered."""
 
-    def __init__(self, writer: RunWriter, listener: socket.socket) -> None:
-        self._writer = writer
-        self._folder = writer.folder.resolve()
+    subject = "training"  # what is asked
+
+    def __init__(
+        self, folder: Path, listener: socket.socket, program: str, arguments: Sequence[str]
+    ) -> None:
+        self.folder = folder.resolve()
+        self._program = program
+        self._arguments = arguments
         self._process = os.getpid()
         self._listener = listener
         self._client: socket.socket | None = None
@@ -56,9 +65,10 @@ class LiveAnswers:
         if not can_listen():
             return None
         try:
-            return cls(writer, listen(writer.folder))
+            listener = listen(writer.folder)
         except OSError:  # the file system has none
             return None
+        return cls(writer.folder, listener, writer.info["script"], writer.info["arguments"])
 
     @uninterrupted
     def between_steps(self, step: int) -> None:
@@ -78,8 +88,8 @@ class LiveAnswers:
         self._listener.close()
         if os.getpid() == self._process:  # not in a fork of the training
             with suppress(OSError):
-                (self._folder / SOCKET).unlink()
-            remove_stale_answers(self._folder)
+                (self.folder / SOCKET).unlink()
+            remove_stale_answers(self.folder)
 
     def _accept(self) -> None:
         try:
@@ -113,16 +123,26 @@ class LiveAnswers:
             request = pickle.loads(self._received)
             if not isinstance(request, LiveRequest) or request.version != __version__:
                 raise RequestError(
-                    f"The training runs with hookscope {__version__}, and the command with another"
-                    " version.",
+                    f"The {self.subject} runs with hookscope {__version__}, and the command with"
+                    " another version.",
                     "Use the same version for both.",
                 )
-            followed = FollowedModels(request.options, request.layers, Interventions())
-            followed.start()
+            followed = self._follow(request)
         except Exception as error:
-            self._reply(_refusal(step, error))
+            self._reply(self._refusal(step, error))
         else:
             self._request, self._followed, self._step = request, followed, step
+
+    def _follow(self, request: LiveRequest) -> FollowedModels:
+        from hookscope.training.followed_models import FollowedModels
+
+        followed = FollowedModels(request.options, request.layers, Interventions())
+        followed.called.on_end = lambda: self._on_call_end(followed)
+        followed.start()
+        return followed
+
+    def _on_call_end(self, followed: FollowedModels) -> None:
+        """A call of a model has ended; a step goes on."""
 
     def _end_step(self) -> None:
         """Write what was found in the step that has ended, and say so."""
@@ -131,25 +151,44 @@ class LiveAnswers:
         try:
             followed = self._leave_models()
             assert followed is not None
-            if not followed.called.models:
-                raise RequestError(
-                    f"The training called no model at step {self._step}.", "Ask once more."
-                )
-            if unmatched := followed.unmatched():
-                listed = join_words(["hookscope", "show", str(self._folder), "--live"])
-                raise RequestError(" ".join(unmatched), f"To list the layers: {listed}")
+            self._check(followed)
             self._write(followed, request)
-            answer = LiveAnswer(self._step, tuple(followed.unmet()))
+            answer = LiveAnswer(self._step, tuple(self._unmet(followed)))
         except Exception as error:
-            answer = _refusal(self._step, error)
+            answer = self._refusal(self._step, error)
         self._reply(answer)
 
+    def _check(self, followed: FollowedModels) -> None:
+        """Raise RequestError if what was asked for did not come."""
+        if not followed.called.models:
+            raise RequestError(
+                f"The training called no model at step {self._step}.", "Ask once more."
+            )
+        if unmatched := followed.unmatched():
+            listed = join_words(["hookscope", "show", str(self.folder), "--live"])
+            raise RequestError(" ".join(unmatched), f"To list the layers: {listed}")
+
+    def _unmet(self, followed: FollowedModels) -> list[str]:
+        return followed.unmet()
+
+    def _origin(self) -> dict[str, Any]:
+        """What the metadata of a capture say of the process and the step."""
+        return {"run": {"folder": str(self.folder), "step": self._step}}
+
     def _write(self, followed: FollowedModels, request: LiveRequest) -> None:
-        info = self._writer.info
-        result = followed.result(info["script"], request.options.mode, info["arguments"])
-        path = request.answer_in(self._folder)
+        import torch
+
+        from hookscope.hooks.capture import Capture
+
+        result = followed.result(self._program, request.options.mode, self._arguments)
+        path = request.answer_in(self.folder)
         if isinstance(result, Capture):
-            result.metadata["run"] = {"folder": str(self._folder), "step": self._step}
+            result.metadata |= self._origin()
+            accelerator = torch.accelerator.current_accelerator()
+            for device in {tensor.device for tensor in result.values()}:
+                if accelerator is not None and device.type == accelerator.type:
+                    # Other threads may have copied on streams of their own.
+                    torch.accelerator.synchronize(device)
             result.save(path)
         else:
             path.write_bytes(pickle.dumps(result))
@@ -167,7 +206,7 @@ class LiveAnswers:
             self._client.sendall(pickle.dumps(answer), _NO_SIGNAL)
         except OSError:
             if self._request is not None:
-                shutil.rmtree(self._request.answer_in(self._folder).parent, ignore_errors=True)
+                shutil.rmtree(self._request.answer_in(self.folder).parent, ignore_errors=True)
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -176,9 +215,8 @@ class LiveAnswers:
         if client is not None:
             client.close()
 
-
-def _refusal(step: int, error: Exception) -> LiveAnswer:
-    if isinstance(error, HookscopeError):
-        return LiveAnswer(step, fault=LiveFault(error.message, error.hint, error.exit_code))
-    message = f"The training could not answer: {cause(error)}."
-    return LiveAnswer(step, fault=LiveFault(message, "The training goes on.", FAILED))
+    def _refusal(self, step: int, error: Exception) -> LiveAnswer:
+        if isinstance(error, HookscopeError):
+            return LiveAnswer(step, fault=LiveFault(error.message, error.hint, error.exit_code))
+        message = f"The {self.subject} could not answer: {cause(error)}."
+        return LiveAnswer(step, fault=LiveFault(message, "It goes on.", FAILED))

@@ -139,17 +139,9 @@ def ask(
     """
     name, folder = os.fspath(run), _listening_folder(run)
     try:
-        with _connected(folder, name) as client, scratch_file(folder / _ANSWER) as scratch:
-            client.sendall(pickle.dumps(LiveRequest(options, tuple(layers), scratch.parent.name)))
-            client.shutdown(socket.SHUT_WR)
-            reply = b"".join(iter(lambda: client.recv(1 << 16), b""))
-            if not reply:
-                raise ConnectionResetError
-            answer: LiveAnswer = pickle.loads(reply)
-            if answer.fault is not None:
-                error = RequestError if answer.fault.exit_code == USAGE else StoreError
-                raise error(answer.fault.message, answer.fault.hint)
-            return read(scratch), answer
+        return converse(folder, options, layers, read)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise RequestError(f"No training answers in {name}.", _STARTED) from None
     except ConnectionError:
         raise StoreError(
             f"The training of {name} ended before its next step did.",
@@ -161,16 +153,36 @@ def ask(
         ) from error
 
 
+def converse(
+    folder: Path, options: ProgramOptions, layers: Sequence[str], read: Callable[[Path], R]
+) -> tuple[R, LiveAnswer]:
+    """Ask the process that listens in a folder, and wait for it; ``read`` reads the answer.
+
+    Raises:
+        RequestError: another user listens, or the request is refused.
+        StoreError: the process could not answer.
+        OSError: nobody listens, the process ended, or a file cannot be written.
+    """
+    with _connected(folder) as client, scratch_file(folder / _ANSWER) as scratch:
+        client.sendall(pickle.dumps(LiveRequest(options, tuple(layers), scratch.parent.name)))
+        client.shutdown(socket.SHUT_WR)
+        reply = b"".join(iter(lambda: client.recv(1 << 16), b""))
+        if not reply:
+            raise ConnectionResetError
+        answer: LiveAnswer = pickle.loads(reply)
+        if answer.fault is not None:
+            error = RequestError if answer.fault.exit_code == USAGE else StoreError
+            raise error(answer.fault.message, answer.fault.hint)
+        return read(scratch), answer
+
+
 @contextmanager
-def _connected(folder: Path, name: str) -> Iterator[socket.socket]:
+def _connected(folder: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        try:
-            with _address_in(folder) as address:
-                client.connect(address)
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise RequestError(f"No training answers in {name}.", _STARTED) from None
+        with _address_in(folder) as address:
+            client.connect(address)
         if not is_of_this_user(client):
-            raise RequestError(f"Another user listens in {name}.", _STARTED)
+            raise RequestError(f"Another user listens in {folder}.", _STARTED)
         yield client
 
 
