@@ -73,7 +73,7 @@ def test_every_option_was_judged() -> None:
     quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
     shapes shard-size shift size skip skip-bad sort splits stats-only std steps stop
     stop-on store-dtype strict structure target task test tokenizer top train train-a
-    train-b type units upsample vanishing verbose verify weights what workers
+    train-b type units upsample vanishing verbose verify wait weights what workers
     """
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
     judged |= {"force", "trust", "output", "chrome"}
