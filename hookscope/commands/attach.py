@@ -86,10 +86,8 @@ def attach_command(ctx: click.Context, pid: int, layers: tuple[str, ...], **valu
         if values["output"] is not None:
             raise RequestError("--output is for --layer.", "Leave it out, or add --json.")
         with console.status(f"Following process {pid} for {plural(options.wait, 'second')} ..."):
-            models, answer = ask_process(pid, asked, (), read_result, options.wait)
+            models, _ = ask_process(pid, asked, (), read_result, options.wait)
         console.show(models)
-        for sentence in answer.unmet:
-            console.warning(sentence)
         return
     file = OUTPUT.resolve(ctx, f"process-{pid}")
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookscope.errors import RequestError
+from hookscope.errors import RequestError, StoreError
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import plural
 from hookscope.specs.program_options import CAPTURE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hookscope.training.followed_models import FollowedModels
 
 _PAUSE = 0.02  # seconds between two looks at the socket
-_READING = 60  # seconds that the asking process has for the answer
+_ASKING = _READING = 60  # seconds that the asking process has for its request and for the answer
 _following = threading.Lock()  # functions that two would replace could not be restored
 
 
@@ -38,7 +38,7 @@ def serve(folder: str, wait: int) -> None:
 
     Args:
         folder: a folder that only this user can open.
-        wait: seconds in which the request must come, and for which calls are then followed.
+        wait: seconds for which calls are followed.
     """
     program, *arguments = sys.argv or ["python"]
     answers = AttachedAnswers(Path(folder), listen(Path(folder)), program, arguments, wait)
@@ -70,7 +70,7 @@ class AttachedAnswers(LiveAnswers):
 
     def serve(self) -> None:
         """Wait for the request, and answer it."""
-        until = time.monotonic() + self._wait
+        until = time.monotonic() + _ASKING
         while self._client is None or not self._has_received():
             if time.monotonic() > until:
                 return
@@ -118,6 +118,11 @@ class AttachedAnswers(LiveAnswers):
     def _check(self, followed: FollowedModels) -> None:
         models, time_given = followed.called.models, plural(self._wait, "second")
         longer = f"Wait longer with --wait {10 * self._wait}"
+        if self._messages:
+            raise StoreError(
+                f"The process could not be followed: {' '.join(self._messages)}",
+                "It goes on. Start the program with 'hookscope run' instead.",
+            )
         if not models:
             raise RequestError(f"The process called no model within {time_given}.", f"{longer}.")
         for model in models:
@@ -130,9 +135,6 @@ class AttachedAnswers(LiveAnswers):
             )
         if self._asks_for_layers and not self._has_all.is_set():
             raise RequestError(f"No call of a model ended within {time_given}.", f"{longer}.")
-
-    def _unmet(self, followed: FollowedModels) -> list[str]:
-        return [*super()._unmet(followed), *self._messages]
 
     def _origin(self) -> dict[str, Any]:
         return {"process": self._process}

@@ -153,7 +153,7 @@ class LiveAnswers:
             assert followed is not None
             self._check(followed)
             self._write(followed, request)
-            answer = LiveAnswer(self._step, tuple(self._unmet(followed)))
+            answer = LiveAnswer(self._step, tuple(followed.unmet()))
         except Exception as error:
             answer = self._refusal(self._step, error)
         self._reply(answer)
@@ -167,9 +167,6 @@ class LiveAnswers:
         if unmatched := followed.unmatched():
             listed = join_words(["hookscope", "show", str(self.folder), "--live"])
             raise RequestError(" ".join(unmatched), f"To list the layers: {listed}")
-
-    def _unmet(self, followed: FollowedModels) -> list[str]:
-        return followed.unmet()
 
     def _origin(self) -> dict[str, Any]:
         """What the metadata of a capture say of the process and the step."""

@@ -74,6 +74,10 @@ class Slow(nn.Module):
         return x.tanh()
 model = nn.Sequential(nn.Linear(3, 5), Slow(), nn.Linear(5, 2)).eval()
 head = nn.Linear(2, 1)
+class Broken(nn.Linear):
+    def parameters(self, recurse=True):
+        raise ValueError("these are secret")
+broken = Broken(1, 1)
 x = torch.randn(2, 3)
 expected = []
 for layer in model:
@@ -88,6 +92,8 @@ while not os.path.exists("stop"):
     with torch.inference_mode():
         model(x)
         head(model(x))
+        if os.path.exists("break"):
+            broken(x[:, :1])
 """
 IDLE = (
     "import os, time\nopen('ready', 'w').close()\nwhile not os.path.exists('stop'): time.sleep(.01)"
@@ -130,7 +136,7 @@ def process(folder: Path, text: str, user: int | None = None) -> Iterator[subpro
             except subprocess.TimeoutExpired:
                 started.kill()
                 raise
-    assert said == b""
+    assert said == b"", said.decode()
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -213,6 +219,9 @@ def test_a_call_that_runs_already_is_left_out_and_the_next_one_is_recorded(
         models, _ = attachment.ask_process(started.pid, options, (), read_result, 1)
         assert {model.name: model.parameters for model in models.models} == {"model": 32, "head": 3}
         assert models.unseen == ()
+        Path("break").touch()
+        with refused(StoreError, "could not be followed: .*these are secret"):
+            attach(started.pid, "broken", wait=1)
     assert json.loads(Path("left.json").read_text()) == []
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
 from hookscope.results.health import Health
 from hookscope.specs.intervention_spec import Interventions
@@ -233,3 +234,13 @@ def test_processes_are_noted_by_what_they_run() -> None:
         loader = torch.utils.data.DataLoader([1, 2], num_workers=1, multiprocessing_context="fork")
         assert len(list(loader)) == 2
     assert len(followed.called.unseen) == 2
+
+
+def test_an_error_of_hookscope_that_the_program_itself_raises_stays_its_own() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RequestError("of the program")
+
+    net = Net()
+    with following(ProgramOptions(capture=True)), pytest.raises(RequestError, match="of the prog"):
+        net(torch.ones(1))
