@@ -237,7 +237,12 @@ def test_a_process_that_is_killed_ends_the_waiting(execute: Path, tmp_path: Path
     with process(tmp_path, "import torch\n" + IDLE) as started:
         with refused(RequestError, "called no model within 1 second", hint="--wait", status=2):
             attach(started.pid, "*", wait=1)
-        threading.Timer(1, started.kill).start()
+
+        def kill() -> None:
+            eventually(lambda: list(execute.glob("*/.answer*")))  # it is asked
+            started.kill()
+
+        threading.Thread(target=kill).start()
         with refused(StoreError, "ended before it answered", status=1):
             attach(started.pid, "*", wait=600)
 
