@@ -120,13 +120,14 @@ class _Passed(NamedTuple):
 
 @dataclass
 class _CallValues:
-    """A call of the teacher: copies of what it gets and returns, and the random generators."""
+    """A call of the teacher: what it gets and returns, and the random generators."""
 
     arguments: list[_Passed]
     random: list[Tensor]
     output: list[_Passed] = field(default_factory=list)
     changed: dict[TensorPath, Tensor] = field(default_factory=dict)  # in place, by their paths
     random_after: list[Tensor] = field(default_factory=list)
+    is_taken: bool = False  # by the student
 
 
 class _Exchange:
@@ -138,20 +139,27 @@ class _Exchange:
         self._ended: set[CallId] = set()
 
     def begin(self, call: CallId, values: _CallValues) -> None:
-        """Offer the arguments of a call, and let the student run."""
+        """Offer the arguments of a call and let the student run; copy what it does not take yet."""
         self._begun[call] = values
         self.lockstep.hand_over(0)
+        if not values.is_taken:
+            values.arguments = _copies(values.arguments)
 
-    def end(self, call: CallId) -> None:
-        """Offer the results of a call, and let the student run."""
+    def end(self, call: CallId, values: _CallValues) -> None:
+        """Offer the results of a call and let the student run; copy what it does not take yet."""
         self._ended.add(call)
         self.lockstep.hand_over(0)
+        if call in self._begun:
+            values.output = _copies(values.output)
 
     def arguments(self, call: CallId) -> _CallValues | None:
         """Return a call that has begun; None if the teacher does not make it."""
         while call not in self._begun and not self.lockstep.has_ended(0):
             self.lockstep.hand_over(1)
-        return self._begun.get(call)
+        values = self._begun.get(call)
+        if values is not None:
+            values.is_taken = True
+        return values
 
     def results(self, call: CallId) -> _CallValues | None:
         """Return a call that has ended, and forget it; None if it failed in the teacher."""
@@ -173,7 +181,7 @@ class _Teacher(CallSubscriber):
         if name not in self._wanted or self._exchange.lockstep.has_ended(1):
             return None
         arguments = _arguments(call)
-        values = _CallValues(_copies(arguments), _random_states(self._gpus))
+        values = _CallValues(arguments, _random_states(self._gpus))
         self._exchange.begin(name, values)
         return values, arguments, [_version(one.tensor) for one in arguments]
 
@@ -187,9 +195,9 @@ class _Teacher(CallSubscriber):
         for one, version in zip(arguments, versions, strict=True):
             if _version(one.tensor) != version:
                 values.changed[one.path] = one.tensor.detach().clone()
-        values.output = _copies(_outputs(call.output))
+        values.output = _outputs(call.output)
         values.random_after = _random_states(self._gpus)
-        self._exchange.end((call.layer.name, call.number))
+        self._exchange.end((call.layer.name, call.number), values)
 
 
 @dataclass
@@ -287,12 +295,12 @@ class _Student(CallSubscriber):
                 both = (id(mine.tensor), id(theirs.tensor))
                 if both not in made:
                     dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)
-                    taken = any(one == both[1] for _, one in made)  # the clone is another's
-                    made[both] = _converted(theirs.tensor, mine.tensor, dtype, taken)
+                    made[both] = _in_place_of(mine.tensor, theirs.tensor, dtype)
                 if owner is not None:
                     # What a module gets is not rounded again by the one that passes it on.
                     passes = kind == INPUT and mine.tensor.is_quantized
-                    expected = made[both] if passes else theirs.tensor
+                    is_same = made[both] is mine.tensor
+                    expected = made[both] if passes or is_same else theirs.tensor
                     self.found[owner].add(key, expected, mine.tensor)
                 replaced[mine.path] = made[both], theirs
         if kind == OUTPUT and other and not replaced:
@@ -320,7 +328,7 @@ def relative_error(a: Tensor, b: Tensor) -> float:
         >>> relative_error(torch.zeros(2), torch.zeros(2))
         0.0
     """
-    if a.dtype == b.dtype and a.device == b.device and torch.equal(a, b):
+    if a is b or _is_equal(a, b):
         return 0.0
     b = b.to(a.device)
     plain = _plain_error(a, b)
@@ -333,6 +341,10 @@ def relative_error(a: Tensor, b: Tensor) -> float:
     if error == 0.0 or not math.isfinite(error):
         return error if error == 0.0 else math.inf
     return error / size if size else math.inf
+
+
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def _plain_error(a: Tensor, b: Tensor) -> float | None:
@@ -359,14 +371,19 @@ def _real_numbers(x: Tensor) -> Tensor:
     return torch.where(values.abs() >= limit, values.sign() * math.inf, values)
 
 
-def _converted(x: Tensor, like: Tensor, dtype: torch.dtype, copy: bool) -> Tensor:
-    """A tensor in another dtype, in which finite numbers stay finite."""
+def _in_place_of(like: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy of ``x`` in another dtype, in which finite numbers stay finite.
+
+    It is ``like`` itself if that has the same values.
+    """
+    if like.dtype == dtype and _is_equal(like, x):
+        return like
     x = as_dense(x)
     if like.is_quantized:
         scale, zero = like.q_scale(), like.q_zero_point()
         return torch.quantize_per_tensor(x.to(like.device).float(), scale, zero, like.dtype)
     device = like.device
-    new = x.to(device, dtype, copy=copy)
+    new = x.to(device, dtype, copy=True)
     if dtype.is_floating_point and new.dtype != x.dtype:
         limit = torch.finfo(dtype).max
         new = torch.where(x.to(device).isinf(), new, new.clamp(-limit, limit))

@@ -136,5 +136,7 @@ class _PairBuffer:
                 partial(numpy_blocks, tensors[b]),
             )
         elif not self.lockstep.has_ended(1 - side):
-            self._waiting[key] = side, record, tensor.clone()
+            self._waiting[key] = side, record, tensor
             self.lockstep.hand_over(side)
+            if key in self._waiting:  # from now on, the model may change it in place
+                self._waiting[key] = side, record, tensor.clone()
