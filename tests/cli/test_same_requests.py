@@ -450,6 +450,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_none_of_thirty_requests_differs(sides: Sides, name: str) -> None:
     lines = requests_of(name)

@@ -42,6 +42,7 @@ def tree(cache: Path, *arguments: str, option: str = "") -> tuple[str, str, bool
     return done.stdout, "\n".join(rest), imported
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", CASES, ids=lambda arguments: "_".join(arguments))
 def test_the_second_run_prints_the_same_without_torch(tmp_path: Path, arguments: list[str]) -> None:

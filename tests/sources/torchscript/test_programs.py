@@ -65,6 +65,7 @@ def test_it_gives_the_same_where_operators_are_no_modules(name: str, tmp_path: P
     hold_equal(pair, example)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
 def test_it_gives_the_same_in_training(name: str, tmp_path: Path) -> None:
     pair = both(EXAMPLES[name], tmp_path)
@@ -79,6 +80,7 @@ def test_it_gives_the_same_in_training(name: str, tmp_path: Path) -> None:
     assert all(same_bits(theirs[key], ours[key]) for key in theirs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
 def test_a_deep_copy_does_the_same(name: str, tmp_path: Path) -> None:
     theirs, ours = both(EXAMPLES[name], tmp_path)

@@ -15,6 +15,8 @@ from hookscope.views.html.run_page import build_run_page
 from tests.run_folders import Values, layer_values, loss_of, run_info, small_run, write_run
 from tests.views.html.conftest import assert_contrast
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture
 def html(tmp_path: Path) -> str:

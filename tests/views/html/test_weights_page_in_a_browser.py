@@ -11,6 +11,8 @@ from safetensors.numpy import save_file
 import hookscope
 from tests.views.html.conftest import assert_contrast
 
+pytestmark = pytest.mark.exhaustive
+
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
