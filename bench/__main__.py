@@ -252,18 +252,19 @@ MEASURES = (
         lambda: inside("bench.local_diff", "resnet50", "none", "5"),
     ),
     Measure(
-        "the same with --floor float64",
-        "one forward pass of each",
-        2.5,
-        "ms",
-        lambda: inside("bench.local_diff", "resnet50", "float64", "5"),
-    ),
-    Measure(
         "diff --local of two language models of 12 layers",
         "one forward pass of each",
         2.5,
         "ms",
         lambda: inside("bench.local_diff", "llama", "none", "5"),
+        needs="transformers",
+    ),
+    Measure(
+        "the same with --floor float64",
+        "one forward pass of each",
+        2.5,
+        "ms",
+        lambda: inside("bench.local_diff", "llama", "float64", "3"),
         needs="transformers",
     ),
     Measure(
