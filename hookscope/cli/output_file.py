@@ -200,7 +200,7 @@ ANALYSIS = Output(
 
 
 def analysis_if_named(formats: str, *more: str) -> Output:
-    """Return the output of an analysis without a default: its formats, and endings beyond usual."""
+    """Return an output without a default: its formats for the help, and additional endings."""
     return Output(
         f"File to write: {formats}. Default: none.", one_of(*outputs.ANALYSES, *more), dpi=True
     )

@@ -45,7 +45,7 @@ OUTPUT = replace(
         "pid",
         metavar="PID",
         type=IntRange(min=1),
-        help="Number of a Python process of yours, as 'ps' prints it.",
+        help="Number of one of your Python processes, as 'ps' prints it.",
     ),
     options_of(
         LayerSelection,
