@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -73,6 +75,20 @@ def same_numbers_each_time() -> None:
     """Random weights and inputs of a test are the same in every run."""
     if torch := sys.modules.get("torch"):  # tests of what runs without it do not bring it in
         torch.manual_seed(7)  # not the 0 from which hookscope itself builds models
+
+
+@pytest.fixture(autouse=True)
+def same_settings_afterwards() -> Iterator[None]:
+    """What a command or a library sets for as long as its process lives ends with the test."""
+    logger = logging.getLogger("hookscope")
+    attributes = {name: getattr(logger, name) for name in ("handlers", "propagate", "level")}
+    show = warnings.showwarning
+    yield
+    for name, value in attributes.items():
+        setattr(logger, name, value)
+    warnings.showwarning = show
+    if torch := sys.modules.get("torch"):
+        torch.set_printoptions(profile="default", sci_mode=None)
 
 
 @pytest.fixture(scope="session")

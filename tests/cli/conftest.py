@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,11 +28,6 @@ def parse(
         monkeypatch.delenv(name)
     for name, value in clean_environment.items():
         monkeypatch.setenv(name, value)
-    # A command sends them to its own sink for as long as its process lives.
-    logger = logging.getLogger("hookscope")
-    for attribute in ("handlers", "propagate", "level"):
-        monkeypatch.setattr(logger, attribute, getattr(logger, attribute))
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def make(name: str, *arguments: str, before: Sequence[str] = ()) -> click.Context:
         root = cli.make_context("hookscope", [*before, name], obj=Console())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +50,6 @@ def folder(tmp_path: Path) -> Path:
 def typed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Type a command in this process, which has torch already; its JSON, or what it said."""
     monkeypatch.chdir(folder)
-    logger = logging.getLogger("hookscope")  # the command sends what it logs to its own stderr
-    for name in ("handlers", "propagate", "level"):
-        monkeypatch.setattr(logger, name, getattr(logger, name))
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def run(*words: str, status: int = 0) -> Any:
         with pytest.raises(SystemExit) as end:

@@ -29,7 +29,10 @@ R = TypeVar("R")
 
 SOCKET = "live.sock"
 _ANSWER = "answer.safetensors"
-_LONGEST = 100  # bytes of the address of a socket; systems take 104 or 108
+_UNREADY = ".new"
+_LONGEST = (
+    98  # bytes of the address of a socket; systems take 103 or 107, of which some are _UNREADY
+)
 _STARTED = (
     "A training can be asked that 'hookscope run' started on this machine and that has not ended."
 )
@@ -110,9 +113,12 @@ def listen(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _address_in(folder) as address:
-            listener.bind(address)
-            os.chmod(address, 0o600)
-        listener.listen()
+            unready = address + _UNREADY
+            Path(unready).unlink(missing_ok=True)
+            listener.bind(unready)
+            os.chmod(unready, 0o600)
+            listener.listen()
+            os.replace(unready, address)  # who sees the socket may connect
         listener.setblocking(False)
     except OSError:
         listener.close()
