@@ -10,7 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from hookscope.file_analysis.error_sums import Blocks, double_precision, measure_errors
+from hookscope.file_analysis.error_sums import (
+    Blocks,
+    double_precision,
+    measure_errors,
+    measure_same,
+)
 from hookscope.file_analysis.record_matches import (
     LayerFilter,
     build_diff,
@@ -68,7 +73,9 @@ class Comparator:
         may_reshape = self.engines and self.reshapes
         is_reshaped = may_reshape and a.shape != b.shape and _may_be_reshaped(a, b)
         if a.shape == b.shape or is_reshaped:
-            metrics = measure_errors(blocks_a(), blocks_b(), atol, rtol, self.equal_nan)
+            metrics = measure_same(blocks_a(), blocks_b()) or measure_errors(
+                blocks_a(), blocks_b(), atol, rtol, self.equal_nan
+            )
             reasons = _nan_reasons(metrics, self.equal_nan)
             reasons += [shapes] if is_reshaped and metrics.beyond else []
         else:

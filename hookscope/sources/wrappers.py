@@ -45,6 +45,15 @@ def copy_model(module: nn.Module, purpose: str, repair: str) -> nn.Module:
         raise RequestError(f"The model cannot be copied {purpose}: {why}.", repair) from error
 
 
+def twin_of(module: nn.Module) -> nn.Module | None:
+    """Return a copy with the same parameters; None if the model cannot be copied."""
+    parameters = {id(one): one for one in module.parameters()}
+    try:
+        return copy.deepcopy(module, parameters)
+    except Exception:  # any class may fail
+        return None
+
+
 def type_names(module: nn.Module) -> tuple[str, ...]:
     """Return the name of a module's class, and of its class before it was parametrized."""
     own = class_name(module)

@@ -43,11 +43,13 @@ def compare_locally(
     matches: RecordMatches,
     shown: RecordMatches,
     found: Diff,
+    known: Mapping[CallId, OwnErrors] | None,
     floor: str | None,
     rtol: float | None,
 ) -> LocalDiff:
     """Return the own error of each call, from all ``matches``; those of ``shown`` are listed.
 
+    ``known`` has the own errors of calls with one name, which are used if the matches are those.
     Without a floor, errors are measured against the relative tolerance.
     """
     pairs = _call_pairs(matches)
@@ -55,6 +57,8 @@ def compare_locally(
     if engines:
         outputs = [(a, b) for a, b, _ in matches.pairs if a.kind == OUTPUT]
         own = own_errors_of_graph(*prepared, outputs) if outputs else {}
+    elif known is not None and _are_of(known, pairs):
+        own = {call: known[call] for call in known if call in pairs}
     else:
         own = own_errors(*prepared, pairs)
     units: Mapping[CallId, float | OwnErrors] = {}
@@ -89,6 +93,16 @@ def _call_pairs(matches: RecordMatches) -> dict[CallId, CallId]:
     for a, b, _ in matches.pairs:
         pairs.setdefault((b.module, b.call), (a.module, a.call))
     return pairs
+
+
+def _are_of(known: Mapping[CallId, OwnErrors], pairs: Mapping[CallId, CallId]) -> bool:
+    """Whether the own errors are those of the pairs: the others had none to take from a caller."""
+    same = all(b == a and a in known for b, a in pairs.items())
+    return same and not any(
+        own.reason or own.unmatched or any(own.errors.values())
+        for call, own in known.items()
+        if call not in pairs
+    )
 
 
 def _epsilon(dtype: str) -> float:

@@ -1,4 +1,4 @@
-"""Two threads that run in lockstep, each with its own state of the random generators."""
+"""Threads that run in lockstep, each with its own state of the random generators."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from hookscope.files.signal_safety import uninterrupted
 
 
 class Stopped(BaseException):
-    """Ends a thread that waits for its turn after the other thread has failed."""
+    """Ends a thread that waits for its turn after another thread has failed."""
 
 
 class Lockstep:
-    """Runs two functions in two threads, one at a time. A function switches with ``hand_over``.
+    """Runs functions in as many threads, one at a time. A function switches with ``hand_over``.
 
     The random generators belong to the process, so each switch stores and restores their states.
     """
 
-    def __init__(self, gpus: Sequence[int]) -> None:
+    def __init__(self, gpus: Sequence[int], number: int = 2) -> None:
         self._gpus = gpus
         self._changed = threading.Condition()
         self._turn = 0
-        self._ended = [False, False]
+        self._ended = [False] * number
         # Ctrl-C in a wait for a condition can leave its lock held, and then no thread gets on.
-        self._both_ended = threading.Lock()
-        self._both_ended.acquire()
+        self._all_ended = threading.Lock()
+        self._all_ended.acquire()
         self._error: BaseException | None = None
-        self._states = [self._state(), self._state()]
+        self._states = [self._state() for _ in self._ended]
 
-    def run(self, works: tuple[Callable[[], None], Callable[[], None]]) -> None:
-        """Run both functions to their ends, beginning with the first; raise the first error."""
+    def run(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run all functions to their ends, beginning with the first; raise the first error."""
         threads = [
             threading.Thread(target=self._work, args=(side, work), daemon=True)
             for side, work in enumerate(works)
         ]
         try:
             _start(threads)
-            self._both_ended.acquire()
+            self._all_ended.acquire()
         except BaseException as error:  # only this thread gets Ctrl-C
             self._end(error)
         for thread in threads:
@@ -52,19 +52,25 @@ class Lockstep:
             raise self._error
 
     def has_ended(self, side: int) -> bool:
-        """Whether one of the two functions has returned."""
+        """Whether one of the functions has returned."""
         return self._ended[side]
 
     def hand_over(self, side: int) -> None:
-        """Let the other function run until it hands over; return at once if it has ended."""
+        """Let each other function run until it hands over; return at once if all have ended."""
         with self._changed:
             self._check_running()
-            if self._ended[1 - side]:
+            following = self._after(side)
+            if following == side:
                 return
             self._states[side] = self._state()
-            self._turn = 1 - side
+            self._turn = following
             self._changed.notify_all()
             self._wait(side)
+
+    def _after(self, side: int) -> int:
+        """The function whose turn is next; ``side`` itself if all others have ended."""
+        others = ((side + step) % len(self._ended) for step in range(1, len(self._ended)))
+        return next((other for other in others if not self._ended[other]), side)
 
     def _work(self, side: int, work: Callable[[], None]) -> None:
         try:
@@ -78,10 +84,10 @@ class Lockstep:
         finally:
             with self._changed:
                 self._ended[side] = True
-                self._turn = 1 - side
+                self._turn = self._after(side)
                 self._changed.notify_all()
                 if all(self._ended):
-                    self._both_ended.release()
+                    self._all_ended.release()
 
     def _wait(self, side: int) -> None:
         self._changed.wait_for(lambda: self._turn == side or self._error is not None)

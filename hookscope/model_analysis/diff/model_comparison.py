@@ -28,6 +28,7 @@ from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.batch_statistics import far_statistics
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
 from hookscope.model_analysis.diff.local_comparison import check_local, compare_locally
+from hookscope.model_analysis.diff.own_errors import CallId, OwnErrors
 from hookscope.model_analysis.diff.paired_runs import compare_pairs, compare_same_keys
 from hookscope.model_analysis.diff.record_stream import list_records
 from hookscope.results.diff_result import Diff, TensorComparison
@@ -72,6 +73,7 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
     chosen_a, chosen_b = selected_names(models, request.selection)
     prints: tuple[dict[str, Fingerprint], dict[str, Fingerprint]] = ({}, {})
     compared: dict[str, TensorComparison] = {}
+    own: dict[CallId, OwnErrors] | None = None
 
     def look(side: int, record: Record, tensor: Tensor) -> None:
         prints[side][record.key] = Fingerprint.of(numpy_blocks(tensor))
@@ -81,7 +83,8 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
             list_records(model, kinds, n, partial(look, n)) for n, model in enumerate(prepared)
         )
     else:
-        (records_a, records_b), compared = compare_same_keys(prepared, kinds, chosen_a, comparator)
+        same = compare_same_keys(prepared, kinds, chosen_a, comparator, request.is_local)
+        (records_a, records_b), compared, own = same.records, same.comparisons, same.own
     for model, one_request in zip(prepared, request.requests, strict=True):
         if one_request.model.onnx_optimize not in (None, "none"):
             cast(GraphModel, model.module).separate_depths()
@@ -109,7 +112,9 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
         **origins,
     )
     if request.is_local:
-        return compare_locally(prepared, all_matches, matches, found, request.floor, request.rtol)
+        return compare_locally(
+            prepared, all_matches, matches, found, own, request.floor, request.rtol
+        )
     if not engines:
         return found
     given = request.atol is not None and request.rtol is not None

@@ -13,7 +13,7 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,16 +28,19 @@ from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
 from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.model_analysis.diff.tensor_errors import (
+    in_place_of,
+    real_numbers,
+    relative_error,
+)
 from hookscope.results.records import key_of
 from hookscope.specs.diff_request import label_errors
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import TensorPath, as_dense, map_tensors, walk
-from hookscope.tensors.tensor_stats import dense_real, euclidean_norm
+from hookscope.tensors.nested import TensorPath, map_tensors, walk
 from hookscope.tensors.threads import as_this_thread
 
 _RESHAPED = "its input has another shape in B"
-_TINY = 1e-100
 CallId = tuple[str, int]  # the name of a module and the number of its call, from 1
 
 
@@ -59,7 +62,7 @@ class OwnErrors:
     def add(self, key: str, a: Tensor, b: Tensor) -> None:
         """Note the error of a tensor."""
         self.errors[key] = relative_error(a, b)
-        if math.isinf(self.errors[key]) and not _real_numbers(a).any():
+        if math.isinf(self.errors[key]) and not real_numbers(a).any():
             self.zeros.add(key)
 
 
@@ -69,6 +72,39 @@ class Casting:
 
     dtype: torch.dtype
     kept: frozenset[str]
+
+
+class CallPairs:
+    """Which call of the teacher belongs to a call of the student."""
+
+    def __init__(self, known: Mapping[CallId, CallId]) -> None:
+        self._known = known
+        self._made = set(known.values())
+        self.names = {name for name, _ in self._made}, {name for name, _ in known}
+
+    def has(self, call: CallId) -> bool:
+        """Whether a call of the teacher belongs to one of the student."""
+        return call in self._made
+
+    def of(self, call: CallId) -> CallId | None:
+        """Return the call of the teacher that belongs to one of the student."""
+        return self._known.get(call)
+
+
+class SameCalls(CallPairs):
+    """Calls with one number, of modules with one name."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__({})
+        self.names = names, names
+
+    def has(self, call: CallId) -> bool:
+        """Whether the module is one of those."""
+        return call[0] in self.names[0]
+
+    def of(self, call: CallId) -> CallId | None:
+        """Return the call itself."""
+        return call if self.has(call) else None
 
 
 def own_errors(
@@ -84,18 +120,53 @@ def own_errors(
     """
     gpus = sorted({*gpus_of(teacher.module), *gpus_of(student.module)})
     with teacher.preserved(), student.preserved():
-        exchange = _Exchange(Lockstep(gpus))
-        source = _Teacher(exchange, set(pairs.values()), gpus)
-        sink = _Student(exchange, pairs, gpus, casting)
-        runs = []
-        for model, label in ((teacher, 0), (student, 1 if casting is None else 0)):
-            runs.append(as_this_thread(partial(_run, model, label)))
+        lockstep = Lockstep(gpus)
+        taught = TaughtRun(teacher, student, CallPairs(pairs), lockstep, 1, gpus, casting)
+        with taught.attached():
+            teach = as_this_thread(partial(_run, teacher, 0))
+            lockstep.run((teach, as_this_thread(taught.run)))
+    return taught.found
+
+
+class TaughtRun:
+    """A run of the student that takes the values of the teacher, which runs in lockstep with it.
+
+    The teacher is function 0 of ``lockstep``, and the student is function ``number``.
+    """
+
+    def __init__(
+        self,
+        teacher: Prepared,
+        student: Prepared,
+        pairs: CallPairs,
+        lockstep: Lockstep,
+        number: int,
+        gpus: list[int],
+        casting: Casting | None = None,
+    ) -> None:
+        exchange = _Exchange(lockstep, number)
+        self._models, self._names, self._is_cast = (teacher, student), pairs.names, bool(casting)
+        self._teacher = _Teacher(exchange, pairs, gpus)
+        self._student = _Student(exchange, pairs, gpus, casting)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Attach the hooks to both models."""
+        teacher, student = self._models
         with (
-            _subscribed(teacher.module, source, {name for name, _ in pairs.values()}),
-            _subscribed(student.module, sink, {name for name, _ in pairs}),
+            _subscribed(teacher.module, self._teacher, self._names[0]),
+            _subscribed(student.module, self._student, self._names[1]),
         ):
-            exchange.lockstep.run((runs[0], runs[1]))
-    return dict(sink.found)
+            yield
+
+    def run(self) -> None:
+        """Run the student, in its thread."""
+        _run(self._models[1], 0 if self._is_cast else 1)
+
+    @property
+    def found(self) -> dict[CallId, OwnErrors]:
+        """The errors of each call, under that of the teacher."""
+        return dict(self._student.found)
 
 
 def _run(model: Prepared, side: int) -> None:
@@ -133,8 +204,8 @@ class _CallValues:
 class _Exchange:
     """The values of the teacher that the student has not taken yet."""
 
-    def __init__(self, lockstep: Lockstep) -> None:
-        self.lockstep = lockstep
+    def __init__(self, lockstep: Lockstep, student: int) -> None:
+        self.lockstep, self.student = lockstep, student
         self._begun: dict[CallId, _CallValues] = {}
         self._ended: set[CallId] = set()
 
@@ -155,7 +226,7 @@ class _Exchange:
     def arguments(self, call: CallId) -> _CallValues | None:
         """Return a call that has begun; None if the teacher does not make it."""
         while call not in self._begun and not self.lockstep.has_ended(0):
-            self.lockstep.hand_over(1)
+            self.lockstep.hand_over(self.student)
         values = self._begun.get(call)
         if values is not None:
             values.is_taken = True
@@ -164,7 +235,7 @@ class _Exchange:
     def results(self, call: CallId) -> _CallValues | None:
         """Return a call that has ended, and forget it; None if it failed in the teacher."""
         while call not in self._ended and not self.lockstep.has_ended(0):
-            self.lockstep.hand_over(1)
+            self.lockstep.hand_over(self.student)
         values = self._begun.pop(call, None)
         return values if call in self._ended else None
 
@@ -172,13 +243,13 @@ class _Exchange:
 class _Teacher(CallSubscriber):
     """Offers the values of the calls that have a counterpart."""
 
-    def __init__(self, exchange: _Exchange, wanted: set[CallId], gpus: list[int]) -> None:
-        self._exchange, self._wanted, self._gpus = exchange, wanted, gpus
+    def __init__(self, exchange: _Exchange, pairs: CallPairs, gpus: list[int]) -> None:
+        self._exchange, self._pairs, self._gpus = exchange, pairs, gpus
 
     def before_call(self, call: ModuleCall) -> tuple[_CallValues, list[_Passed], list[int]] | None:
         """Offer the arguments."""
         name = (call.layer.name, call.number)
-        if name not in self._wanted or self._exchange.lockstep.has_ended(1):
+        if not self._pairs.has(name) or self._exchange.lockstep.has_ended(self._exchange.student):
             return None
         arguments = _arguments(call)
         values = _CallValues(arguments, _random_states(self._gpus))
@@ -215,7 +286,7 @@ class _Student(CallSubscriber):
     def __init__(
         self,
         exchange: _Exchange,
-        pairs: Mapping[CallId, CallId],
+        pairs: CallPairs,
         gpus: list[int],
         casting: Casting | None,
     ) -> None:
@@ -226,7 +297,7 @@ class _Student(CallSubscriber):
 
     def before_call(self, call: ModuleCall) -> _TaughtCall | None:
         """Give the module the arguments of its counterpart."""
-        pair = self._pairs.get((call.layer.name, call.number))
+        pair = self._pairs.of((call.layer.name, call.number))
         values = None if pair is None else self._exchange.arguments(pair)
         if pair is None or values is None:
             return None
@@ -295,7 +366,7 @@ class _Student(CallSubscriber):
                 both = (id(mine.tensor), id(theirs.tensor))
                 if both not in made:
                     dtype = self._dtype(pair, kind, mine.tensor, theirs.tensor)
-                    made[both] = _in_place_of(mine.tensor, theirs.tensor, dtype)
+                    made[both] = in_place_of(mine.tensor, theirs.tensor, dtype)
                 if owner is not None:
                     # What a module gets is not rounded again by the one that passes it on.
                     passes = kind == INPUT and mine.tensor.is_quantized
@@ -313,81 +384,6 @@ class _Student(CallSubscriber):
         if casting is None or pair[0] not in casting.kept:
             return mine.dtype
         return theirs.dtype if kind == INPUT or not mine.is_floating_point() else casting.dtype
-
-
-def relative_error(a: Tensor, b: Tensor) -> float:
-    """Return ``|a - b| / |a|`` with Euclidean norms, in double precision.
-
-    Entries that are equal in both count as no error, infinite ones too; the smallest and the
-    largest number of a dtype count as infinite, because masks have them. The result is infinite if
-    an entry is finite in one of the two alone, or if A is zero and B is not.
-
-    Example:
-        >>> relative_error(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
-        0.1
-        >>> relative_error(torch.zeros(2), torch.zeros(2))
-        0.0
-    """
-    if a is b or _is_equal(a, b):
-        return 0.0
-    b = b.to(a.device)
-    plain = _plain_error(a, b)
-    if plain is not None:
-        return plain
-    a, b = (_real_numbers(x) for x in (a, b))
-    is_equal = (a == b) | (a.isnan() & b.isnan())
-    error = euclidean_norm(torch.where(is_equal, 0.0, a - b)).item()
-    size = euclidean_norm(torch.where(a.isfinite(), a, 0.0)).item()
-    if error == 0.0 or not math.isfinite(error):
-        return error if error == 0.0 else math.inf
-    return error / size if size else math.inf
-
-
-def _is_equal(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
-
-
-def _plain_error(a: Tensor, b: Tensor) -> float | None:
-    """The relative error of finite numbers of usual size, in a tenth of the time; else None."""
-    if not (a.is_floating_point() and b.is_floating_point()):
-        return None
-    limit = min(torch.finfo(x.dtype).max for x in (a, b))
-    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
-    a, b = a.to(dtype), b.to(dtype)
-    norm = partial(torch.linalg.vector_norm, dtype=torch.float64)
-    error, size = norm(a - b).item(), norm(a).item()
-    # Squares of numbers below the first would vanish; no entry reaches the limit.
-    return error / size if min(error, size) > _TINY and error + size < limit else None
-
-
-def _real_numbers(x: Tensor) -> Tensor:
-    """The values in double precision; a complex number is two of them."""
-    x = x.detach()
-    x = dense_real(torch.view_as_real(x.resolve_conj()) if x.is_complex() else x)
-    values = x.double()
-    if not x.is_floating_point():
-        return values
-    limit = torch.finfo(x.dtype).max
-    return torch.where(values.abs() >= limit, values.sign() * math.inf, values)
-
-
-def _in_place_of(like: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy of ``x`` in another dtype, in which finite numbers stay finite.
-
-    It is ``like`` itself if that has the same values.
-    """
-    if like.dtype == dtype and _is_equal(like, x):
-        return like
-    x = as_dense(x)
-    if like.is_quantized:
-        scale, zero = like.q_scale(), like.q_zero_point()
-        return torch.quantize_per_tensor(x.to(like.device).float(), scale, zero, like.dtype)
-    device = like.device
-    new = x.to(device, dtype, copy=True)
-    if dtype.is_floating_point and new.dtype != x.dtype:
-        limit = torch.finfo(dtype).max
-        new = torch.where(x.to(device).isinf(), new, new.clamp(-limit, limit))
-    return new
 
 
 def _arguments(call: ModuleCall) -> list[_Passed]:

@@ -6,7 +6,10 @@ A tensor is kept until its partner exists, and the model that made it waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from threading import get_ident
 
 from torch import Tensor
 
@@ -17,12 +20,20 @@ from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.capture_comparator import Comparator
 from hookscope.file_analysis.record_matches import RecordMatches
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.layers import Layer, layers_of, modules_in
 from hookscope.hooks.recorder import Recorder
 from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.model_analysis.diff.own_errors import (
+    CallId,
+    CallPairs,
+    OwnErrors,
+    SameCalls,
+    TaughtRun,
+)
 from hookscope.model_analysis.diff.record_stream import StreamingSink, list_records
 from hookscope.results.diff_result import BY_NAME, TensorComparison
 from hookscope.results.records import Record
+from hookscope.sources.wrappers import twin_of
 from hookscope.specs.diff_request import label_errors
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.tensor_stats import numpy_blocks
@@ -33,28 +44,56 @@ PairOf = Callable[[int, Record], tuple[str, str] | None]
 Records = tuple[tuple[Record, ...], tuple[Record, ...]]
 
 
+@dataclass(frozen=True)
+class SameKeys:
+    """What two runs made: all records, the comparisons of those with one key, and own errors.
+
+    The own errors are those of calls with one name and number; None if they are not known.
+    """
+
+    records: Records
+    comparisons: dict[str, TensorComparison]
+    own: dict[CallId, OwnErrors] | None = None
+
+
 def compare_same_keys(
     prepared: tuple[Prepared, Prepared],
     kinds: Iterable[str],
     chosen: set[str],
     comparator: Comparator,
-) -> tuple[Records, dict[str, TensorComparison]]:
-    """Run both models; return all their records, and the comparisons of those with one key.
+    is_local: bool,
+) -> SameKeys:
+    """Run both models, and compare records with one key.
 
     Only the ``chosen`` layers are compared. Most models match by name, and need no second run.
+    With ``is_local``, a copy of B takes the values of A's run as they come, which saves a run.
     """
     layers = [layers_of(model.module) for model in prepared]
-    shared = {layer.name for layer in layers[0]} & {layer.name for layer in layers[1]} & chosen
+    shared = {layer.name for layer in layers[0]} & {layer.name for layer in layers[1]}
 
     def pair_of(side: int, record: Record) -> tuple[str, str] | None:
-        return (record.key, BY_NAME) if record.module in shared else None
+        is_chosen = record.module in shared and record.module in chosen
+        return (record.key, BY_NAME) if is_chosen else None
 
+    run = partial(_run_both, prepared, kinds, layers, pair_of, comparator)
+    if is_local and (student := _student_of(prepared[1])) is not None:
+        with suppress(ForwardError, _Mixed):  # then the own errors need a run of their own
+            return run((student, SameCalls(shared)))
     try:
-        return _run_both(prepared, kinds, layers, pair_of, comparator)
+        return run()
     except ForwardError:
         for side, model in enumerate(prepared):  # alone, to explain the error
             list_records(model, kinds, side)
         raise
+
+
+def _student_of(b: Prepared) -> Prepared | None:
+    """A copy of B that can run between the calls of B; None if there may be none."""
+    is_file = any(hasattr(module, "_hookscope_format") for module in modules_in(b.module))
+    if b.compiled is not None or is_file:
+        return None
+    twin = twin_of(b.module)
+    return None if twin is None else replace(b, module=twin)
 
 
 def compare_pairs(
@@ -75,10 +114,13 @@ def compare_pairs(
         [layer for layer in layers_of(model.module) if layer.name in names[side]]
         for side, model in enumerate(prepared)
     ]
-    _, comparisons = _run_both(
+    return _run_both(
         prepared, kinds, layers, lambda side, record: pairs[side].get(record.key), comparator
-    )
-    return comparisons
+    ).comparisons
+
+
+class _Mixed(Exception):
+    """The modules of a model were called in the thread of another one."""
 
 
 def _run_both(
@@ -87,19 +129,33 @@ def _run_both(
     layers: list[list[Layer]],
     pair_of: PairOf,
     comparator: Comparator,
-) -> tuple[Records, dict[str, TensorComparison]]:
+    taught: tuple[Prepared, CallPairs] | None = None,
+) -> SameKeys:
+    """Run A and B, and the student ``taught`` if there is one."""
     gpus = sorted({gpu for model in prepared for gpu in gpus_of(model.module)})
-    with prepared[0].preserved(), prepared[1].preserved():
-        buffer = _PairBuffer(Lockstep(gpus), pair_of, comparator)
-        sinks, recorders, passes = [], [], []
+    with ExitStack() as contexts:
+        for model in (*prepared, *(taught or ())[:1]):
+            contexts.enter_context(model.preserved())
+        lockstep = Lockstep(gpus, 2 if taught is None else 3)
+        buffer = _PairBuffer(lockstep, pair_of, comparator)
+        sinks: list[StreamingSink] = []
+        passes: list[Callable[[], None]] = []
         for side, model in enumerate(prepared):
             sinks.append(StreamingSink(partial(buffer.add, side)))
-            recorders.append(Recorder(model.module, layers[side], kinds, sink=sinks[side]))
-            run = partial(buffer.run_model, side, model, sinks[side].capture)
-            passes.append(as_this_thread(run))
-        with recorders[0], recorders[1]:  # not in their threads: the first entered is left last
-            buffer.lockstep.run((passes[0], passes[1]))
-    return (sinks[0].capture.records, sinks[1].capture.records), buffer.comparisons
+            recorder = Recorder(model.module, layers[side], kinds, sink=sinks[side])
+            # Not in its thread: the first entered is left last.
+            contexts.enter_context(recorder)
+            passes.append(partial(buffer.run_model, side, model, sinks[side].capture))
+        student = None
+        if taught is not None:
+            student = TaughtRun(prepared[0], *taught, lockstep, 2, gpus)
+            contexts.enter_context(student.attached())
+            passes.append(student.run)
+        lockstep.run([as_this_thread(run) for run in passes])
+    if buffer.is_mixed and student is not None:
+        raise _Mixed
+    records = (sinks[0].capture.records, sinks[1].capture.records)
+    return SameKeys(records, buffer.comparisons, None if student is None else student.found)
 
 
 class _PairBuffer:
@@ -108,11 +164,14 @@ class _PairBuffer:
     def __init__(self, lockstep: Lockstep, pair_of: PairOf, comparator: Comparator) -> None:
         self.lockstep = lockstep
         self.comparisons: dict[str, TensorComparison] = {}
+        self.is_mixed = False
+        self._threads: dict[int, int] = {}
         self._pair_of, self._comparator = pair_of, comparator
         self._waiting: dict[str, tuple[int, Record, Tensor]] = {}
 
     def run_model(self, side: int, prepared: Prepared, capture: Capture) -> None:
         """Run one of the models, in its thread."""
+        self._threads[side] = get_ident()
         with label_errors(side), grad_mode(False):
             forward(prepared, capture)
         # This model makes no further partners for the tensors of the other one.
@@ -120,6 +179,9 @@ class _PairBuffer:
 
     def add(self, side: int, record: Record, tensor: Tensor) -> None:
         """Compare a tensor with its partner, or store it and let the other model run."""
+        if self._threads[side] != get_ident():
+            self.is_mixed = True
+            return
         pair = self._pair_of(side, record)
         if pair is None:
             return

@@ -30,9 +30,7 @@ R = TypeVar("R")
 SOCKET = "live.sock"
 _ANSWER = "answer.safetensors"
 _UNREADY = ".new"
-_LONGEST = (
-    98  # bytes of the address of a socket; systems take 103 or 107, of which some are _UNREADY
-)
+_LONGEST = 98  # bytes of an address without _UNREADY; systems take 103 or 107 in all
 _STARTED = (
     "A training can be asked that 'hookscope run' started on this machine and that has not ended."
 )

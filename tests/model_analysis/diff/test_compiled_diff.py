@@ -12,7 +12,7 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import EnvironmentFault, RequestError
-from hookscope.model_analysis.diff.own_errors import relative_error
+from hookscope.model_analysis.diff.tensor_errors import relative_error
 from hookscope.results.local_diff import LocalDiff
 from tests.model_analysis.diff.planted_faults import build
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.model_analysis.diff.own_errors import relative_error
+from hookscope.model_analysis.diff.tensor_errors import relative_error
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions

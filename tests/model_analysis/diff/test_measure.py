@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
 from hookscope.file_analysis.capture_comparator import Comparator
-from hookscope.file_analysis.error_sums import measure_errors
+from hookscope.file_analysis.error_sums import measure_errors, measure_same
 from hookscope.results.diff_result import ErrorMetrics, TensorComparison
 from hookscope.results.records import Record
 from hookscope.results.stats import BLOCK
@@ -145,3 +145,23 @@ def test_tolerances_are_checked() -> None:
     for bad in (-1.0, math.nan, math.inf):
         with pytest.raises(RequestError, match="is not a valid tolerance"):
             check_tolerances(None, bad)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.int64, np.complex64, bool]
+)
+def test_equal_tensors_have_the_figures_of_the_sums_over_all_entries(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    a = (rng.standard_normal(100_000) * 3).astype(dtype)
+    if a.dtype.kind == "f":
+        a[70_000], a[:3] = np.inf, -0.0
+    split = np.array_split(a, 3), np.array_split(np.array(a), 3)
+    assert measure_same(*split) == measure_errors(*split, 1e-3, 0.1)
+    different = np.array(a)
+    different[-1] = not a[-1]
+    assert measure_same([a], [different]) is None
+    zeros = np.zeros_like(a)
+    assert measure_same([zeros], [zeros]) is None  # no cosine
+    if a.dtype.kind == "f":
+        a[-1] = np.nan
+        assert measure_same([a], [np.array(a)]) is None

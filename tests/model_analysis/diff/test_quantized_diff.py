@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.ao.quantization import DeQuantStub, QuantStub
 
 import hookscope
-from hookscope.model_analysis.diff.own_errors import relative_error
+from hookscope.model_analysis.diff.tensor_errors import relative_error
 from hookscope.results.local_diff import LocalDiff
 from tests.model_analysis.diff.planted_faults import _int4
 
