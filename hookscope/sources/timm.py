@@ -15,7 +15,7 @@ from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.files.hashes import BackgroundHash, blake3_of
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.words import shape_text
-from hookscope.sources import arguments, downloads, weights
+from hookscope.sources import arguments, downloads, hub_downloads, weights
 from hookscope.sources.loaded import LoadedModel, LoadRequest, Recipe, Size, WeightsInfo, sides_of
 from hookscope.sources.meta import build_model
 from hookscope.sources.torchvision import weights_only_load
@@ -88,7 +88,7 @@ def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Modu
             f"timm has no pretrained weights for {name}.", "Use --weights FILE or --weights random."
         )
     if config.hf_hub_id:
-        path = downloads.fetch_file(config.hf_hub_id, _FILES)
+        path = hub_downloads.fetch_file(config.hf_hub_id, _FILES)
     else:
         path = downloads.fetch(str(config.url))
     file_hash = BackgroundHash(blake3_of, path)

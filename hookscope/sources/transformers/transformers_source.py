@@ -19,7 +19,7 @@ from hookscope.files.hashes import BackgroundHash
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments, weights
-from hookscope.sources.downloads import cached_file, fetch_folder
+from hookscope.sources.hub_downloads import cached_file, fetch_folder
 from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
 from hookscope.sources.transformers.model_inputs import (
