@@ -38,7 +38,7 @@ from hookscope.results.module_tree import ModuleTree as ModuleTree
 from hookscope.results.report import Report as Report
 from hookscope.results.structure_diff import StructureDiff as StructureDiff
 from hookscope.results.sweep import Sweep as Sweep
-from hookscope.results.trace_events import Trace as Trace
+from hookscope.results.trace import Trace as Trace
 from hookscope.sources.loaded import LoadedModel as LoadedModel
 from hookscope.specs.catalog import ModelInfo as ModelInfo
 from hookscope.specs.intervention_spec import Hooks as Hooks
@@ -681,6 +681,8 @@ def top(
 def trace(
     model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = "resnet18",
     *,
+    repeat: int | None = None,
+    warmup: int | None = None,
     forward_only: bool = False,
     loss: str | Callable[..., Any] | None = None,
     target: Any = "argmax",
@@ -711,6 +713,7 @@ def trace(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    progress: Progress | None = None,
 ) -> Trace: ...
 @overload
 def tree(

@@ -62,18 +62,20 @@ class Output:
     optional: bool = False  # whether there is --no-output
     dpi: bool = False  # whether there is --dpi
     flags: tuple[str, ...] = ("--output", "-o")
+    name: str = "output"  # of the parameter
+    force: bool = True  # whether it adds --force; of a second output, the first one does
 
     @property
     def options(self) -> Any:
         """The options of the command."""
         named = option(
-            *self.flags, "output", section=SECTION, type=FileName("file"), help=self.help
+            *self.flags, self.name, section=SECTION, type=FileName("file"), help=self.help
         )
         return combine(
             *([_resolution] if self.dpi else []),
             named,
             *([_no_output] if self.optional else []),
-            _force,
+            *([_force] if self.force else []),
         )
 
     def resolve(
@@ -87,7 +89,7 @@ class Output:
 
         It may be none of ``inputs``, and not among the files of ``folders``.
         """
-        given = ctx.params["output"]
+        given = ctx.params[self.name]
         if (self.optional and not writes_file(ctx)) or not (given or self.default):
             return None
         path = Path(given or stem + self.default.format(command=ctx.info_name))

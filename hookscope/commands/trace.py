@@ -10,14 +10,14 @@ import click
 
 from hookscope.cli import options
 from hookscope.cli.commands import Example
-from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
-from hookscope.cli.output_file import Output, only, without_output
-from hookscope.cli.run_context import running
-from hookscope.cli.runner import remember_executed
+from hookscope.cli.output_file import Output, one_of, only
+from hookscope.cli.runner import remember_executed, run_analysis
 from hookscope.errors import RequestError
-from hookscope.files.signal_safety import signal_safe
+from hookscope.files.output_path import PAGE
+from hookscope.files.progress_types import Progress
+from hookscope.specs.command_options import TraceOptions
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.public import PLAIN_LOSS, PLAIN_RUN, Only, public
 from hookscope.specs.request import (
@@ -30,28 +30,36 @@ from hookscope.specs.request import (
 from hookscope.specs.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from hookscope.results.trace_events import Trace
+    from hookscope.results.trace import Trace
 
 log = logging.getLogger("hookscope")
 
 
 @public
 def trace(
+    options: TraceOptions,
     loss: Annotated[LossRequest, Only("forward_only", *PLAIN_LOSS.names)],
     layers: LayerSelection,
     input: InputRequest,
     model: ModelRequest,
     run: Annotated[RunOptions, PLAIN_RUN],
     request: Request,
+    *,
+    progress: Progress | None = None,
 ) -> Trace:
     """Run a model forward and a loss backward; return the calls of all layers, in order.
 
     Times are wall-clock times of one run, without the time spent in the hooks of hookscope. On a
-    GPU every hook first waits for the device.
+    GPU every hook first waits for the device. With ``repeat``, the model is always among the
+    layers, and its input gets no gradient.
+
+    Args:
+        progress: called with the number of runs done and the total, with ``repeat``.
 
     Raises:
         LossError: the loss or its target does not fit the output.
         ForwardError: the model raised, forward or backward.
+        CheckFailed: with ``repeat``, the model did not make the same calls in each run.
 
     Example:
         >>> import hookscope
@@ -59,18 +67,12 @@ def trace(
         >>> [event.module for event in found.events if event.direction == "backward"][:3]
         ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
     """
-    import torch
-
-    from hookscope.execution.failures.failure_explanation import explain_forward_errors
-    from hookscope.execution.forward import forward
-    from hookscope.execution.objective import differentiate, resolve_loss
+    from hookscope.execution.objective import resolve_loss
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
     from hookscope.execution.verification import verify_output_unchanged
-    from hookscope.hooks.recorder import Recorder
-    from hookscope.hooks.tracer import TraceClock, Tracer
+    from hookscope.model_analysis.traced_runs import timed_runs, traced_run
     from hookscope.tensors.grad_mode import grad_mode
-    from hookscope.tensors.nested import detach_clone
 
     if model.source == ONNX and loss.is_default:
         loss = replace(loss, forward_only=True)  # it has no gradients
@@ -78,25 +80,15 @@ def trace(
     request = replace(request, loss=loss)
     objective = None if loss.forward_only else resolve_loss(loss)
     prepared = prepare(request)
-    metadata = describe_run("trace", prepared, request.chosen())
-    clock, backward = TraceClock(prepared.device), objective is not None
-    with (
-        explain_forward_errors(prepared),
-        signal_safe(torch.inference_mode(False)),
-        grad_mode(backward),
-        prepared.preserved(),
-        Tracer(prepared.module, prepared.layers, clock, backward=backward) as tracer,
-    ):
-        if objective is None:
-            output = detach_clone(forward(prepared))
-        else:
-            recorder = Recorder(prepared.module, (), ())
-            metadata |= differentiate(prepared, recorder, objective)
-            output = detach_clone(recorder.capture.output)
+    metadata = describe_run("trace", prepared, request.chosen(options))
+    if options.repeat is None:
+        found = traced_run(prepared, objective, prepared.layers)
+    else:
+        found = timed_runs(prepared, objective, options, progress)
     if objective is not None:  # recording gradients passes clones through the model
         with grad_mode(True):
-            verify_output_unchanged(prepared, output, excuse_noise=True)
-    return tracer.trace(metadata, output)
+            verify_output_unchanged(prepared, found.output, excuse_noise=True)
+    return replace(found, metadata={**metadata, **found.metadata})
 
 
 EXAMPLES = (
@@ -109,19 +101,28 @@ EXAMPLES = (
         "A scripted file; the trace opens in https://ui.perfetto.dev.",
     ),
     Example(
-        "hookscope trace sample_models/digits_exported.pt2 --forward-only --leaves",
-        "The forward pass only, leaf layers only.",
+        "hookscope trace sample_models/digits.py:trained --repeat 20 -o digits.html",
+        "Median and spread of each layer's time, and a page with a flame graph.",
     ),
 )
 
 OUTPUT = Output(
-    "Also write a trace-event JSON file for Perfetto or Chrome.", only(".json"), flags=("--chrome",)
+    "File to write: .json, .csv, or .html with a flame graph. Default: none.",
+    one_of(".json", ".csv", PAGE),
+)
+CHROME = Output(
+    "Write a trace-event JSON file for Perfetto or Chrome.",
+    only(".json"),
+    flags=("--chrome",),
+    name="chrome",
+    force=False,
 )
 
 
 @command(
     "trace",
     options.model,
+    options_of(TraceOptions),
     options_of(LossRequest, "forward_only"),
     options.loss,
     options.layers,
@@ -129,31 +130,30 @@ OUTPUT = Output(
     options.texts,
     options.run,
     OUTPUT.options,
+    CHROME.options,
     table_options,
     views="trace",
     examples=EXAMPLES,
-    main="layer leaves forward-only input model-arg shape chrome",
+    main="layer repeat forward-only input shape output chrome",
     topics="model-specs layers inputs weights losses",
 )
 def trace_command(ctx: click.Context, **values: Any) -> None:
-    """List every layer call in execution order.
+    """List every layer call in execution order, or time each layer.
 
     Forward calls come first, then backward. Each line shows the call number, the shapes and bytes
     of the output (in the backward pass: of its gradients), the time in milliseconds, and the time
     without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
     without the time spent in hooks.
+
+    With --repeat, each line shows a layer: the median and the spread of its time over N runs, and
+    its share of the time of the whole model. The input of the model gets no gradient.
     """
-    if values["force"] and not values["output"]:
-        raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
-    console: Console = ctx.obj
-    values = without_output(values)
-    job = trace.checked(**values)
-    file = OUTPUT.resolve(ctx)
-    options.note_model_source(ctx)
-    with running(console, f"Running {values['model']} ..."):
-        result = job()
-        written = result.save_chrome(file.path) if file else 0
+    if values["force"] and not (values["output"] or values["chrome"]):
+        raise RequestError("--force needs a file.", "Add --output FILE or --chrome FILE.")
+    chrome = CHROME.resolve(ctx)
+    del values["chrome"]
+    result = run_analysis(ctx, trace, values, OUTPUT, "timing")
     remember_executed(values["model"], result.coverage)
-    console.show(result)
-    if file:
-        console.note(f"{file.written(written)}; open it in https://ui.perfetto.dev")
+    if chrome:
+        written = result.save_chrome(chrome.path)
+        ctx.obj.note(f"{chrome.written(written)}; open it in https://ui.perfetto.dev")

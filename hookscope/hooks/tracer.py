@@ -21,7 +21,8 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
-from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, TraceEvent
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
@@ -38,13 +39,18 @@ class TraceClock:
     @contextmanager
     def stopped(self) -> Iterator[float]:
         """Stop the clock for the block; yields its time."""
-        if self.device.type != "cpu":  # earlier work of the GPU must be finished
-            torch.accelerator.synchronize()
+        self._finish_work()  # that of the layers, which counts
         now = time.perf_counter()
         try:
             yield (now - self._zero - self._lost) * 1000
         finally:
+            self._finish_work()  # that of the hooks, which does not
             self._lost += time.perf_counter() - now
+
+    def _finish_work(self) -> None:
+        """Wait until the GPU has finished what it was told to do."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
 
 
 @dataclass(eq=False)
@@ -107,7 +113,11 @@ class _GradientRequest(CallSubscriber):
 
 
 class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
-    """Records every call of the chosen layers of a model while the ``with`` block runs."""
+    """Records every call of the chosen layers of a model while the ``with`` block runs.
+
+    With ``input_gradients`` the inputs of the model get gradients too, so that the first layers end
+    when these leave. Otherwise they end with the next layer or with the block.
+    """
 
     def __init__(
         self,
@@ -116,11 +126,13 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         clock: TraceClock,
         *,
         backward: bool,
+        input_gradients: bool = True,
         calls: CallRegistry | None = None,
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
         self.backward = backward
+        self.input_gradients = input_gradients
         self.clock = clock
         self.calls = CallRegistry(model) if calls is None else calls
         self._gradient_request = _GradientRequest(self.clock)
@@ -132,7 +144,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
 
     def _enter(self) -> Tracer:
         self._opener = self._running.spans
-        if self.backward:
+        if self.backward and self.input_gradients:
             self.calls.subscribe(self._gradient_request, [Layer(ROOT, self.model)])
         try:
             self.calls.subscribe(self, self.layers)

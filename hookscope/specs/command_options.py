@@ -446,6 +446,44 @@ class AblateOptions:
 
 
 @dataclass(frozen=True)
+class TraceOptions:
+    """How often ``trace`` runs the model."""
+
+    section = "Run"
+
+    repeat: int | None = setting(
+        None,
+        "Time N runs; show the median and spread of each layer.",
+        metavar="N",
+        minimum=1,
+        python="time this number of runs. ``times`` of the result then has the median and the"
+        " spread of each layer's time, without the time that the hooks take.",
+    )
+    warmup: int | None = setting(
+        None,
+        "Runs before those that --repeat times.",
+        metavar="N",
+        minimum=0,
+        shown_default="3",
+        python="with ``repeat``, the number of runs before those that are timed; None for 3.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.warmup is not None and self.repeat is None:
+            raise RequestError("--warmup needs --repeat.", "Add --repeat N, or leave it out.")
+
+    @property
+    def runs(self) -> int:
+        """The number of runs that are timed."""
+        return 1 if self.repeat is None else self.repeat
+
+    @property
+    def warmup_runs(self) -> int:
+        """The number of runs before them."""
+        return 3 if self.warmup is None else self.warmup
+
+
+@dataclass(frozen=True)
 class SweepOptions:
     """What ``sweep`` changes and shows."""
 

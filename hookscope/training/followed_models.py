@@ -15,7 +15,7 @@ from hookscope.hooks.process_hooks import around_function, around_outer_calls
 from hookscope.hooks.user_hooks import load_user_hooks
 from hookscope.results.health import Health
 from hookscope.results.program_models import ProgramModels
-from hookscope.results.trace_events import Trace
+from hookscope.results.trace import Trace
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import CAPTURE, CHECK, TRACE, ProgramOptions
 from hookscope.tensors.torch_internals import script_compiler

@@ -15,7 +15,7 @@ from hookscope.hooks.module_call import ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tracer import Span, TraceClock, Tracer
 from hookscope.results.records import Coverage
-from hookscope.results.trace_events import Trace
+from hookscope.results.trace import Trace
 from hookscope.training.hooked_models import CallGate, HookedModel, HookedModels
 from hookscope.training.script_messages import reported
 

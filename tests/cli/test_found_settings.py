@@ -70,10 +70,10 @@ def test_every_option_was_judged() -> None:
     layer leaves live local lr map margin markdown max-bytes max-memory max-tokens mean
     memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
     opt-arg optimizer partial patch penalty position positions precision preprocess
-    quiet rank raw reduce reduction rename resume rtol saturated scale seed shape
+    quiet rank raw reduce reduction rename repeat resume rtol saturated scale seed shape
     shapes shard-size shift size skip skip-bad sort splits stats-only std steps stop
     stop-on store-dtype strict structure target task test tokenizer top train train-a
-    train-b type units upsample vanishing verbose verify wait weights what workers
+    train-b type units upsample vanishing verbose verify wait warmup weights what workers
     """
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
     judged |= {"force", "trust", "output", "chrome"}

@@ -38,7 +38,7 @@ WRITERS = {
     "attribute": (["attribute", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "top": (["top", FEATURES, "-o"], (".json", ".csv", *PICTURES)),
     "diff": (["diff", MODEL, MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "trace": (["trace", MODEL, "--chrome"], (".json",)),
+    "trace": (["trace", MODEL, "-o"], (".json", ".csv", ".html")),
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
     "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),
     "plot": (["plot", VALUES, "-o"], PICTURES),

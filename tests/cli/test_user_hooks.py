@@ -9,7 +9,8 @@ import pytest
 from safetensors import safe_open
 
 from hookscope.results.records import Coverage
-from hookscope.results.trace_events import Trace, TraceEvent
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import TraceEvent
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.trace import trace_lines
 from tests.conftest import REPO

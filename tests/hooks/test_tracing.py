@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import ForwardError
-from hookscope.results.trace_events import Trace, TraceEvent
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import TraceEvent
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits

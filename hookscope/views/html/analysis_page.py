@@ -1,10 +1,12 @@
-"""The page of what was computed of a model: maps of layers, or texts whose tokens have colours."""
+"""The page of what was computed of a model: maps of layers, flame graphs, or coloured texts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cache
+
+from markupsafe import Markup
 
 from hookscope.views.html.page import Page
 from hookscope.views.images.colors import DIVERGING, NAN, SEQUENTIAL, ColorScale, is_bright
@@ -34,6 +36,14 @@ class PageText:
 
 
 @dataclass(frozen=True)
+class PageFlame:
+    """A flame graph: calls as bars above those that they made, as wide as they took long."""
+
+    title: str
+    flame: Markup
+
+
+@dataclass(frozen=True)
 class AnalysisPage(Page):
     """The page; ``legend`` has the texts of colours and their classes."""
 
@@ -43,7 +53,7 @@ class AnalysisPage(Page):
     caption: str
     meaning: tuple[str, ...]
     notes: tuple[str, ...]
-    parts: tuple[PageMap | PageText, ...]
+    parts: tuple[PageMap | PageText | PageFlame, ...]
     legend: tuple[tuple[str, str], ...] = ()
 
     def style(self) -> str:

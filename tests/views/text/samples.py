@@ -24,7 +24,8 @@ from hookscope.results.grad_check import Derivative, GradCheck, GradientComparis
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.results.sweep import SkippedLayer
-from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import BACKWARD, FORWARD, TraceEvent
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.stores.capture_file import CaptureFile, open_capture
 from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps

@@ -11,7 +11,8 @@ import torch
 from hookscope.hooks.capture import Capture
 from hookscope.results.health import gradient_marks
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
-from hookscope.results.trace_events import Trace, TraceEvent
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import TraceEvent
 from hookscope.views.capture import capture_lines, capture_table, effect_lines, top_lines
 from hookscope.views.grads import grads_lines, loss_lines
 from hookscope.views.text.shared_parts import cosine_cell, coverage_lines

@@ -1,0 +1,386 @@
+"""Repeated traces: times of a model that sleeps, on a clock that this file moves."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import RequestError
+from hookscope.hooks import tracer
+from hookscope.model_analysis import traced_runs
+from hookscope.results.layer_times import LayerTime
+from hookscope.results.trace import Trace
+from hookscope.results.trace_events import BACKWARD, FORWARD
+from tests.conftest import REPO
+from tests.hooks.test_values import hooks_left
+
+DIGITS = f"{REPO}/sample_models/digits.py:trained"
+TICK = 0.002  # seconds that pass with each look at the clock: what hooks cost
+FACTORS = (9.0, 9.0, 1.0, 4.0, 2.0, 1.5, 3.0)  # of each run; the first two are warm-up
+X = torch.ones(1, 2)
+
+
+class Clock:
+    """Stands still unless something sleeps."""
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now, self.tick, self.factor = 0.0, tick, 1.0
+
+    def perf_counter(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds * self.factor
+
+
+class SleepOp(torch.autograd.Function):
+    """Sleeps forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, sleep: Callable[[float], None], seconds: Any, x: Tensor) -> Tensor:
+        ctx.sleep, ctx.seconds = sleep, seconds
+        sleep(seconds[0])
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        ctx.sleep(ctx.seconds[1])
+        return None, None, grad
+
+
+class Sleeper(nn.Module):
+    """Sleeps by itself, after the modules inside it."""
+
+    def __init__(self, sleep: Any, seconds: tuple[float, float], *inner: nn.Module) -> None:
+        super().__init__()
+        self.sleep, self.seconds = sleep, seconds
+        self.inner = nn.Sequential(*inner)
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return SleepOp.apply(self.sleep, self.seconds, self.inner(x) * self.weight)
+
+
+class Nested(nn.Module):
+    """``outer`` calls two others, one of them twice, after a layer that takes no time."""
+
+    def __init__(self, sleep: Any, start: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        twice = Sleeper(sleep, (0.125, 0.25))
+        self.first = nn.Linear(2, 2)
+        self.outer = Sleeper(sleep, (0.5, 1.0), twice, Sleeper(sleep, (1.0, 0.5)), twice)
+        self.start = start
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.start()
+        return self.outer(self.first(x))
+
+
+# Seconds, forward and backward.
+OWN = {"outer": (0.5, 1.0), "outer.inner.0": (0.25, 0.5), "outer.inner.1": (1.0, 0.5)}
+TIME = OWN | {"outer": (1.75, 2.0), "outer.inner": (1.25, 1.0), ".": (1.75, 2.0)}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (tracer, traced_runs):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    return clock
+
+
+def rows(trace: Trace) -> dict[tuple[str, str], LayerTime]:
+    assert trace.times is not None
+    return {(layer.module, layer.direction): layer for layer in trace.times.layers}
+
+
+def timed(clock: Clock, factors: tuple[float, ...] = FACTORS, warmup: int = 2) -> Trace:
+    factor = iter((*factors, 1.0))  # and one for the run that is compared
+
+    def start() -> None:
+        clock.factor = next(factor)
+
+    return hookscope.trace(
+        Nested(clock.sleep, start),
+        input=X,
+        loss="sum",
+        repeat=len(factors) - warmup,
+        warmup=warmup,
+    )
+
+
+def test_times_are_those_that_the_layers_slept(clock: Clock) -> None:
+    trace = timed(clock)
+    found = rows(trace)
+    factors = np.array(FACTORS[2:])
+    spread = np.subtract(*np.percentile(factors, [75, 25]))
+    whole = np.median(factors) * 1000 * sum(TIME["."])
+    for name, seconds in TIME.items():
+        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
+            layer = found[name, way]
+            assert layer.time.median == pytest.approx(np.median(factors) * slept * 1000)
+            assert layer.time.spread == pytest.approx(spread * slept * 1000)
+            assert layer.share == pytest.approx(layer.time.median / whole)
+            own = OWN.get(name, (0.0, 0.0))[way == BACKWARD]
+            assert layer.own.median == pytest.approx(np.median(factors) * own * 1000)
+            assert layer.own_share == pytest.approx(layer.own.median / whole)
+    assert found["outer.inner.0", FORWARD].calls == 2
+    assert trace.total(FORWARD) == pytest.approx(np.median(factors) * TIME["."][0] * 1000)
+    assert trace.times is not None
+    assert (trace.times.repeat, trace.times.warmup) == (5, 2)
+    assert trace.metadata["options"] == {"loss": "sum", "repeat": 5, "warmup": 2}
+
+
+def test_what_hooks_cost_is_subtracted(clock: Clock) -> None:
+    """The hooks cost one tick in the layer and one around it, as the empty module shows."""
+    clock.tick = TICK
+    trace = timed(clock, (1.0,) * 4)
+    assert trace.times is not None
+    for cost in trace.times.hooks.values():
+        assert cost.inner == pytest.approx(TICK * 1000, rel=0.05)
+        assert cost.outer == pytest.approx(TICK * 1000, rel=0.05)
+    for (name, way), layer in rows(trace).items():
+        slept = TIME.get(name, (0.0, 0.0))[way == BACKWARD] * 1000
+        # No gradient leaves the model, so no hook says that its backward pass and that of the
+        # first layer end.
+        most = 1.5 if name in (".", "first") else 0.5
+        assert layer.time.median == pytest.approx(slept, abs=TICK * 1000 * most)
+
+
+def test_real_sleep_is_seen_in_the_layer_that_sleeps() -> None:
+    net = Nested(lambda seconds: time.sleep(seconds / 50))
+    found = rows(hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0))
+    for name, seconds in OWN.items():
+        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
+            assert found[name, way].own.median >= slept * 1000 / 50 - 1
+    assert hooks_left(net) == 0
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_model_is_listed_with_any_selection(clock: Clock) -> None:
+    net = Nested(clock.sleep)
+    trace = hookscope.trace(net, input=X, loss="sum", layers=["outer.inner.1"], repeat=1)
+    model, layer = [one for one in rows(trace).values() if one.direction == FORWARD]
+    assert (model.module, layer.module) == (".", "outer.inner.1")
+    assert layer.share == pytest.approx(1.0 / 3.75)
+    assert model.own.median == pytest.approx(750)
+    assert layer.time.spread is None
+
+
+def test_forward_only_has_no_backward_pass(clock: Clock) -> None:
+    trace = hookscope.trace(Nested(clock.sleep), input=X, forward_only=True, repeat=2)
+    assert {layer.direction for layer in rows(trace).values()} == {FORWARD}
+    assert trace.times is not None and set(trace.times.hooks) == {FORWARD}
+    assert rows(trace)[".", FORWARD].share == pytest.approx(1)
+
+
+def test_progress_counts_the_warm_up_too() -> None:
+    done: list[tuple[int, int]] = []
+    net = nn.Linear(2, 2)
+    hookscope.trace(net, input=X, repeat=2, progress=lambda *pair: done.append(pair))
+    assert done == [(i, 5) for i in range(1, 6)]  # three warm-up runs by default
+
+
+def test_the_input_of_the_model_gets_no_gradient() -> None:
+    seen: list[bool] = []
+
+    class First(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.requires_grad)
+            return x
+
+    net = nn.Sequential(First(), nn.Linear(2, 2))
+    trace = hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0)
+    assert seen == [False] * 3
+    assert [name for name, way in rows(trace) if way == BACKWARD] == [".", "1"]
+
+
+class Gpu:
+    """Work that a layer or a hook starts ends only when something waits for it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.pending = clock, 0.0
+
+    def synchronize(self) -> None:
+        self.clock.now += self.pending
+        self.pending = 0.0
+
+
+def test_work_of_a_gpu_counts_where_it_was_started(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(clock)
+    monkeypatch.setattr(torch.accelerator, "synchronize", gpu.synchronize)
+    timer = tracer.TraceClock(torch.device("cuda"))
+    with timer.stopped() as before:
+        gpu.pending += 5.0  # a clone that a hook makes
+    gpu.pending += 2.0  # a layer
+    with timer.stopped() as after:
+        pass
+    assert after - before == pytest.approx(2000)
+
+
+def test_a_model_with_other_calls_in_each_run_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc, self.count = nn.Linear(4, 4), 0\n"
+        "    def forward(self, x):\n"
+        "        self.count += 1\n"
+        "        for _ in range(self.count):\n"
+        "            x = self.fc(x)\n"
+        "        return x\n"
+    )
+    word = f"{tmp_path}/odd.py:Net"
+    done = run("trace", word, "--shape", "1x4", "--repeat", "2", "--warmup", "0", "--forward-only")
+    assert done.rc == 1
+    assert "fc has 1 forward call in the first run and 2 in run 2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--repeat", "0"], "--repeat"),
+        (["--repeat", "x"], "--repeat"),
+        (["--repeat", "2", "--warmup", "-1"], "--warmup"),
+        (["--warmup", "2"], "--warmup needs --repeat"),
+        (["--force"], "--output FILE or --chrome FILE"),
+        (["--repeat", "2", "--chrome", "t.txt"], "t.txt"),
+        (["--repeat", "2", "--sort", "speed"], "speed"),
+    ],
+)
+def test_wrong_requests_are_refused(refused, words: list[str], said: str) -> None:
+    assert said in refused("trace", "resnet18", *words)
+
+
+def test_python_refuses_the_same() -> None:
+    with pytest.raises(RequestError, match="warmup needs repeat"):
+        hookscope.trace("resnet18", warmup=2)
+    with pytest.raises(RequestError, match="repeat"):
+        hookscope.trace("resnet18", repeat=0)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Trace, Path]]:
+    folder = tmp_path_factory.mktemp("trace")
+    trace = hookscope.trace(DIGITS, repeat=3, warmup=1)
+    from hookscope.views.display import write_analysis
+
+    for ending in ("json", "csv", "html"):
+        write_analysis(trace, folder / f"t.{ending}", 100)
+    trace.save_chrome(folder / "chrome.json")
+    yield trace, folder
+
+
+def test_table_and_document_have_the_same_numbers(written: tuple[Trace, Path]) -> None:
+    _, folder = written
+    document = json.loads((folder / "t.json").read_text())
+    table = list(csv.DictReader(io.StringIO((folder / "t.csv").read_text())))
+    layers = document["times"]["layers"]
+    assert [row["layer"] for row in table[:2]] == ["(model)", "conv1"]
+    assert len(layers) == len(table) == 14
+    for layer, row in zip(layers, table, strict=True):
+        assert (layer["direction"], layer["type"]) == (row["pass"], row["type"])
+        for name in ("time", "own"):
+            median, spread = ("time", "spread") if name == "time" else ("own", "own spread")
+            assert float(row[median]) == pytest.approx(layer[name]["median"], abs=1e-3)
+            assert float(row[spread]) == pytest.approx(layer[name]["spread"], abs=1e-3)
+        assert float(row["share"]) == pytest.approx(layer["share"])
+        assert float(row["own share"]) == pytest.approx(layer["own_share"])
+    assert document["times"]["repeat"] == 3 and document["times"]["warmup"] == 1
+    assert set(document["times"]["hooks"]) == {FORWARD, BACKWARD}
+    assert document["milliseconds"][FORWARD] == layers[0]["time"]["median"]
+
+
+def test_the_trace_for_chrome_has_the_typical_run(written: tuple[Trace, Path]) -> None:
+    trace, folder = written
+    events = json.loads((folder / "chrome.json").read_text())["traceEvents"]
+    begun = [event["name"] for event in events if event["ph"] == "B"]
+    assert begun == [event.module for event in trace.events]
+
+
+def test_bars_of_the_flame_graph_lie_within_each_other(written: tuple[Trace, Path]) -> None:
+    trace, folder = written
+    drawings = re.findall(r'<figure class="flame">(.*?)</figure>', (folder / "t.html").read_text())
+    assert len(drawings) == 2
+    for drawing, way in zip(drawings, (FORWARD, BACKWARD), strict=True):
+        bars = list(ElementTree.fromstring(drawing))
+        titles = [bar.findtext("title") or "" for bar in bars]
+        calls = [event for event in trace.events if event.direction == way]
+        assert [title.partition(" (")[0] for title in titles[1:]] == [e.module for e in calls[1:]]
+        around: list[tuple[float, float]] = []
+        for bar, event in zip(bars, calls, strict=True):
+            left, width = (float(bar.attrib[name].rstrip("%")) for name in ("x", "width"))
+            assert width == pytest.approx(100 * event.time / calls[0].time, abs=0.01)
+            assert int(bar.attrib["y"]) == 20 * event.depth
+            del around[event.depth :]
+            if around:
+                assert around[-1][0] - 0.01 <= left <= left + width <= around[-1][1] + 0.01
+            around.append((left, left + width))
+
+
+def test_one_run_has_a_page_too(run) -> None:
+    done = run("trace", DIGITS, "-o", "one.html", "--forward-only")
+    assert done.rc == 0 and "wrote one.html" in done.stderr
+    assert "wall-clock time of one run" in done.stdout
+
+
+def test_the_table_is_sorted_by_time(run) -> None:
+    words = ("--repeat", "2", "--sort", "time", "--csv", "--chrome", "t.json")
+    done = run("trace", DIGITS, *words)
+    assert done.rc == 0 and "perfetto" in done.stderr
+    times = [float(row["time"]) for row in csv.DictReader(io.StringIO(done.stdout))]
+    assert times == sorted(times, reverse=True) and len(times) == 14
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_layer_takes_as_long_as_alone() -> None:
+    """Within 10% for layers over 1 ms; on one thread, as others may use the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        far = layers_that_differ("resnet18", (4, 3, 224, 224))
+    finally:
+        torch.set_num_threads(threads)
+    assert far == {}
+
+
+def layers_that_differ(spec: str, shape: tuple[int, ...], count: int = 15) -> dict[str, Any]:
+    """The leaf layers over 1 ms whose forward time in the model differs from that alone."""
+    net = hookscope.load_model(spec).module.eval()
+    x = torch.randn(shape)
+    inputs = hookscope.capture(net, input=x, what=["input"], leaves=True)
+    found = hookscope.trace(net, input=x, leaves=True, forward_only=True, repeat=count)
+    far = {}
+    for (name, _), layer in rows(found).items():
+        if name == "." or layer.calls > 1 or layer.time.median < 1:
+            continue
+        module, value = net.get_submodule(name), inputs[f"{name}/input.0"]
+        alone = []
+        with torch.no_grad():
+            for _ in range(count):
+                fresh = value.clone()  # some layers work in place
+                start = time.perf_counter()
+                module(fresh)
+                alone.append(1000 * (time.perf_counter() - start))
+        if abs(np.median(alone) / layer.time.median - 1) > 0.1:
+            far[name] = (layer.time, float(np.median(alone)))
+    return far
