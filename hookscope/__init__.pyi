@@ -34,6 +34,7 @@ from hookscope.results.layer_probes import LayerProbes as LayerProbes
 from hookscope.results.layer_similarity import LayerSimilarity as LayerSimilarity
 from hookscope.results.lens import Lens as Lens
 from hookscope.results.local_diff import LocalDiff as LocalDiff
+from hookscope.results.memory import Memory as Memory
 from hookscope.results.module_tree import ModuleTree as ModuleTree
 from hookscope.results.report import Report as Report
 from hookscope.results.structure_diff import StructureDiff as StructureDiff
@@ -77,6 +78,7 @@ __all__ = [
     "lens",
     "load",
     "load_model",
+    "memory",
     "models",
     "plot",
     "probe",
@@ -529,6 +531,25 @@ def load_model(
     seed: int = 0,
     meta: bool = False,
 ) -> LoadedModel: ...
+def memory(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = "resnet18",
+    *,
+    optimizer: str | None = None,
+    opt_args: Mapping[str, Any] | None = None,
+    autocast: str | None = None,
+    limit: int | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    depth: int | None = None,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
+) -> Memory: ...
 def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]: ...
 def plot(
     file: str | os.PathLike[str] | WeightSet | InMemory,

@@ -15,7 +15,7 @@ import hookscope
 
 FUNCTIONS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 FUNCTIONS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "lens", "report"}
-FUNCTIONS |= {"plot", "filters", "check", "diff", "attribute"}
+FUNCTIONS |= {"plot", "filters", "check", "diff", "attribute", "memory"}
 FUNCTIONS |= {"extract", "export", "sweep", "verify", "similar", "probe", "top"}
 
 # What is named in one place alone: a pattern of names, and one of the paths where they may stand.

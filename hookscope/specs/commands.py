@@ -8,6 +8,7 @@ COMMANDS = {
         "models": "List the models of torchvision and timm.",
         "tree": "Show the layers of a model, or the tensors in a file of weights.",
         "trace": "List every layer call in execution order.",
+        "memory": "Show the peak memory of a training step or of inference.",
         "filters": "Plot the weights of a layer.",
     },
     "Record": {

@@ -35,7 +35,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "torch.autograd.graph.Node": ("_saved_other", "_sequence_nr"),
     "torch.amp.GradScaler": ("_per_optimizer_states",),
     "torch.export.ExportedProgram": ("_graph_module", "_graph_signature"),
-    "torch._ops.OpOverload": ("_schema",),
+    "torch._ops.OpOverload": ("_overloadpacket", "_schema"),
     "an iterator of torch.utils.data.DataLoader": ("_shutdown_workers",),
 }
 
@@ -117,6 +117,7 @@ pop_function_mode_temporarily: Callable[..., Any] = _found("torch.overrides._pop
 len_dispatch_stack: Callable[[], int] = _found("torch._C._len_torch_dispatch_stack")
 push_dispatch_mode: Callable[[Any], None] = _found("torch.utils._python_dispatch._push_mode")
 pop_dispatch_mode: Callable[[], Any] = _found("torch.utils._python_dispatch._pop_mode")
+TorchDispatchMode: Any = _found("torch.utils._python_dispatch.TorchDispatchMode")
 is_wrapped_by_functorch: Callable[[Tensor], bool] = _found(
     "torch._C._functorch.is_functorch_wrapped_tensor", lambda tensor: False
 )
@@ -128,6 +129,14 @@ OpOverloadPacket: Any = _found("torch._ops.OpOverloadPacket", type(torch.ops.ate
 HigherOrderOperator: Any = _found("torch._ops.HigherOrderOperator", ())
 # Attention on the CPU, which the counter of FLOPs does not know; None without such an operator.
 cpu_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", None)
+cpu_attention_backward: Any = _found(
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", None
+)
+# The same on a GPU, whose arguments are in the same order.
+flash_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention", None)
+flash_attention_backward: Any = _found(
+    "torch.ops.aten._scaled_dot_product_flash_attention_backward", None
+)
 foreach_norm: Callable[[Sequence[Tensor]], Sequence[Tensor]] = _found(
     "torch._foreach_norm", lambda tensors: [torch.linalg.vector_norm(one) for one in tensors]
 )
@@ -145,6 +154,8 @@ foreach_sub_: Callable[[Sequence[Tensor], Sequence[Tensor]], object] = _found(
 set_grad_enabled: Callable[[bool], None] = _found("torch._C._set_grad_enabled")
 current_graph_task_id: Callable[[], int] = _found("torch._C._current_graph_task_id")
 next_sequence_nr: Callable[[], int] = _found("torch._C._autograd._get_sequence_nr")
+# The node of the graph that a backward pass runs now; without it, no layer is known by its node.
+current_node: Callable[[], Any] = _found("torch._C._current_autograd_node", lambda: None)
 top_saved_tensors_hooks: Callable[[bool], object] = _found(
     "torch._C._autograd._top_saved_tensors_default_hooks"
 )
@@ -264,6 +275,14 @@ def _is_thread_of_autograd() -> bool:
         return False
     started = {one.ident for one in threading.enumerate() if type(one).__name__ != "_DummyThread"}
     return threading.get_ident() not in started
+
+
+def fake_tensors() -> ModuleType:
+    """Return the module of tensors without values that say they are on a device."""
+    module: ModuleType | None = _found("torch._subclasses.fake_tensor", None)
+    if module is None:  # found here because it takes long to import
+        raise missing("torch._subclasses.fake_tensor")
+    return module
 
 
 def thread_object(key: str) -> ThreadObject:

@@ -67,7 +67,7 @@ def test_every_option_was_judged() -> None:
     correlation count csv dark dead decode depth device device-map direction
     distance dot dpi dtype edit eps equal-nan every experts exploding floor
     forward-only generate grad-edit hash head heads hook-kind json kind l2 labels
-    layer leaves live local lr map margin markdown max-bytes max-memory max-tokens mean
+    layer leaves limit live local lr map margin markdown max-bytes max-memory max-tokens mean
     memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
     opt-arg optimizer partial patch penalty position positions precision preprocess
     quiet rank raw reduce reduction rename repeat resume rtol saturated scale seed shape

@@ -43,6 +43,7 @@ SAMPLES = {
     "max-bytes": ("2GB", 2_000_000_000),
     "memory": ("1GB", 10**9),
     "shard-size": ("1MB", 10**6),
+    "limit": ("24GB", 24 * 10**9),
     "units": ("0-2,5", (0, 1, 2, 5)),
     **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
     "what": ("input, output", ("input", "output")),

@@ -52,7 +52,7 @@ def test_an_unknown_column_is_a_usage_error_before_the_model_is_read(
 
 SORTED = [
     *("ablate", "attribute", "cam", "capture", "diff", "extract", "gradcheck", "grads", "lens"),
-    *("models", "show", "step", "sweep", "trace", "tree"),
+    *("memory", "models", "show", "step", "sweep", "trace", "tree"),
 ]
 
 

@@ -1,0 +1,109 @@
+"""``hookscope memory``: the peak of the memory of a training step or of inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from hookscope.cli import options
+from hookscope.cli.commands import Example
+from hookscope.cli.declared import options_of
+from hookscope.cli.global_options import command, table_options
+from hookscope.cli.output_file import Output, one_of
+from hookscope.cli.runner import run_analysis
+from hookscope.specs.memory_options import MemoryOptions
+from hookscope.specs.public import Only, Without, public
+from hookscope.specs.request import (
+    WEIGHTS_OPTIONS,
+    InputRequest,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+)
+from hookscope.specs.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from hookscope.results.memory import Memory
+
+
+@public
+def memory(
+    options: MemoryOptions,
+    loss: Annotated[LossRequest, Only("loss")],
+    layers: Annotated[LayerSelection, Only("depth")],
+    input: Annotated[InputRequest, Only("input", "shape")],
+    model: Annotated[ModelRequest, Without(*WEIGHTS_OPTIONS)],
+    run: Annotated[RunOptions, Only("dtype")],
+    request: Request,
+) -> Memory:
+    """Return the peak of the memory of a training step, or of inference, without running it.
+
+    The model runs with fake tensors, which have shapes and a device, the CPU, but no values.
+    Counted is every storage that an operator of PyTorch returns, from the time it is made until it
+    is freed. What an operator allocates and frees inside itself is not seen. A training step is a
+    later one: the state of the optimizer is there from its beginning, gradients are not.
+
+    Args:
+        loss: as for ``grads``, with class numbers as target. None: the loss that the model returns,
+            cross-entropy if it returns class scores, or else the sum of its output.
+        depth: add layers that are deeper to the ones above them.
+
+    Raises:
+        RequestError: the limit is below what a step of any batch needs.
+        ForwardError: the model raised, or what it computes depends on values.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.memory("resnet18", shape=(8, 3, 64, 64), optimizer="sgd")
+        >>> found.parts.parameters, found.parts.total == found.peak
+        (46758048, True)
+    """
+    from hookscope.model_analysis.memory.memory_run import measure
+
+    return measure(request, options)
+
+
+EXAMPLES = (
+    Example(
+        "hookscope memory resnet18 --shape 32x3x224x224 --optimizer adamw --depth 1",
+        "The peak of a training step, and what holds it.",
+    ),
+    Example("hookscope memory resnet18 --shape 32x3x224x224", "The peak of inference."),
+    Example(
+        "hookscope memory resnet18 --shape 64x3x64x64 --optimizer sgd --limit 180MB --depth 1",
+        "The largest batch within a limit, and the layers to checkpoint for this one.",
+    ),
+)
+
+OUTPUT = Output("File to write: .json or .csv. Default: none.", one_of(".json", ".csv"))
+
+
+@command(
+    "memory",
+    options.model,
+    options_of(MemoryOptions, "optimizer", "limit", "autocast", "opt_args"),
+    options_of(LossRequest, "loss"),
+    options.input,
+    options.shape,
+    options_of(LayerSelection, "depth"),
+    options_of(RunOptions, "dtype"),
+    OUTPUT.options,
+    table_options,
+    views="memory",
+    examples=EXAMPLES,
+    main="optimizer shape limit autocast depth output",
+    topics="model-specs inputs losses",
+)
+def memory_command(ctx: click.Context, **values: Any) -> None:
+    """Show the peak memory of a training step, or of inference, without running it.
+
+    Prints when the peak is reached, what it consists of, and what each layer holds then. No weight
+    is allocated: the model runs with fake tensors, which have shapes but no values. With --limit,
+    also prints the largest batch that fits, and the layers to checkpoint if this batch does not.
+
+    What an operator allocates and frees inside itself, such as the workspace of a convolution, is
+    not counted.
+    """
+    run_analysis(ctx, memory, values, OUTPUT)

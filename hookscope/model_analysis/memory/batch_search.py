@@ -1,0 +1,59 @@
+"""The largest batch whose peak is within a limit. Every number comes from a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hookscope.errors import ForwardError
+from hookscope.results.memory import BatchLimit
+
+_MOST = 2**40  # samples
+_LINES = 6  # runs until the interval is halved instead: peaks may bend
+
+
+def largest_batch(peak_of: Callable[[int], int], batch: int, peak: int, limit: int) -> BatchLimit:
+    """Return the largest batch within a limit, where ``batch`` has a peak that is known.
+
+    Peaks are nearly linear in the batch, so a line through two of them gives the next batch to try.
+    The search ends when a batch that fits and the next one, which does not, have both been run.
+    """
+    known: dict[int, float] = {batch: peak}
+
+    def measure(size: int) -> None:
+        try:
+            known[size] = peak_of(size)
+        except ForwardError:
+            if size > batch:
+                raise
+            known[size] = math.inf  # as batch normalisation of one sample
+
+    measure(2 * batch)
+    while True:
+        fits = max((size for size in known if known[size] <= limit), default=0)
+        beyond = min((size for size in known if known[size] > limit), default=_MOST)
+        if beyond == fits + 1 or beyond <= fits:
+            break
+        if len(known) < _LINES or beyond == _MOST:
+            guess = _on_line(known, fits, beyond, limit)
+        else:
+            guess = (fits + beyond) // 2
+        measure(min(max(guess, fits + 1), beyond - 1))
+    following = known[beyond]
+    return BatchLimit(
+        limit,
+        fits,
+        int(known.get(fits, 0)),
+        0 if math.isinf(following) else int(following),
+    )
+
+
+def _on_line(known: dict[int, float], fits: int, beyond: int, limit: int) -> int:
+    """The batch whose peak is the limit, on the line through the two known ones next to it."""
+    sizes = sorted(size for size in known if not math.isinf(known[size]))
+    below, above = [s for s in sizes if s <= fits][-2:], [s for s in sizes if s >= beyond][:2]
+    first, second = (below[-1], above[0]) if below and above else (below or above)[:2]
+    slope = (known[second] - known[first]) / (second - first)
+    if slope <= 0:
+        return 2 * max(fits, 1)
+    return int(min(first + (limit - known[first]) / slope, _MOST))

@@ -1,0 +1,126 @@
+"""The largest batch within a limit and the layers to checkpoint: each is the answer of a run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import hookscope
+from hookscope.errors import ForwardError, RequestError
+from hookscope.model_analysis.memory.batch_search import largest_batch
+from tests.model_analysis.memory.profiled_steps import PlainStep
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def memory(batch: int, **options) -> hookscope.results.memory.Memory:
+    return hookscope.memory(Blocks(), input=torch.randn(batch, 32), optimizer="sgd", **options)
+
+
+def test_one_sample_more_than_the_largest_batch_is_beyond_the_limit() -> None:
+    found = memory(8, limit=10**6).limit
+    assert found is not None
+    assert found.peak == memory(found.batch).peak <= 10**6
+    assert found.next_peak == memory(found.batch + 1).peak > 10**6
+
+
+def test_the_largest_batch_is_found_where_the_peak_is_not_linear() -> None:
+    def peak(batch: int) -> int:
+        return max(1000 + batch, 10 * batch, batch * batch // 4)
+
+    for limit in (1001, 1500, 2001, 10_000, 123_456):
+        found = largest_batch(peak, 32, peak(32), limit)
+        assert peak(found.batch) <= limit < peak(found.batch + 1)
+
+
+def test_no_batch_is_an_answer() -> None:
+    assert largest_batch(lambda batch: 1000 + batch, 4, 1004, 1000).batch == 0
+
+
+def test_the_checkpoints_that_fit_a_batch_are_those_that_a_program_would_need() -> None:
+    plain = memory(512)
+    limit = int(plain.peak * 0.7)
+    found = memory(512, limit=limit)
+    plan = found.checkpoints
+    assert plan is not None and plan.peak <= limit
+    assert 0 < len(plan.layers) < 4
+
+    model = Blocks()
+    for name in plan.layers:  # the same layers, as a program checkpoints them
+        block = model.get_submodule(name)
+        block.forward = lambda x, run=block.forward: checkpoint(run, x, use_reentrant=False)
+    wanted = PlainStep(model, torch.randn(512, 32), "SGD").peak()
+    assert abs(plan.peak / wanted - 1) < 0.03
+    # Each block is two products of 512 x 32 by 32 x 128, two FLOPs for each multiply-add.
+    assert plan.flops == len(plan.layers) * 2 * (2 * 512 * 32 * 128)
+
+
+def test_checkpoints_that_do_not_suffice_are_said_so() -> None:
+    plan = memory(512, limit=350_000).checkpoints
+    assert plan is not None and plan.layers == () and plan.peak > 350_000
+
+
+def test_a_limit_below_the_parameters_is_refused() -> None:
+    with pytest.raises(RequestError, match="The parameters and buffers alone take"):
+        memory(8, limit=1000)
+    size = sum(p.numel() * 4 for p in Blocks().parameters())
+    with pytest.raises(RequestError, match="gradients and the state of the optimizer alone"):
+        memory(8, limit=int(1.5 * size))
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+
+class ReadsNumpy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.numpy() + 1)
+
+
+@torch.library.custom_op("hookscope_test::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+class Custom(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return twice(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Chooses(), "depends on values"),
+        (Custom(), "has no version for tensors without values"),
+        (ReadsNumpy(), "reads values"),
+    ],
+)
+def test_what_cannot_run_without_values_is_explained(model: nn.Module, said: str) -> None:
+    with pytest.raises(ForwardError, match=said) as caught:
+        hookscope.memory(model, input=torch.ones(2, 3))
+    assert caught.value.hint
+
+
+def test_a_live_model_is_not_changed() -> None:
+    model = Blocks()
+    before = {name: (value, value.clone()) for name, value in model.state_dict().items()}
+    model.eval()
+    hookscope.memory(model, input=torch.randn(4, 32), optimizer="adamw", limit=10**6)
+    assert not model.training
+    for name, value in model.named_parameters():
+        assert value.data_ptr() == before[name][0].data_ptr()
+        assert torch.equal(value, before[name][1]) and value.grad is None
