@@ -38,12 +38,8 @@ WRITERS = {
     "attribute": (["attribute", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "top": (["top", FEATURES, "-o"], (".json", ".csv", *PICTURES)),
     "diff": (["diff", MODEL, MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-<<<<<<< HEAD
     "trace": (["trace", MODEL, "-o"], (".json", ".csv", ".html")),
-=======
-    "trace": (["trace", MODEL, "--chrome"], (".json",)),
     "memory": (["memory", MODEL, "-o"], (".json", ".csv")),
->>>>>>> 6085c16f (memory: predict the peak memory of a training step, the largest batch and what to checkpoint)
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
     "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),
     "plot": (["plot", VALUES, "-o"], PICTURES),

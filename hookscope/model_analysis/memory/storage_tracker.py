@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from hookscope.hooks.layers import Layer, own_parameters
@@ -47,7 +47,7 @@ class LayerClock(CallSubscriber):
     def __init__(self, layers: Iterable[Layer]) -> None:
         self._open: list[str] = []
         self._numbers, self._names = [0], [LOSS]
-        self._owners = {
+        self._owners: dict[Tensor, str] = {
             parameter: layer.name
             for layer in layers
             for parameter in own_parameters(layer.module).values()
@@ -67,7 +67,7 @@ class LayerClock(CallSubscriber):
         """Forget a call that an interrupt ended."""
         self.after_call(call, state)
 
-    def owner(self, parameter: nn.Parameter) -> str:
+    def owner(self, parameter: Tensor) -> str:
         """Return the layer of a parameter; empty if it is of none."""
         return self._owners.get(parameter, "")
 
