@@ -1,4 +1,4 @@
-"""Comparison of pairs of tensors: read once, block by block, in float64, without torch."""
+"""Comparison of pairs of tensors: block by block, in float64, without torch."""
 
 from __future__ import annotations
 

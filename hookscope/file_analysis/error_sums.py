@@ -299,8 +299,8 @@ def _root_of_share(part: ScaledSum, whole: ScaledSum) -> float | None:
 def measure_same(a: Blocks, b: Blocks) -> ErrorMetrics | None:
     """Return the figures of tensors of one dtype whose entries are all equal; else None.
 
-    It ends at the first window that differs. Of tensors without a finite number but zero nothing is
-    said, because their cosine is not defined.
+    It ends at the first window that differs. The result is also None if no entry is finite and not
+    zero, because the cosine is not defined then.
     """
     has_length = False
     for block_a, block_b in zip(a, b, strict=True):

@@ -17,6 +17,7 @@ from hookscope.results.local_diff import (
     LocalDiff,
     ModuleError,
 )
+from hookscope.specs.patterns import layer_text
 from hookscope.views.capture_diff import unmatched_rows
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
@@ -58,7 +59,7 @@ def local_diff_lines(result: LocalDiff, options: TextOptions) -> list[Text]:
 def _row(error: ModuleError, result: LocalDiff, shown: list[int]) -> Row:
     verdict = result.verdict(error)
     cells = (
-        Cell(error.key),
+        Cell(layer_text(error.key)),
         Cell(error.type, style="cyan"),
         number_cell(error.accumulated),
         number_cell(error.own),
@@ -67,34 +68,38 @@ def _row(error: ModuleError, result: LocalDiff, shown: list[int]) -> Row:
         Cell(verdict, style=_STYLES.get(verdict, "")),
     )
     notes = list(filter(None, (error.reason, error.note)))
-    notes += [f"at {error.tensor}"] if _is_passed_on(error) and verdict != ROUNDING else []
+    notes += [f"at {error.tensor}"] if _not_returned(error) and verdict != ROUNDING else []
     notes += [f"only in one of the two: {', '.join(error.unmatched)}"] if error.unmatched else []
     notes += [f"in B: {error.other}"] if error.other != error.module else []
     style = ALERT_STYLE if verdict == FAULT else NOTICE_STYLE
     return Row(tuple(cells[n] for n in shown), Cell("; ".join(notes), style=style))
 
 
-def _is_passed_on(error: ModuleError) -> bool:
-    """Whether the error is in what the module passes to one within it."""
-    return bool(error.tensor) and not error.tensor.startswith(f"{error.key}/output")
+def _not_returned(error: ModuleError) -> str:
+    """The tensor with the error, if that is not an output; else an empty text."""
+    if not error.tensor or error.tensor.startswith(f"{error.key}/output"):
+        return ""
+    # Its own argument is there only if the module changes it in place.
+    is_own = error.tensor.startswith(f"{error.key}/")
+    return f"what it {'writes into its argument' if is_own else 'passes on'} ({error.tensor})"
 
 
 def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
     """The sentences under the table, each with its style."""
     worst, *others = result.faults or (None,)
-    between = [error.key for error in result.errors if result.verdict(error) == BETWEEN]
+    between = [layer_text(error.key) for error in result.errors if result.verdict(error) == BETWEEN]
     sentences = []
     if worst is not None:
         sentences.append((_fault_text(worst, result), ALERT_STYLE))
         if others:
-            names = join_names([error.key for error in others], options)
+            names = join_names([layer_text(error.key) for error in others], options)
             sentences.append((f"Other modules with a fault of their own: {names}.", ALERT_STYLE))
         if echoes := len(result.echoes):
             cause = "them" if others else "it"
             text = f"The outputs of {plural(echoes, 'later call')} differ only because of {cause}."
             sentences.append((text, NOTICE_STYLE))
     else:
-        sentences.append((_healthy_text(result), "green"))
+        sentences.append((_healthy_text(result), "green" if result.same else NOTICE_STYLE))
     if between:
         names = join_names(between, options)
         text = f"Between rounding and a fault (10 to 100 times the floor): {names}."
@@ -106,18 +111,19 @@ def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
 
 
 def _fault_text(worst: ModuleError, result: LocalDiff) -> str:
+    name = f"{layer_text(worst.key)} ({worst.type})"
     if worst.own == inf:
-        return f"{worst.key} ({worst.type}): {_infinite_text(worst)}."
+        return f"{name}: {_infinite_text(worst)}."
     size = f"own error {number_text(worst.own, 3)}"
     if result.floor:
         size += f", {_times(worst)} times its rounding floor"
-    where = f", in what it passes on ({worst.tensor})" if _is_passed_on(worst) else ""
-    return f"{worst.key} ({worst.type}): {size}{where}."
+    where = f", in {_not_returned(worst)}" if _not_returned(worst) else ""
+    return f"{name}: {size}{where}."
 
 
 def _infinite_text(error: ModuleError) -> str:
     """Why the own error of a module has no size."""
-    what = f"what it passes on ({error.tensor})" if _is_passed_on(error) else "its output"
+    what = _not_returned(error) or "its output"
     if error.a_is_zero:
         return f"{what} is exactly zero in A and not in B"
     if any(key.startswith(f"{error.key}/output") for key in error.unmatched):
@@ -131,14 +137,16 @@ def _times(error: ModuleError) -> str:
 
 
 def _healthy_text(result: LocalDiff) -> str:
-    calls = plural(len(result.errors), "call")
+    left = sum(error.own is None for error in result.errors)
+    calls = plural(len(result.errors) - left, "call")
     largest = max(result.errors, key=lambda error: error.units or 0.0)
-    if not result.floor:
-        return f"{calls} compared: no module has an error of its own beyond the tolerance."
-    return (
-        f"{calls} compared: no module has a fault of its own. The largest own error is"
-        f" {_times(largest)} times the rounding floor, in {largest.key}."
-    )
+    text = f"{calls} compared: no module has an error of its own beyond the tolerance."
+    if result.floor:
+        text = (
+            f"{calls} compared: no module has a fault of its own. The largest own error is"
+            f" {_times(largest)} times the rounding floor, in {layer_text(largest.key)}."
+        )
+    return f"{text} Not compared on equal inputs: {plural(left, 'call')}." if left else text
 
 
 def local_diff_chart(result: LocalDiff) -> ErrorChart:

@@ -236,20 +236,38 @@ def _compare_alone(
 
 def _rows_of(prepared: Prepared, rows: int, chosen: Sequence[int]) -> Prepared:
     """The run of chosen rows; tensors without a row for each are passed as they are."""
+    given, names = _arguments(prepared)
+    whole = {id(given.get(name)) for name in _position_masks(names)}
 
     def take(path: tuple[str, ...], tensor: Tensor) -> Tensor:
-        return tensor[list(chosen)] if tensor.ndim and len(tensor) == rows else tensor
+        is_whole = (
+            not tensor.ndim or len(tensor) != rows or (tensor.ndim == 2 and id(tensor) in whole)
+        )
+        return tensor if is_whole else tensor[list(chosen)]
 
     return replace(prepared, value=map_tensors(prepared.value, take))
 
 
-def longer_padding(prepared: Prepared, rows: int) -> Variation | None:
-    """Return the run with more padding; None if the model takes no attention mask."""
+def _arguments(prepared: Prepared) -> tuple[dict[str, Any], list[str]]:
+    """The arguments of the model by their names, and the names of all its parameters in order."""
     args, kwargs = as_call(prepared.value)
     parameters = inspect.signature(prepared.module.forward).parameters.values()
     names = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    name = next((x for x in PADDING if _is_mask(given.get(x), rows)), "attention_mask")
+    return dict(zip(names, args, strict=False)) | kwargs, names
+
+
+def _position_masks(names: Sequence[str]) -> set[str]:
+    """Which parameters are, in two dimensions, masks of queries and keys, as in ``torch.nn``."""
+    found = {"attn_mask", "src_mask", "tgt_mask", "memory_mask"}
+    return found | {"mask"} if "src_key_padding_mask" in names else found
+
+
+def longer_padding(prepared: Prepared, rows: int) -> Variation | None:
+    """Return the run with more padding; None if the model takes no attention mask."""
+    args, _ = as_call(prepared.value)
+    given, names = _arguments(prepared)
+    of_rows = [x for x in PADDING if x not in _position_masks(names)]
+    name = next((x for x in of_rows if _is_mask(given.get(x), rows)), "attention_mask")
     mask = given.get(name)
     tokens = given.get("input_ids", given.get("inputs_embeds", mask))
     if mask is None and name in names and isinstance(tokens, Tensor) and tokens.ndim > 1:

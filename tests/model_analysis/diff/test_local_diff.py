@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -451,6 +452,66 @@ def test_the_command_writes_a_page_a_picture_and_a_table(
     assert "a.html: a comparison of weights has no page or picture." in said
     assert run("diff", weights, weights, "-o", tmp_path / "b.csv").rc == 0
     assert "is an input of this command" in refused("diff", weights, weights, "-o", weights)
+
+
+def sentences(a: nn.Module, b: nn.Module, **options: Any) -> list[str]:
+    """What is said under the table of a comparison of two models on two rows of four numbers."""
+    found = hookscope.diff(a, b, input=torch.ones(2, 4), local=True, **options)
+    lines = [line.plain for line in display.text(found, TextOptions(width=200))]
+    return [line for line in lines if line.endswith(".")]
+
+
+class InPlace(nn.Module):
+    """Multiplies its argument in place, and returns it or another tensor."""
+
+    def __init__(self, factor: float, returns: bool) -> None:
+        super().__init__()
+        self.factor, self.returns = factor, returns
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(self.factor)
+        return x if self.returns else torch.zeros(1)
+
+
+class Calls(nn.Module):
+    """Calls a module for what it does to a tensor, and passes the tensor on."""
+
+    def __init__(self, first: nn.Module, last: nn.Module, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.last, self.factor = first, last, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.factor
+        self.first(x)
+        return self.factor * self.last(x)
+
+
+def test_a_module_that_changes_its_argument_in_place_passes_nothing_on() -> None:
+    for returns in (True, False):
+        models = [Calls(InPlace(factor, returns), nn.Identity()) for factor in (2.0, 3.0)]
+        first, *_ = sentences(*models)
+        written = "" if returns else ", in what it writes into its argument (first/input.0)"
+        assert first == f"first (InPlace): own error 0.500{written}."
+
+
+def test_the_model_itself_has_a_name_in_sentences() -> None:
+    for change, sentence in (
+        (0.0, "(model) (Calls): own error 1.00, in what it passes on (first/input.0)."),
+        (9.0, "Other modules with a fault of their own: (model)."),
+    ):
+        first = nn.Linear(4, 4)
+        models = [Calls(copy.deepcopy(first), nn.Identity(), factor) for factor in (1.0, 2.0)]
+        models[1].first.weight.data += change
+        assert sentence in sentences(*models)
+
+
+def test_calls_that_get_another_shape_are_not_said_to_be_compared() -> None:
+    a = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    first, *_ = sentences(a, nn.Sequential(OrderedDict(out=nn.Linear(4, 2))))
+    assert first == (
+        "1 call compared: no module has an error of its own beyond the tolerance. Not compared on"
+        " equal inputs: 1 call."
+    )
 
 
 def test_equal_models_differ_by_nothing(run: Any) -> None:

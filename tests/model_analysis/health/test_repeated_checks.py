@@ -398,6 +398,25 @@ SOUND = {
 }
 
 
+class Causal(nn.Module):
+    """Attention whose mask is an argument of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = attention("attn_mask")
+
+    def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
+        return self.attend(x, attn_mask=attn_mask)
+
+
+def test_a_mask_of_queries_and_keys_has_no_rows_even_if_it_is_as_long_as_the_batch() -> None:
+    causal, x = torch.ones(5, 5, dtype=torch.bool).triu(1), rows(5, 5, WIDTH)
+    whole = encoder(None, causal)[0]
+    for model, value in ((Causal(), ((x, ~causal), {})), (whole, ((x,), {"mask": causal}))):
+        health = check(model, "batch", input=value)
+        assert health.checks == ("batch",) and not health.findings
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_model_has_no_finding(name: str) -> None:
     make, value = SOUND[name]
