@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hookscope.errors import HookError
+from hookscope.execution.backward_failures.model_explanation import explain_backward_errors
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
 from hookscope.execution.objective import Objective, differentiate
@@ -155,7 +156,7 @@ def run_backward(
         sink=CaptureSink(max_bytes),
     )
     work = partial(differentiate, prepared, recorder, objective)
-    return _run_with_backward(prepared, recorder, work)
+    return _run_with_backward(prepared, recorder, objective, work)
 
 
 def run_step(
@@ -165,12 +166,13 @@ def run_step(
     sink = CaptureSink(max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, sink=sink)
     work = partial(take_step, prepared, recorder, objective, optimizer, max_bytes)
-    return _run_with_backward(prepared, recorder, work, "changed its parameters")
+    return _run_with_backward(prepared, recorder, objective, work, "changed its parameters")
 
 
 def _run_with_backward(
     prepared: Prepared,
     recorder: Recorder,
+    objective: Objective,
     work: Callable[[], dict[str, Any]],
     change: str = "",
 ) -> RecordedRun:
@@ -178,6 +180,7 @@ def _run_with_backward(
     interventions, model, seed = prepared.interventions, prepared.module, prepared.seed
     with (
         explain_forward_errors(prepared),
+        explain_backward_errors(prepared, objective),
         _attach_capture(recorder),
         prepared.preserved() as switched,
         signal_safe(torch.inference_mode(False)),

@@ -1,4 +1,4 @@
-"""A failed forward pass, as plain data."""
+"""A failed forward or backward pass, as plain data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from typing import Any
 
 from hookscope.files.words import shape_text
 from hookscope.specs.patterns import ROOT
+
+# The kinds of failed backward passes, and the messages of PyTorch that tell them.
+IN_PLACE, FREED, NO_GRADIENT = "in-place", "freed", "no-gradient"
+NAN, SHAPE, DDP = "nan", "shape", "ddp"
+_MESSAGES = {
+    "modified by an inplace operation": IN_PLACE,
+    "backward through the graph a second time": FREED,
+    "does not require grad and does not have a grad_fn": NO_GRADIENT,
+    "returned nan values in its": NAN,
+    "returned an invalid gradient at index": SHAPE,
+    "returned an incorrect number of gradients": SHAPE,
+    "Expected to have finished reduction in the prior iteration": DDP,
+    "Expected to mark a variable ready only once": DDP,
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,54 @@ class ForwardFailure:
             lines.append(f"Expected: {self.expected}")
         lines += [f"{'Or' if i else 'Fix'}: {fix}" for i, fix in enumerate(self.fixes)]
         return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the failure as a plain dict."""
+        return asdict(self)
+
+
+def kind_of_failure(error: BaseException) -> str:
+    """Return the kind of a failed backward pass; empty for any other error.
+
+    >>> kind_of_failure(RuntimeError("Trying to backward through the graph a second time (or"))
+    'freed'
+    """
+    text = " ".join(str(error).split())
+    return next((kind for message, kind in _MESSAGES.items() if message in text), "")
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """A line of a user's file, the function that contains it, and its text."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True)
+class BackwardFailure:
+    """A backward pass that failed.
+
+    Attributes:
+        kind: ``in-place``, ``freed``, ``no-gradient``, ``nan``, ``shape`` or ``ddp``.
+        story: what happened, a sentence each, in the order in which it happened.
+        lines: the lines of code that the story names.
+        tried: changes with which the backward pass ran.
+        suggestions: changes that were not tried.
+    """
+
+    kind: str
+    story: tuple[str, ...]
+    lines: tuple[CodeLine, ...] = ()
+    tried: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+
+    def explanation(self) -> list[str]:
+        """Return a line for each sentence."""
+        tried = [f"Tried: {text}" for text in self.tried]
+        return [*self.story, *tried, *(f"Suggestion: {text}" for text in self.suggestions)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the failure as a plain dict."""

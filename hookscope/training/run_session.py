@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
 from hookscope.files.suggestions import did_you_mean
+from hookscope.results.failure import kind_of_failure
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.watch_options import WatchOptions
 from hookscope.stores.runs.run_folder import create_run_folder, launch_in
@@ -218,6 +219,7 @@ class ProgramSession:
         self.status: Status = "finished"
         self.exit_status: int | None = 0
         self._process = os.getpid()
+        self._explanation: list[str] = []  # of the error that ended the program
 
     def watch_from_import(self) -> None:
         """Begin once the program has imported torch.
@@ -246,17 +248,38 @@ class ProgramSession:
             self.exit_status = 0 if code is None else code if isinstance(code, int) else 1
             self.status = "failed" if self.exit_status else "finished"
         elif error is not None:
+            self._explanation = explanation_of(error, self.program)
             self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.exit_status = None if self.status == "interrupted" else 1
 
     def _finish(self) -> None:
         if os.getpid() != self._process:  # a copy of this one that the script has forked
             return
+        for sentence in self._explanation:
+            say(sentence)
         with reported("the end of the run could not be recorded"):
             if "torch" in sys.modules:
                 self.finish()
             elif not self.quiet:
                 say("the script did not import torch, so nothing was recorded.")
+
+
+def explanation_of(error: BaseException, program: Program) -> list[str]:
+    """Return sentences about a backward pass that failed, for which its step runs again."""
+    if not isinstance(error, Exception) or not kind_of_failure(error):
+        return []
+    with reported("the failed backward pass could not be explained"):
+        from hookscope.training.backward_story import explain_program_failure
+        from hookscope.training.sealed_process import NoSealedProcess
+
+        try:
+            failure = explain_program_failure(error, program.path if program.is_file else "")
+        except NoSealedProcess as reason:
+            return [f"the failed backward pass is not explained: {reason}."]
+        except KeyboardInterrupt:  # the program's own error is what it ends with
+            return []
+        return [] if failure is None else failure.explanation()
+    return []
 
 
 class RunSession(ProgramSession):

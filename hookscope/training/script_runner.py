@@ -78,8 +78,8 @@ class Program:
         if is_file:
             code, loader = self._read_code()
             if not self.is_stdin:
-                main.__loader__ = loader("__main__", self._path)
-            vars(main).update(__file__=self._path, __cached__=None)
+                main.__loader__ = loader("__main__", self.path)
+            vars(main).update(__file__=self.path, __cached__=None)
         _replace_main(main)
         self._set_arguments_and_path()
         try:
@@ -104,7 +104,7 @@ class Program:
             _forget_file(main)
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
         """The file as an absolute path, with the ``./`` that Python leaves in it."""
         if self.is_stdin:
             return "<stdin>"
@@ -122,7 +122,7 @@ class Program:
 
             return marshal.loads(source[_PYC_HEADER:]), SourcelessFileLoader
         try:
-            code = compile(source, self._path, "exec", dont_inherit=True)
+            code = compile(source, self.path, "exec", dont_inherit=True)
             return code, SourceFileLoader
         except Exception as error:
             if self.is_stdin or not is_regular:  # it cannot be read again
@@ -146,7 +146,7 @@ class Program:
     def _first_on_path(self) -> str | None:
         """The entry that Python puts in front of ``sys.path``, or None."""
         if not self.is_module and not self.is_file:
-            return self._path
+            return self.path
         if has_safe_path():
             return None
         if self.is_module:

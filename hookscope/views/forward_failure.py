@@ -1,4 +1,4 @@
-"""A forward pass that failed: what had run before it, as a table or in the model's tree."""
+"""A pass that failed: what had run before it, as a table or in the model's tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hookscope.errors import ForwardError
 from hookscope.files.words import plural
-from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
+from hookscope.results.failure import BackwardFailure, ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.patterns import layer_text
 from hookscope.views.display import View, make_document
 from hookscope.views.module_tree import tree_lines, type_cell
@@ -32,6 +32,8 @@ def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:
     """Return the tree of a failed pass, or the calls that returned, or nothing if unknown."""
     if error.tree is not None:
         return tree_lines(error.tree, options, failed=error.layer)
+    if isinstance(error.failure, BackwardFailure):  # its sentences are part of the hint
+        return []
     if error.failure.ran or error.failure.complete:
         return _call_lines(error.failure, options)
     return []

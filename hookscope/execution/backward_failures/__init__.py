@@ -1,0 +1,1 @@
+"""Explanations of a failed backward pass: what it needed, which line took it away, what helps."""

@@ -1,0 +1,200 @@
+"""Where an operation was called: the line of the user's code, its statement, and the module."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from torch import nn
+
+from hookscope.execution.failures import frames
+from hookscope.results.failure import CodeLine
+from hookscope.tensors.torch_internals import CALL_CODE
+
+_USER, _INSTALLED, _NONE = "user", "installed", ""
+_LONGEST = 60  # characters of an expression that is quoted
+
+
+class CodeSpan(NamedTuple):
+    """The place of an expression in a file, as in its syntax tree; columns are -1 if unknown."""
+
+    line: int
+    end_line: int
+    column: int = -1
+    end_column: int = -1
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """A line of the user's code that calls an operation, perhaps through a layer.
+
+    Attributes:
+        file: the file as the code object names it.
+        span: the expression that is evaluated.
+        function: name of the function that contains the line.
+        first_line: the line at which that function begins.
+        layer: the innermost module that the line calls; None if it calls the operation itself.
+        owner: the module whose code contains the line; None for code outside of modules.
+        is_optimizer: whether the line calls an optimizer.
+    """
+
+    file: str
+    span: CodeSpan
+    function: str
+    first_line: int
+    layer: nn.Module | None = field(default=None, compare=False)
+    owner: nn.Module | None = field(default=None, compare=False)
+    is_optimizer: bool = False
+
+    @property
+    def line(self) -> int:
+        """The line number."""
+        return self.span.line
+
+    @property
+    def where(self) -> str:
+        """The place in a sentence: ``net.py:31``."""
+        return f"{frames.short_path(self.file)}:{self.line}"
+
+    def is_beside(self, other: CallSite) -> bool:
+        """Return whether both lines are in the same function."""
+        place = (self.file, self.first_line, self.function)
+        return place == (other.file, other.first_line, other.function)
+
+    @property
+    def as_data(self) -> CodeLine:
+        """The line as plain data."""
+        source = frames.source_line(self.file, self.line)
+        return CodeLine(frames.short_path(self.file), self.line, self.function, source)
+
+    @property
+    def statement(self) -> ast.stmt | None:
+        """The innermost statement that contains the expression; None if its text is not known."""
+        nodes = (n for n in ast.walk(frames.parsed(self.file)) if isinstance(n, ast.stmt))
+        around = [node for node in nodes if contains(node, self.span.line)]
+        return around[-1] if around else None  # outer nodes come first
+
+    @property
+    def expression(self) -> ast.expr | ast.stmt | None:
+        """The expression that is evaluated, else the statement."""
+        statement = self.statement
+        for node in ast.walk(statement) if statement is not None else ():
+            if isinstance(node, ast.expr | ast.stmt) and span_of(node) == self.span:
+                return node
+        return statement
+
+    @property
+    def text(self) -> str:
+        """The expression as it is quoted in a sentence."""
+        node = self.expression
+        if node is None:
+            return frames.source_line(self.file, self.line)[:_LONGEST]
+        return shortened(ast.unparse(node))
+
+
+def shortened(text: str) -> str:
+    """Return the first line of some code, cut if it is long."""
+    first = text.split("\n")[0]
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 3]}..."
+
+
+def contains(node: ast.stmt, line: int) -> bool:
+    """Return whether a statement spans a line."""
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def span_of(node: ast.expr | ast.stmt) -> CodeSpan:
+    """Return where a node of a syntax tree is."""
+    end = node.end_lineno or node.lineno
+    return CodeSpan(node.lineno, end, node.col_offset, node.end_col_offset or -1)
+
+
+def site_of_call(frame: FrameType | None = None) -> CallSite | None:
+    """Return the innermost line of the user's code that is running; None if there is none.
+
+    A line of an installed package counts if no line of the user's own is running.
+    """
+    installed: CallSite | None = None
+    layer: nn.Module | None = None
+    is_optimizer = False
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code is CALL_CODE:
+            module = frame.f_locals.get("self")
+            layer = layer or (module if isinstance(module, nn.Module) else None)
+        is_optimizer = is_optimizer or _is_optimizers(code.co_filename)
+        kind = _kind_of(code.co_filename)
+        if kind and (kind == _USER or installed is None):
+            span = _span_at(frame, frame.f_lasti, frame.f_lineno)
+            site = _site_in(frame, layer, is_optimizer, span)
+            if kind == _USER:
+                return site
+            installed = site
+        frame = frame.f_back
+    return installed
+
+
+def site_of_error(error: BaseException) -> CallSite | None:
+    """Return the innermost line of the user's code in a traceback; None if there is none."""
+    found: CallSite | None = None
+    entry = error.__traceback__
+    while entry is not None:
+        frame = entry.tb_frame
+        if _kind_of(frame.f_code.co_filename) == _USER:
+            found = _site_in(frame, None, False, _span_at(frame, entry.tb_lasti, entry.tb_lineno))
+        entry = entry.tb_next
+    return found
+
+
+def _site_in(
+    frame: FrameType, layer: nn.Module | None, is_optimizer: bool, span: CodeSpan
+) -> CallSite:
+    code = frame.f_code
+    owner = frame.f_locals.get("self")
+    return CallSite(
+        code.co_filename,
+        span,
+        code.co_name,
+        code.co_firstlineno,
+        layer,
+        owner if isinstance(owner, nn.Module) else None,
+        is_optimizer,
+    )
+
+
+def _span_at(frame: FrameType, instruction: int, line_number: int) -> CodeSpan:
+    """The expression that a frame evaluates; from Python 3.11 on with its columns."""
+    positions: Callable[[], Iterator[tuple[int | None, ...]]] | None
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is not None:
+        found = next(islice(positions(), instruction // 2, None), (None,) * 4)
+        if None not in found:
+            line, end, column, end_column = found
+            return CodeSpan(line or 0, end or 0, column or 0, end_column or 0)
+    return CodeSpan(line_number, line_number)
+
+
+@cache
+def _kind_of(file: str) -> str:
+    """Whether a file is the user's, or of an installed package; empty for PyTorch and Python."""
+    if file.startswith("<") and not frames.source_line(file, 1):
+        return _NONE
+    if frames.is_installed(file):
+        return _INSTALLED
+    return _NONE if frames.is_library(file) else _USER
+
+
+def is_of_program(code: CodeType) -> bool:
+    """Return whether code is neither of PyTorch and hookscope nor of Python itself."""
+    return bool(_kind_of(code.co_filename))
+
+
+def _is_optimizers(file: str) -> bool:
+    return "/torch/optim/" in file.replace("\\", "/")

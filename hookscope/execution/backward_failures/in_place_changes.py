@@ -1,0 +1,212 @@
+"""The statement that changes a tensor in place: how it is named, and what could stand there."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.nn import functional
+
+from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
+from hookscope.execution.backward_failures.graph_observer import InPlaceChange
+from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+
+_SYMBOLS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+# Without an operator of the same name that returns a new tensor.
+_NO_OTHER = {"copy_", "zero_", "fill_", "set_", "resize_", "uniform_", "normal_", "random_"}
+
+
+def operator_name(change: InPlaceChange) -> str:
+    """Return the operator as the user's line has it: ``+=``, ``relu_``, ``x[mask] = ...``."""
+    site = change.site
+    name = change.operator.removeprefix("aten::").partition(".")[0]
+    if site is None:
+        return name
+    if site.is_optimizer:
+        return site.text
+    statement = site.statement
+    if isinstance(statement, ast.AugAssign):
+        return f"{_SYMBOLS[type(statement.op)]}="
+    if subscript := _assigned_subscript(statement):
+        return f"{ast.unparse(subscript)} = ..."
+    if call := _in_place_call(site):
+        if any(keyword.arg == "out" for keyword in call.keywords):
+            return f"{shortened(ast.unparse(call.func))}(out=...)"
+        if any(keyword.arg == "inplace" for keyword in call.keywords):
+            return f"{shortened(ast.unparse(call.func))}(inplace=True)"
+        return _called_name(call)
+    return name
+
+
+def has_inplace(site: CallSite) -> bool:
+    """Return whether the line calls a layer that works in place, such as ``ReLU(inplace=True)``."""
+    return bool(getattr(site.layer, "inplace", False))
+
+
+def _assigned_subscript(statement: ast.stmt | None) -> ast.Subscript | None:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return next((target for target in targets if isinstance(target, ast.Subscript)), None)
+
+
+def _called_name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _in_place_call(site: CallSite) -> ast.Call | None:
+    """The call at a site that works in place; None if it cannot be told."""
+    expression, statement = site.expression, site.statement
+    if isinstance(expression, ast.Call):
+        return expression if _works_in_place(expression) else None
+    calls = (n for n in ast.walk(statement or ast.Pass()) if isinstance(n, ast.Call))
+    return next(filter(_works_in_place, calls), None)
+
+
+def _works_in_place(call: ast.Call) -> bool:
+    name = _called_name(call)
+    named = name.endswith("_") and not name.endswith("__")
+    return named or any(keyword.arg in ("out", "inplace") for keyword in call.keywords)
+
+
+def moved_after(change: CallSite, backward: CallSite) -> SourcePatch | None:
+    """Return the change that runs a statement after a backward pass; None if it is not before it.
+
+    Both must stand in the same function.
+    """
+    first, then = change.statement, backward.statement
+    if not change.is_beside(backward) or not isinstance(first, ast.Expr | ast.AugAssign):
+        return None
+    if not isinstance(then, ast.Expr) or first.lineno >= then.lineno:
+        return None
+    moved = ast.unparse(first)
+    words = f"with `{shortened(moved)}` after `{shortened(ast.unparse(then))}`"
+    changes = (
+        StatementChange(span_of(first), instead=""),
+        StatementChange(span_of(then), after=moved),
+    )
+    return SourcePatch(words, change.file, changes)
+
+
+def replacements(change: InPlaceChange) -> Iterator[SourcePatch]:
+    """Yield changes of the line that leave the tensor as it was, the most usual first."""
+    site = change.site
+    if site is None:
+        return
+    if site.layer is not None and has_inplace(site):
+        kind = type(site.layer)
+        yield SourcePatch(f"with inplace=False in every {kind.__name__}", kinds=(kind,))
+        return
+    statement = site.statement
+    if statement is None or site.is_optimizer or site.layer is not None:
+        return
+    if new := _without_change(site, statement):
+        yield _instead(site, statement, new)
+    if name := _root_name(site, statement):
+        words = f"with `{name} = {name}.clone()` before it"
+        before = StatementChange(span_of(statement), before=f"{name} = {name}.clone()")
+        yield SourcePatch(words, site.file, (before,))
+
+
+def _instead(site: CallSite, statement: ast.stmt, new: str) -> SourcePatch:
+    change = StatementChange(span_of(statement), instead=new)
+    return SourcePatch(f"with `{shortened(new)}` there", site.file, (change,))
+
+
+def _without_change(site: CallSite, statement: ast.stmt) -> str:
+    """The statement with an operator that returns a new tensor; empty if there is none."""
+    if isinstance(statement, ast.AugAssign):
+        if isinstance(statement.target, ast.Subscript):
+            return ""
+        target = ast.unparse(statement.target)
+        value = ast.unparse(statement.value)
+        if isinstance(statement.value, ast.BinOp | ast.IfExp | ast.Lambda | ast.BoolOp):
+            value = f"({value})"
+        return f"{target} = {target} {_SYMBOLS[type(statement.op)]} {value}"
+    call = _in_place_call(site)
+    if call is None:
+        return ""
+    new = _other_call(call)
+    if new is None:
+        return ""
+    if isinstance(statement, ast.Expr) and statement.value is call:
+        target = _changed_argument(call)
+        return f"{target} = {ast.unparse(new)}" if target else ""
+    changed = copy.deepcopy(statement)
+    for parent in ast.walk(changed):
+        for name, child in ast.iter_fields(parent):
+            if isinstance(child, ast.Call) and span_of(child) == span_of(call):
+                setattr(parent, name, new)
+    return ast.unparse(changed)
+
+
+def _other_call(call: ast.Call) -> ast.Call | None:
+    """The same call of the operator that returns a new tensor; None if there is none."""
+    new = copy.deepcopy(call)
+    kept = [one for one in new.keywords if one.arg not in ("out", "inplace")]
+    if len(kept) < len(new.keywords):
+        new.keywords = kept
+        return new
+    name = _called_name(call)
+    other = name[:-1]
+    if name in _NO_OTHER or not (hasattr(Tensor, other) or hasattr(functional, other)):
+        return None
+    if isinstance(new.func, ast.Attribute):
+        new.func.attr = other
+    elif isinstance(new.func, ast.Name):
+        return None  # an imported name, whose other one may not be
+    return new
+
+
+def _changed_argument(call: ast.Call) -> str:
+    """What a call changes, if a statement can assign to it."""
+    out = next((one.value for one in call.keywords if one.arg == "out"), None)
+    is_method = isinstance(call.func, ast.Attribute) and _called_name(call).endswith("_")
+    value: ast.expr | None = out
+    if out is None and is_method and not _is_module(call.func):
+        value = getattr(call.func, "value", None)
+    elif out is None:
+        value = call.args[0] if call.args else None
+    assignable = isinstance(value, ast.Name | ast.Attribute)
+    return ast.unparse(value) if assignable and value is not None else ""
+
+
+def _is_module(function: ast.expr) -> bool:
+    """Whether a function is one of a module of PyTorch: ``F.relu_``, ``torch.relu_``."""
+    owner = ast.unparse(function).rpartition(".")[0]
+    return owner in ("F", "torch", "nn.functional", "torch.nn.functional", "functional")
+
+
+def _root_name(site: CallSite, statement: ast.stmt) -> str:
+    """The variable whose tensor, or a part of it, a statement changes."""
+    target: ast.expr | None = None
+    if isinstance(statement, ast.AugAssign):
+        target = statement.target
+    elif subscript := _assigned_subscript(statement):
+        target = subscript
+    elif call := _in_place_call(site):
+        out = next((one.value for one in call.keywords if one.arg == "out"), None)
+        first = call.args[0] if call.args else None
+        is_method = isinstance(call.func, ast.Attribute) and not _is_module(call.func)
+        target = out or (getattr(call.func, "value", None) if is_method else first)
+    while isinstance(target, ast.Subscript) or (
+        isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute)
+    ):
+        target = getattr(
+            target if isinstance(target, ast.Subscript) else target.func, "value", None
+        )
+    return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""

@@ -1,0 +1,245 @@
+"""Scripts whose backward pass fails, in the style of the threads about it.
+
+The line that is to be named ends with ``# here``. ``WITHOUT_CHANGE`` are those for which no change
+was found that lets the pass run, and ``CORRECT`` are scripts of the same kind that work.
+"""
+
+from __future__ import annotations
+
+HEAD = """\
+import torch, torch.nn.functional as F
+from torch import nn
+torch.manual_seed(0)
+"""
+
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.act, self.inner = nn.ReLU(), nn.ReLU(inplace=True)
+        self.register_buffer("memory", torch.zeros(5, 4))
+    def forward(self, x):
+{forward}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = net(torch.randn(5, 4)).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+# The bodies of ``forward``.
+FORWARDS = {
+    "fpn": "x = self.act(self.a(x))\ny = self.b(x)\nx += y  # here\nreturn x",
+    "subtracted": "x = self.a(x).exp()\nx -= x.mean()  # here\nreturn x",
+    "scaled": "x = torch.tanh(self.a(x))\nx *= 2  # here\nreturn x",
+    "divided": "x = self.a(x).sigmoid()\nx /= x.sum()  # here\nreturn x",
+    "relu_after_sigmoid": "x = torch.sigmoid(self.a(x))\nx.relu_()  # here\nreturn x",
+    "functional_relu_": "x = torch.sigmoid(self.a(x))\nF.relu_(x)  # here\nreturn x",
+    "functional_inplace": "x = self.a(x).sigmoid()\nreturn F.relu(x, inplace=True)  # here",
+    "module_inplace": "x = torch.sigmoid(self.a(x))\nreturn self.c(self.inner(x))  # here",
+    "mask": "x = self.a(x).exp()\nx[x > 1] = 0  # here\nreturn x",
+    "slice": "x = self.a(x).tanh()\nx[:, 0] = 1  # here\nreturn x",
+    "slice_scaled": "x = self.a(x).tanh()\nx[:, 1:] *= 2  # here\nreturn x",
+    "zero_slice": "x = self.a(x).tanh()\nx[:, 0].zero_()  # here\nreturn x",
+    "clamp": "x = self.a(x).exp()\nx.clamp_(max=1)  # here\nreturn x",
+    "masked_fill": "x = self.a(x).softmax(1)\nx.masked_fill_(x < 0.2, 0)  # here\nreturn x",
+    "chained": "x = self.a(x).exp()\nreturn x.mul_(2).add(1)  # here",
+    "out": "x = self.a(x).exp()\nwith torch.no_grad():\n"
+    "    torch.add(x, 1, out=x)  # here\nreturn x",
+    "copied": "x = self.a(x).exp()\nx.copy_(self.b(x))  # here\nreturn x",
+    "view": "x = self.a(x).exp()\ny = x.view(-1)\ny += 1  # here\nreturn x",
+    "buffer": "y = self.a(x) * self.memory\nself.memory += y.detach()  # here\nreturn y",
+    "loop": "x = self.act(self.a(x))\nfor layer in (self.b, self.c):\n"
+    "    x += layer(x)  # here\nreturn x",
+    "weight": "x = self.b(self.act(self.a(x)))\nwith torch.no_grad():\n"
+    "    self.b.weight.mul_(0.9)  # here\nreturn x",
+    "dropout": "x = self.a(x).exp()\nreturn F.dropout(x, 0.5, True, True)  # here",
+}
+
+FUNCTION = """\
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return 2 * x * grad
+layer = nn.Linear(4, 4)
+for step in range(2):
+    x = layer(torch.randn(3, 4))
+    y = Scale.apply(x)
+    x *= 0.5  # here
+    y.sum().backward()
+"""
+
+GAN = """\
+G, D = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(), nn.Linear(8, 1))
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for step in range(2):
+    fake = G(torch.randn(5, 4))
+    scores = D(fake)
+    d_loss, g_loss = scores.mean(), -scores.mean()
+    od.zero_grad()
+    d_loss.backward(retain_graph=True)
+    od.step()  # here
+    og.zero_grad()
+    g_loss.backward()
+    og.step()
+"""
+
+TWO_LOSSES = """\
+def train():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(2):
+        out = net(torch.randn(5, 4))
+        first, second = out[:, 0].mean(), out[:, 1].mean()
+        first.backward(retain_graph=True)
+        optimizer.step()  # here
+        second.backward()
+train()
+"""
+
+EMA = """\
+net, ema = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), nn.Linear(4, 4)
+for step in range(2):
+    loss = net(torch.randn(5, 4)).mean()
+    with torch.no_grad():
+        for one in net[2].parameters():
+            one.mul_(0.99).add_(0.01)  # here
+    loss.backward()
+"""
+
+HOOK = """\
+net = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4))
+def clip(module, args, output):
+    output.clamp_(0.2, 0.8)  # here
+net[1].register_forward_hook(clip)
+for step in range(2):
+    net(torch.randn(5, 4)).mean().backward()
+"""
+
+HIDDEN = """\
+rnn, head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+h = torch.zeros(1, 2, 4)
+for step in range(4):
+    out, h = rnn(torch.randn(2, 6, 3), h)  # here
+    head(out).mean().backward()
+"""
+
+LSTM = """\
+rnn, head = nn.LSTM(3, 4), nn.Linear(4, 1)
+state = None
+for step in range(4):
+    out, state = rnn(torch.randn(6, 2, 3), state)  # here
+    head(out).mean().backward()
+"""
+
+RUNNING = """\
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+total = 0
+for step in range(4):
+    total = total + net(torch.randn(5, 4)).mean()  # here
+    total.backward()
+"""
+
+SHARED_HEADS = """\
+def train():
+    body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    heads = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+    for epoch in range(2):
+        features = body(torch.randn(2, 3))  # here
+        for head in heads:
+            head(features).sum().backward()
+train()
+"""
+
+TWICE = """\
+w = torch.randn(3, requires_grad=True)
+loss = (w**2).sum()  # here
+loss.backward()
+loss.backward()
+"""
+
+GAN_FREED = """\
+G, D = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 1)
+for step in range(2):
+    fake = G(torch.randn(5, 4))  # here
+    D(fake).mean().backward()
+    (-D(fake).mean()).backward()
+"""
+
+NO_GRADIENTS = {
+    "no_grad": "with torch.no_grad():  # mode\n        out = net(x)  # here\n    loss = out.mean()",
+    "detach": "out = net(x).detach()  # here\n    loss = out.mean()",
+    "data": "out = net(x).data  # here\n    loss = out.mean()",
+    "argmax": "out = net(x).argmax(1)  # here\n    loss = out.float().mean()",
+    "cast": "out = net(x).long()  # here\n    loss = (out * 1.0).mean()",
+    "item": "value = net(x).mean().item()  # here\n    loss = torch.tensor(value)",
+    "numpy": "value = net(x).detach().numpy()  # here\n    loss = torch.from_numpy(value).mean()",
+    "rounded": "out = net(x) > 0  # here\n    loss = out.float().mean()",
+}
+
+NO_GRADIENT = """\
+net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+for step in range(2):
+    x = torch.randn(5, 4)
+    {body}
+    loss.backward()
+"""
+
+
+def _indented(text: str, spaces: int) -> str:
+    return "\n".join(" " * spaces + line for line in text.splitlines())
+
+
+SCRIPTS: dict[str, str] = {
+    **{name: HEAD + NET.format(forward=_indented(body, 8)) for name, body in FORWARDS.items()},
+    "function": HEAD + FUNCTION,
+    "gan": HEAD + GAN,
+    "two_losses": HEAD + TWO_LOSSES,
+    "ema": HEAD + EMA,
+    "hook": HEAD + HOOK,
+    "hidden": HEAD + HIDDEN,
+    "lstm": HEAD + LSTM,
+    "running": HEAD + RUNNING,
+    "shared_heads": HEAD + SHARED_HEADS,
+    "twice": HEAD + TWICE,
+    "gan_freed": HEAD + GAN_FREED,
+    **{name: HEAD + NO_GRADIENT.format(body=body) for name, body in NO_GRADIENTS.items()},
+}
+
+# No single statement helps, or none that may be changed.
+WITHOUT_CHANGE = {"argmax", "cast", "numpy", "item", "rounded", "dropout", "buffer", "hook"}
+
+_CORRECT_FORWARDS = (
+    "x = self.act(self.a(x))\nreturn x + self.b(x)",
+    "x = self.a(x)\nx += 1\nreturn x",
+    "x = self.a(x)\nx[:, 0] = 0\nreturn x",
+    "x = self.a(x).exp().clone()\nx *= 2\nreturn x",
+    "x = self.a(x).exp().clone()\nx[x > 1] = 0\nreturn x",
+    "return self.inner(self.a(x))",
+    "return F.relu(self.a(x), inplace=True)",
+    "x = self.act(self.a(x))\nx.mul_(2)\nreturn x.detach() + self.b(x)",
+    "x = self.a(x)\nself.memory.copy_(x.detach())\nreturn x",
+    "x = self.a(x)\nself.memory += 1\nreturn x",
+    "return F.dropout(self.a(x), 0.5, True, True)",
+    "x = self.a(x)\nx.clamp_(0, 1)\nreturn x",
+    "x = self.a(x)\nx.data.mul_(0.5)\nreturn x",
+    "with torch.no_grad():\n    y = self.b(x)\nreturn self.a(x) + y",
+    "return self.a(x) * self.a(x).detach()",
+    "weights = self.a(x).argmax(1)\nreturn self.b(x)[weights > 0].sum() + self.c(x)",
+    "out = x.new_zeros(5, 4)\nout[:, :2] = self.a(x)[:, :2]\nreturn out",
+    "x = self.a(x)\ny = x.view(-1)\ny += 1\nreturn x",
+    "return torch.stack([layer(x).sum() for layer in (self.a, self.b, self.c)])",
+    "x = self.a(x).sigmoid()\nreturn torch.where(x > 0.5, x, 0)",
+)
+CORRECT = {
+    f"correct {number}": HEAD + NET.format(forward=_indented(body, 8))
+    for number, body in enumerate(_CORRECT_FORWARDS)
+}

@@ -1,0 +1,205 @@
+"""A backward pass of a script that fails: the line is named, the change was tried, nothing is left.
+
+The oracle of the lines is the script, which marks the line that is to be named; that of the rest is
+the same script under Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+from hookscope.training import sealed_process
+from hookscope.training.sealed_process import NoSealedProcess, check_can_seal, run_sealed
+from tests.training.failing_steps import CORRECT, HEAD, SCRIPTS, WITHOUT_CHANGE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
+]
+
+
+def _can_seal() -> bool:
+    try:
+        check_can_seal()
+    except NoSealedProcess:
+        return False
+    return True
+
+
+needs_landlock = pytest.mark.skipif(not _can_seal(), reason="the kernel has no Landlock")
+
+
+def marked_line(script: str) -> int:
+    """The number of the line with the mark."""
+    lines = script.splitlines()
+    return 1 + next(n for n, line in enumerate(lines) if line.endswith("# here"))
+
+
+@needs_landlock
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_line_is_named_and_a_change_was_tried(watched, name: str) -> None:
+    ended = watched(SCRIPTS[name])
+    assert ended.status == 1
+    story = "\n".join(ended.messages)
+    assert f"script.py:{marked_line(SCRIPTS[name])}" in story, ended.stderr
+    assert ("Tried: " in story) == (name not in WITHOUT_CHANGE), story
+    assert "could not" not in story
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_script_has_no_story(watched, name: str) -> None:
+    ended = watched(CORRECT[name])
+    assert ended.status == 0, ended.stderr
+    assert [line for line in ended.messages if "recorded 3 steps" not in line] == []
+
+
+def test_another_error_has_no_story(watched) -> None:
+    ended = watched("import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)\n")
+    assert ended.status == 1
+    assert not any("backward" in line for line in ended.messages[:-1])
+
+
+@needs_landlock
+def test_the_program_prints_and_writes_what_it_does_under_python(both_ways, work: Path) -> None:
+    step = "    loss = net(torch.randn(5, 4)).square().sum()\n"
+    noisy = "    print('step', step)\n    open('log.txt', 'a').write('x')\n"
+    noisy += "    torch.save(net.state_dict(), 'best.pt')\n"
+    noisy += "    import os; os.makedirs('new', exist_ok=True)\n"
+    ended = both_ways(SCRIPTS["fpn"].replace(step, step + noisy))
+    assert ended.stdout == "step 0\n"
+    assert (work / "log.txt").read_text() == "xx"  # one of each way
+    assert "Tried: with `x = x + y` there" in ended.stderr
+
+
+def test_nothing_is_installed_while_all_is_well(watched) -> None:
+    ended = watched(
+        HEAD
+        + dedent("""\
+            import sys
+            net = nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(2):
+                loss = net(torch.ones(2, 3)).exp().sum()
+                print(torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack())
+                print(torch._C._autograd._top_saved_tensors_default_hooks(True))
+                loss.backward()
+                optimizer.step()
+            print([name for name in sys.modules if "backward_" in name and "hookscope" in name])
+            """)
+    )
+    assert ended.status == 0, ended.stderr
+    assert ended.stdout == "0 0\nNone\n" * 2 + "[]\n"
+
+
+def test_without_a_sealed_process_it_says_so(watched) -> None:
+    why = "raise sealed_process.NoSealedProcess('this system has none')"
+    ended = watched(
+        "from hookscope.training import sealed_process\n"
+        f"def refuse():\n    {why}\n"
+        "sealed_process.check_can_seal = refuse\n" + SCRIPTS["fpn"]
+    )
+    assert ended.status == 1
+    assert any("is not explained: this system has none." in line for line in ended.messages)
+
+
+# The sealed process
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: os.open(folder / "new", os.O_CREAT | os.O_WRONLY),
+        lambda folder: os.open(folder / "kept", os.O_WRONLY | os.O_TRUNC),
+        lambda folder: os.remove(folder / "kept"),
+        lambda folder: os.rename(folder / "kept", folder / "other"),
+        lambda folder: os.rmdir(folder / "empty"),
+        lambda folder: os.symlink("a", folder / "link"),
+        lambda folder: torch._C.PyTorchFileWriter(str(folder / "kept")),  # C++: no audit event
+        lambda folder: subprocess.run(["true"], check=True),
+        lambda folder: os.system("true"),
+        lambda folder: os.kill(os.getppid(), 0),
+        lambda folder: socket.socket().connect(("127.0.0.1", 9)),
+        lambda folder: socket.socket(socket.AF_UNIX).connect(str(folder / "kept")),
+    ],
+)
+def test_a_sealed_process_can_do_no_harm(harm: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "empty").mkdir()
+
+    def attempt() -> str:
+        try:
+            harm(tmp_path)
+        except (OSError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    refused = run_sealed(attempt, 60)
+    assert re.search("PermissionError|not allowed|Permission denied|open", refused), refused
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "kept"]
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+@needs_landlock
+def test_a_sealed_process_reaches_no_open_file_and_no_pipe(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with open(tmp_path / "log", "w") as log:
+
+        def attempt() -> str:
+            os.write(write, b"said")
+            log.write("said")
+            log.flush()
+            print("said")
+            (open(tmp_path / "new", "w")).write("said")  # noqa: SIM115
+            return "ended"
+
+        assert run_sealed(attempt, 60) == "ended"
+    os.close(write)
+    assert os.read(read, 10) == b""
+    os.close(read)
+    assert (tmp_path / "log").read_text() == ""
+    assert not (tmp_path / "new").exists()
+
+
+@needs_landlock
+def test_a_sealed_process_that_does_not_end_is_given_up() -> None:
+    def wait() -> None:
+        while True:
+            pass
+
+    with pytest.raises(NoSealedProcess, match="did not end"):
+        run_sealed(wait, 1)
+
+
+def test_no_landlock_means_no_sealed_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_process, "_landlock_version", lambda: -1)
+    with pytest.raises(NoSealedProcess, match="Landlock"):
+        run_sealed(lambda: 1, 1)
+
+
+# The pages
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "page", ["backward-through-the-graph-a-second-time", "does-not-require-grad"]
+)
+def test_the_page_shows_what_is_said(watched, page: str, repo: Path) -> None:
+    text = (repo / "docs" / "questions" / f"{page}.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0]
+    shown = re.findall(r"^    (hookscope: .+)\n", text, re.MULTILINE)
+    assert len(shown) == 3
+    said = [line.replace("script.py", "train.py") for line in watched(code).messages]
+    assert said[:3] == shown
