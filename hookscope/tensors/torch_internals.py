@@ -118,7 +118,6 @@ len_dispatch_stack: Callable[[], int] = _found("torch._C._len_torch_dispatch_sta
 TorchDispatchMode: Any = _found("torch.utils._python_dispatch.TorchDispatchMode", object)
 push_dispatch_mode: Callable[[Any], None] = _found("torch.utils._python_dispatch._push_mode")
 pop_dispatch_mode: Callable[[], Any] = _found("torch.utils._python_dispatch._pop_mode")
-TorchDispatchMode: Any = _found("torch.utils._python_dispatch.TorchDispatchMode")
 is_wrapped_by_functorch: Callable[[Tensor], bool] = _found(
     "torch._C._functorch.is_functorch_wrapped_tensor", lambda tensor: False
 )
