@@ -215,7 +215,10 @@ SCRIPTS: dict[str, str] = {
 }
 
 # No single statement helps, or none that may be changed.
-WITHOUT_CHANGE = {"argmax", "cast", "numpy", "item", "rounded", "dropout", "buffer", "hook"}
+WITHOUT_CHANGE = {
+    *("argmax", "cast", "numpy", "item", "rounded"),
+    *("dropout", "out", "weight", "ema"),
+}
 
 _CORRECT_FORWARDS = (
     "x = self.act(self.a(x))\nreturn x + self.b(x)",

@@ -93,7 +93,8 @@ def diagnose_in_place(observer: GraphObserver, name_of: NameOf) -> Diagnosis | N
     sites += [change.site, backward]
     story.append(_overwriting(change, backward, name_of))
     story += _later_changes(saved, change)
-    candidates = list(replacements(change))
+    # Another tensor in the place of a weight would leave the weight as it was.
+    candidates = [] if saved.is_weight else list(replacements(change))
     suggestion = "let the operator return a new tensor, or clone the tensor before it is changed."
     if change.site is not None and backward is not None:
         moved = moved_after(change.site, backward)

@@ -59,6 +59,12 @@ class SavedTensor:
             self.seen_version = self.tensor._version
             self.changes.append(change)
 
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a parameter of the layer that saved it."""
+        layer = None if self.site is None else self.site.layer
+        return layer is not None and bool(self.parameter_of(layer))
+
     def parameter_of(self, layer: nn.Module) -> str:
         """The name of the layer's own parameter that was saved; empty if it is not one."""
         place = _storage_of(self.tensor)

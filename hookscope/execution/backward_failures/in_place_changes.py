@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.nn import functional
 
-from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
+from hookscope.execution.backward_failures.code_sites import CallSite, CodeSpan, shortened, span_of
 from hookscope.execution.backward_failures.graph_observer import InPlaceChange
+from hookscope.execution.backward_failures.loops import loops_around
 from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+from hookscope.execution.failures import frames
 
 _SYMBOLS: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -93,6 +95,10 @@ def moved_after(change: CallSite, backward: CallSite) -> SourcePatch | None:
         return None
     if not isinstance(then, ast.Expr) or first.lineno >= then.lineno:
         return None
+    tree = frames.parsed(change.file)
+    loops = [list(map(span_of, loops_around(tree, site.line))) for site in (change, backward)]
+    if loops[0] != loops[1]:  # one runs more often than the other
+        return None
     moved = ast.unparse(first)
     words = f"with `{shortened(moved)}` after `{shortened(ast.unparse(then))}`"
     changes = (
@@ -140,18 +146,27 @@ def _without_change(site: CallSite, statement: ast.stmt) -> str:
     call = _in_place_call(site)
     if call is None:
         return ""
+    place = span_of(call)
+    is_statement = isinstance(statement, ast.Expr) and span_of(statement.value) == place
+    if is_statement and _called_name(call) == "copy_" and len(call.args) == 1:
+        target = _changed_argument(call)
+        return f"{target} = {ast.unparse(call.args[0])}" if target else ""
     new = _other_call(call)
     if new is None:
         return ""
-    if isinstance(statement, ast.Expr) and statement.value is call:
+    if is_statement:
         target = _changed_argument(call)
         return f"{target} = {ast.unparse(new)}" if target else ""
-    changed = copy.deepcopy(statement)
-    for parent in ast.walk(changed):
-        for name, child in ast.iter_fields(parent):
-            if isinstance(child, ast.Call) and span_of(child) == span_of(call):
-                setattr(parent, name, new)
-    return ast.unparse(changed)
+    return ast.unparse(_CallReplacer(place, new).visit(copy.deepcopy(statement)))
+
+
+class _CallReplacer(ast.NodeTransformer):
+    def __init__(self, place: CodeSpan, new: ast.Call) -> None:
+        self._place, self._new = place, new
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Replace the call at the place."""
+        return self._new if span_of(node) == self._place else self.generic_visit(node)
 
 
 def _other_call(call: ast.Call) -> ast.Call | None:

@@ -22,7 +22,7 @@ from hookscope.execution.backward_failures.source_patches import (
 from tests.training.failing_steps import FORWARDS, NET
 
 MODEL = "import torch, torch.nn.functional as F\nfrom torch import nn\n" + NET.partition("net =")[0]
-NOT_TRIED = {"buffer", "dropout"}
+NOT_TRIED = {"dropout", "out", "weight"}
 
 
 def failing(model: object, **options: object) -> ForwardError:
@@ -56,6 +56,19 @@ def test_the_line_is_named_and_a_change_was_tried(
     assert bool(failure.tried) == (name not in NOT_TRIED), failure
     for sentence in failure.explanation():
         assert sentence in error.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("relu_after_sigmoid", "x = x.relu()"), ("functional_relu_", "x = F.relu(x)")],
+)
+def test_a_statement_is_changed_to_an_assignment(
+    name: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, name)
+    monkeypatch.chdir(tmp_path)
+    [tried] = failing("net.py:Net", shape=(5, 4), loss="sum").failure.tried
+    assert tried == f"with `{change}` there, the backward pass runs."
 
 
 def test_a_live_model_is_left_as_it_was_and_runs_once() -> None:
