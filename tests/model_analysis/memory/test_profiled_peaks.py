@@ -36,7 +36,6 @@ SETTINGS = [
     *((resnet, images(4, 128), name, False) for name in ("SGD", "AdamW", "RMSprop")),
     *((resnet, images(8, 224), name, False) for name in ("SGD", "AdamW")),
     *((UNet, images(size, 64), name, False) for size in (2, 4, 8) for name in ("SGD", "AdamW")),
-    *((UNet, images(2, 128), name, False) for name in ("Adagrad", "Adam")),
     *((vit, images(4, 64), name, cast) for name in ("SGD", "AdamW", None) for cast in (0, 1)),
     *((vit, images(16, 64), name, False) for name in ("SGD", "Adamax")),
     *((llama, tokens(4, 64), name, cast) for name in ("SGD", "AdamW", None) for cast in (0, 1)),
