@@ -28,6 +28,8 @@ from hookscope.results.attribution import Attribution as Attribution
 from hookscope.results.diff_result import Diff as Diff
 from hookscope.results.exports import Exported as Exported
 from hookscope.results.exports import ExportedRun as ExportedRun
+from hookscope.results.fingerprint import ModelFingerprint as ModelFingerprint
+from hookscope.results.fingerprint_diff import FingerprintDiff as FingerprintDiff
 from hookscope.results.grad_check import GradCheck as GradCheck
 from hookscope.results.health import Health as Health
 from hookscope.results.layer_probes import LayerProbes as LayerProbes
@@ -73,6 +75,7 @@ __all__ = [
     "export",
     "extract",
     "filters",
+    "fingerprint",
     "gradcheck",
     "grads",
     "lens",
@@ -331,7 +334,16 @@ def diff(
     compile_a: bool = False,
     compile_b: bool = False,
     progress: Progress | None = None,
-) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff: ...
+) -> (
+    Diff
+    | LocalDiff
+    | RunDiff
+    | RunDiffs
+    | WeightDiff
+    | FeaturesDiff
+    | StructureDiff
+    | FingerprintDiff
+): ...
 def emit(name: str, value: Tensor | float) -> None: ...
 def export(
     features: str | os.PathLike[str],
@@ -411,6 +423,31 @@ def filters(
     adapter: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> Drawing: ...
+def fingerprint(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = "resnet18",
+    *,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    onnx_optimize: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+) -> ModelFingerprint: ...
 def gradcheck(
     model: str
     | os.PathLike[str]

@@ -22,6 +22,7 @@ from hookscope.files.output_path import SUFFIX
 from hookscope.specs.public import HANDLERS, Checked, check_accepted
 from hookscope.specs.subject_kinds import (
     MODEL_AND_DUMP,
+    MODEL_AND_FINGERPRINT,
     MODEL_AND_WEIGHTS,
     MODELS,
     RUNS,
@@ -144,7 +145,10 @@ def job_step(
     console: Console, job: Checked, what: str, bar: str = "Reading"
 ) -> Iterator[dict[str, Any]]:
     """Show what a job does, with torch for a model and for trusted code; yield its progress."""
-    with_model = (MODELS, MODEL_AND_WEIGHTS, MODEL_AND_DUMP, STRUCTURES)
+    with_model = (
+        *(MODELS, MODEL_AND_WEIGHTS, MODEL_AND_DUMP, MODEL_AND_FINGERPRINT),
+        STRUCTURES,
+    )
     needs_torch = job.kind in with_model or any(
         getattr(part, "trust", False) for part in job.values.values()
     )

@@ -1,4 +1,4 @@
-"""Compare two captures, runs, sets of weights, features folders, or models on one input."""
+"""Compare captures, runs, weights, features folders, fingerprints, or models on one input."""
 
 from __future__ import annotations
 
@@ -15,29 +15,39 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import OutputFile, analysis_if_named, files_read, without_output
 from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step
-from hookscope.commands.subject import as_weights, check_no_state_dict
+from hookscope.commands.subject import as_weights, check_no_state_dict, subject_of
 from hookscope.errors import FAILED, TROUBLE, RequestError
-from hookscope.files.output_path import PAGE, PICTURE_SUFFIXES, is_hookscope_file
+from hookscope.files.output_path import (
+    PAGE,
+    PICTURE_SUFFIXES,
+    is_fingerprint,
+    is_hookscope_file,
+)
 from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
     DUMP_OPTIONS,
+    FINGERPRINT_OPTIONS,
     MODEL_OPTIONS,
     STRUCTURE_OPTIONS,
     DiffRequest,
     DumpRequest,
+    FingerprintRequest,
     RunDiffOptions,
     are_captures,
     are_features,
     are_runs,
     check_more_runs,
+    check_no_fingerprint,
 )
 from hookscope.specs.public import Only, handles, public
 from hookscope.specs.subject_kinds import (
     CAPTURE_AND_DUMP,
     CAPTURES,
     FEATURES,
+    FINGERPRINTS,
     MODEL_AND_DUMP,
+    MODEL_AND_FINGERPRINT,
     MODEL_AND_WEIGHTS,
     MODELS,
     RUNS,
@@ -56,6 +66,7 @@ if TYPE_CHECKING:
     from hookscope.file_analysis.run_diff import RunDiff, RunDiffs
     from hookscope.file_analysis.weight_diff import WeightDiff
     from hookscope.results.diff_result import Diff
+    from hookscope.results.fingerprint_diff import FingerprintDiff
     from hookscope.results.local_diff import LocalDiff
     from hookscope.results.structure_diff import StructureDiff
     from hookscope.stores.weights.weight_set import WeightSet
@@ -64,6 +75,8 @@ if TYPE_CHECKING:
 
 
 _NAN_IS_EQUAL = "NaN in both is equal."
+_IN_FINGERPRINT = "How much of a difference is rounding stands in the fingerprint."
+_OF_FINGERPRINT = dict.fromkeys(("atol", "rtol"), _IN_FINGERPRINT)
 _RUN_MODELS = (
     "To compare what a model computes with each of two files: hookscope diff MODEL MODEL --weights"
     " A --weights B"
@@ -82,8 +95,17 @@ def diff(
     *more: str | os.PathLike[str],
     options: DiffRequest,
     progress: Progress | None = None,
-) -> Diff | LocalDiff | RunDiff | RunDiffs | WeightDiff | FeaturesDiff | StructureDiff:
-    """Compare two captures, runs, sets of weights, features folders, or models on one input.
+) -> (
+    Diff
+    | LocalDiff
+    | RunDiff
+    | RunDiffs
+    | WeightDiff
+    | FeaturesDiff
+    | StructureDiff
+    | FingerprintDiff
+):
+    """Compare captures, runs, weights, features folders, fingerprints, or models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models run
     in lockstep, so that memory needs to hold only about one tensor of each. The input is built
@@ -114,6 +136,11 @@ def diff(
     row without torch; the result is a ``FeaturesDiff``. The keywords ``layers``, ``atol``, ``rtol``
     and ``strict`` apply, with the defaults of weights; a key of one folder alone is a difference
     with ``strict``.
+
+    Two files that ``fingerprint`` wrote are compared without torch. A model A is compared with a
+    fingerprint B, which is the reference, on the input and with the seed and options that B was
+    made with; those that are given replace them. The result is a ``FingerprintDiff``, which names
+    the first layer beyond its rounding. The keywords ``layers`` and ``strict`` apply.
 
     With ``structure``, the layers of two models are compared, and no model runs; the result is a
     ``StructureDiff``. The keywords ``layers``, ``types``, ``depth``, ``leaves`` and ``map`` apply,
@@ -194,6 +221,34 @@ def diff_model_and_dump(
     from hookscope.stores.dump import open_dump
 
     return compare_model_with_dump(open_dump(os.fspath(b)), options)
+
+
+@handles(diff, FINGERPRINTS, **_OF_FINGERPRINT)
+def diff_fingerprints(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    options: Annotated[ExactDiffOptions, Only("layers", "strict")],
+) -> FingerprintDiff:
+    """Compare two fingerprints."""
+    from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
+    from hookscope.stores.fingerprint_file import open_fingerprint
+
+    return compare_fingerprints(open_fingerprint(a), open_fingerprint(b), options)
+
+
+@handles(diff, MODEL_AND_FINGERPRINT, **_OF_FINGERPRINT)
+def diff_model_and_fingerprint(
+    a: Side,
+    b: str | os.PathLike[str],
+    *,
+    options: Annotated[FingerprintRequest, Only(*FINGERPRINT_OPTIONS)],
+) -> FingerprintDiff:
+    """Run a model, and compare it with a fingerprint."""
+    from hookscope.model_analysis.diff.fingerprint_comparison import compare_model_with_fingerprint
+    from hookscope.stores.fingerprint_file import open_fingerprint
+
+    return compare_model_with_fingerprint(open_fingerprint(b), options)
 
 
 @handles(diff, RUNS, equal_nan=_NAN_IS_EQUAL)
@@ -283,6 +338,12 @@ def _find_sides(given: Mapping[str, Any]) -> Subject:
     for side in (a, b):
         check_no_state_dict(side)
     check_more_runs(a, b, given.get("more", ()))
+    if is_fingerprint(b):
+        if is_fingerprint(a):
+            return Subject(FINGERPRINTS, f"A and B are {FINGERPRINTS}")
+        if subject_of(a).kind == MODELS:
+            return Subject(MODEL_AND_FINGERPRINT, "B is a fingerprint")
+    check_no_fingerprint(a, b)
     if are_runs(a, b):
         kind = RUNS
     elif are_features(a, b):
@@ -343,6 +404,10 @@ EXAMPLES = (
         "Two features folders of the same inputs, row by row.",
     ),
     Example(
+        "hookscope diff sample_models/digits.py:trained sample_models/digits.fp",
+        "A model and its fingerprint: the first layer that computes something else.",
+    ),
+    Example(
         "hookscope diff sample_models/digits.py:trained sample_models/digits.safetensors",
         "The values that a model is loaded with, and the weights in a file.",
     ),
@@ -369,18 +434,22 @@ OUTPUT = analysis_if_named(
     " .pdf)",
     PAGE,
 )
-_IN_ORDER = (MODELS, CAPTURES, MODEL_AND_DUMP, CAPTURE_AND_DUMP)
+_IN_ORDER = (
+    *(MODELS, CAPTURES, MODEL_AND_DUMP, CAPTURE_AND_DUMP),
+    *(FINGERPRINTS, MODEL_AND_FINGERPRINT),
+)
 
 
 @command(
     "diff",
-    click.argument("a", help="A capture, run folder, weights, features or model."),
+    click.argument("a", help="A capture, run folder, weights, features, fingerprint or model."),
     click.argument("b", help="What to compare with A, of the same kind; or a dump."),
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),
     OUTPUT.options,
     table_options,
-    views="capture_diff local_diff run_diff weight_diff features_diff structure_diff",
+    views="capture_diff local_diff run_diff weight_diff features_diff structure_diff"
+    " fingerprint_diff",
     examples=EXAMPLES,
     main="layer local map input weights",
     topics="model-specs layers inputs weights keys",
@@ -428,6 +497,10 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     With two features folders of the same inputs, prints each tensor whose rows differ: relative L2
     distance, cosine similarity, largest difference, number of rows beyond tolerance and the first
     of them. --layer, --atol, --rtol and --strict apply.
+
+    With two fingerprints, or a model and a fingerprint of 'hookscope fingerprint', names the first
+    layer beyond its rounding, which stands in the file. The model runs on the input that the
+    fingerprint was made with, or on --input. --layer and --strict apply.
 
     Exit status: 0 if equal within tolerance, 1 if different, 2 if there was an error.
     """

@@ -20,8 +20,10 @@ from hookscope.tensors.threads import exclusive_run
 
 
 @signal_safe_contextmanager
-def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
+def preserve_model_state(module: nn.Module, *, train: bool | None, seed: int) -> Iterator[bool]:
     """Run the block in train or eval mode from a seed, uncompiled; then restore the state.
+
+    With ``train`` None each module keeps its mode.
 
     Restored are modes, buffers, the ``.grad`` of parameters and buffers, and the states of the
     random generators. Another thread that enters such a block waits until this one ends.
@@ -34,11 +36,12 @@ def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterat
         tensors = chain.from_iterable(owned)
         grads = {t: t.grad for t in tensors if t is not None and t.requires_grad}
         try:
-            if any(mode != train for mode in modes.values()):  # setting it takes long
+            switches = train is not None and any(mode != train for mode in modes.values())
+            if train is not None and switches:  # setting it takes long
                 module.train(train)
             for leaf in grads:
                 leaf.grad = None
-            yield any(mode != train for mode in modes.values())
+            yield switches
         finally:
             for owner, mode in modes.items():
                 if owner.training != mode:

@@ -51,7 +51,7 @@ class Prepared:
     seed: int
     device: torch.device
     dtype: str
-    train: bool
+    train: bool | None  # None: each module keeps its mode
     interventions: BoundInterventions = BoundInterventions()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
     generate: int | None = None

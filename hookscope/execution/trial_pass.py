@@ -249,7 +249,7 @@ def trial_pass(prepared: Prepared, kinds: Iterable[str], *, follow: bool) -> Tri
         model = TrialModel(
             prepared.module,
             prepared.layers,
-            train=prepared.train,
+            train=bool(prepared.train),
             seed=prepared.seed,
             follow=follow,
         )

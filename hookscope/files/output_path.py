@@ -42,6 +42,8 @@ REPORT_MARKS = {
     ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
 }
 _ADD_CSV = " To write the table as CSV, leave out --output and add: --csv > FILE.csv"
+FINGERPRINT = ".fp"
+FINGERPRINT_MARK = "# hookscope fingerprint "  # how one begins
 RUN_FILE = "run.json"  # in the folder of a training run
 FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
 _RANK_FOLDER = re.compile(r"rank(\d+)")
@@ -95,6 +97,8 @@ def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
     if suffix in REPORT_MARKS:
         starts = (REPORT_MARKS[suffix].encode(),)
+    elif suffix == FINGERPRINT:
+        starts = (FINGERPRINT_MARK.encode(),)
     try:
         if not path.is_file():  # a pipe would be read, or waited for
             return False
@@ -112,6 +116,13 @@ def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(metadata, dict) and MARK in metadata
+
+
+def is_fingerprint(source: object) -> bool:
+    """Whether a source is the path of a fingerprint of a model."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    return is_hookscope_file(Path(source), FINGERPRINT)
 
 
 def _has_comment(path: Path) -> bool:

@@ -14,6 +14,7 @@ COMMANDS = {
     "Record": {
         "capture": "Run a model and record the outputs of its layers.",
         "grads": "Run a model backward and record the gradients.",
+        "fingerprint": "Write what the layers of a model compute to a small text file.",
         "step": "Run one optimizer step and record the parameter updates.",
         "extract": "Run a model over a dataset and store its features.",
     },

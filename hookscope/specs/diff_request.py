@@ -6,13 +6,18 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
-from hookscope.files.output_path import holds_features, is_hookscope_file, is_run_folder
+from hookscope.files.output_path import (
+    holds_features,
+    is_fingerprint,
+    is_hookscope_file,
+    is_run_folder,
+)
 from hookscope.files.shell_words import quote_word
 from hookscope.specs import model_spec
 from hookscope.specs.catalog import check_model_spec
@@ -54,6 +59,11 @@ STRUCTURE_OPTIONS = (
 DUMP_OPTIONS = (
     *(*CAPTURE_OPTIONS, *PAIRED_OPTIONS, *_INPUT),
     *("partial", "trust", "seed", "train", "leaves"),
+)
+# Those of a model that is compared with a fingerprint.
+FINGERPRINT_OPTIONS = (
+    *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train"),
+    *("layers", "strict"),
 )
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
@@ -358,6 +368,27 @@ class DumpRequest(DiffRequest):
 
 
 @dataclass(frozen=True)
+class FingerprintRequest(DumpRequest):
+    """How a model, A, is compared with a fingerprint, B."""
+
+    def with_options(self, known: Mapping[str, Any]) -> FingerprintRequest:
+        """Return the request with the options of the fingerprint that are not given.
+
+        Those of the input are one: a given input or shape replaces all of them.
+        """
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        unset = {
+            name
+            for name, (value, default) in values.items()
+            if value is default or (isinstance(value, str | int | tuple) and value == default)
+        }
+        names = [name for name in FINGERPRINT_OPTIONS if name in unset and name in known]
+        if self.has_input:
+            names = [name for name in names if name not in _INPUT]
+        return replace(self, **{name: known[name] for name in names})
+
+
+@dataclass(frozen=True)
 class RunDiffOptions(ExactDiffOptions):
     """How two training runs are compared.
 
@@ -414,6 +445,19 @@ def check_more_runs(a: Any, b: Any, more: Sequence[Any]) -> None:
                 " than one other.",
                 "Name two things to compare, or run folders alone.",
             )
+
+
+def check_no_fingerprint(a: object, b: object) -> None:
+    """Raise RequestError if a fingerprint is compared with something else, or stands first."""
+    found = [is_fingerprint(one) for one in (a, b)]
+    if not any(found):
+        return
+    own = a if found[0] else b
+    raise RequestError(
+        f"{own} is a fingerprint; it is compared with another one, or with a model that is named"
+        " before it.",
+        f"Write: hookscope diff MODEL {quote_word(str(own))}",
+    )
 
 
 def are_features(a: object, b: object) -> bool:

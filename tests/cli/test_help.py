@@ -20,7 +20,9 @@ from hookscope.specs.subject_kinds import (
     CAPTURE_AND_DUMP,
     CAPTURES,
     FEATURES,
+    FINGERPRINTS,
     MODEL_AND_DUMP,
+    MODEL_AND_FINGERPRINT,
     MODEL_AND_WEIGHTS,
     RUNS,
     STRUCTURES,
@@ -97,6 +99,8 @@ WORDS = {
     MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
     MODEL_AND_DUMP: ("dump",),
     CAPTURE_AND_DUMP: ("dump",),
+    FINGERPRINTS: ("fingerprint",),
+    MODEL_AND_FINGERPRINT: ("fingerprint",),
 }
 
 

@@ -123,7 +123,9 @@ def _floors(
     kept: frozenset[str] = frozenset()
     while True:
         try:
-            found = own_errors(a, _cast(a, dtype, kept), same, Casting(dtype, kept))
+            found = own_errors(
+                a, cast_copy(a, dtype, "Leave out --floor.", kept), same, Casting(dtype, kept)
+            )
         except ForwardError as error:
             failed = _alike(a.module, error.layer)
             if error.layer == ROOT or failed <= kept:
@@ -147,9 +149,14 @@ def _alike(model: nn.Module, name: str) -> frozenset[str]:
     return frozenset(layer.name for layer in layers if layer.module in inside)
 
 
-def _cast(a: Prepared, dtype: torch.dtype, kept: frozenset[str]) -> Prepared:
-    """A copy of a model and its input in another dtype, but for the kept modules."""
-    module = copy_model(a.module, f"to be run in {dtype}", "Leave out --floor.")
+def cast_copy(
+    a: Prepared, dtype: torch.dtype, repair: str, kept: frozenset[str] = frozenset()
+) -> Prepared:
+    """Return a copy of a model and its input in another dtype, but for the kept modules.
+
+    If the model cannot be copied, the error has the hint ``repair``.
+    """
+    module = copy_model(a.module, f"to be run in {dtype}", repair)
     inside = {m for name in kept for m in modules_in(submodule(module, name) or module)}
     for inner in modules_in(module):
         if inner not in inside:

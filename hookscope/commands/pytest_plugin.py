@@ -1,0 +1,119 @@
+"""The plugin of pytest: the fixture ``hookscope_golden``, which compares a model with its file.
+
+Pytest loads this module in every run, so it imports nothing else of the package before a test uses
+the fixture.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hookscope.results.fingerprint_diff import FingerprintDiff
+
+_UPDATE = "--hookscope-update"
+_WRITTEN = "hookscope_golden"  # in the properties of a test, which xdist passes on
+_FOLDER = "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes files."""
+    parser.getgroup("hookscope").addoption(
+        _UPDATE,
+        action="store_true",
+        help="Write the fingerprints of models that changed, or that have none.",
+    )
+
+
+class Golden:
+    """Compares models of one test with the files in ``golden/`` beside it."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._names: list[str] = []
+
+    def __call__(self, model: nn.Module, input: Any, *, name: str = "") -> FingerprintDiff | None:
+        """Fail the test if a layer of the model computes something else than its file has.
+
+        Args:
+            model: a module, in the mode, dtype and device in which it is to run.
+            input: what it is called with: a tensor, a tuple of positional arguments, a dict of
+                keyword arguments, or a pair of both.
+            name: of the file, without ``.fp``. Default: that of the test; of a second call in the
+                same test with ``-2``.
+
+        Returns:
+            The comparison; None if the file was written.
+        """
+        from hookscope.model_analysis.golden import GoldenModel
+
+        path = self._path(name)
+        golden = GoldenModel(model, input, self._request.node.nodeid)
+        updates = self._request.config.getoption(_UPDATE)
+        if not path.exists() and not updates:
+            pytest.fail(
+                f"There is no file {_shown(path)}. To write it: pytest {_UPDATE}", pytrace=False
+            )
+        if path.exists():
+            found = golden.compare(path)
+            if found.same:
+                return found
+            if not updates:
+                pytest.fail(self._message(found, path), pytrace=False)
+        golden.write(path)
+        self._request.node.user_properties.append((_WRITTEN, _shown(path)))
+        return None
+
+    def _path(self, name: str) -> Path:
+        """The file of this call."""
+        if not name:
+            owner = self._request.cls
+            parts = ([owner.__name__] if owner else []) + [self._request.node.name]
+            name = re.sub(r"[^\w.-]+", "-", ".".join(parts)).strip("-")
+            again = sum(known == name for known in self._names)
+            self._names.append(name)
+            name += f"-{again + 1}" if again else ""
+        return self._request.path.parent / _FOLDER / f"{name}.fp"
+
+    def _message(self, found: FingerprintDiff, path: Path) -> str:
+        """What differs, and the commands for the page and for the new file."""
+        from hookscope.files.shell_words import join_words
+        from hookscope.views.fingerprint_diff import verdict_sentences
+
+        new = self._request.getfixturevalue("tmp_path") / path.name
+        found.b.save(new)
+        lines = [sentence for sentence, _ in verdict_sentences(found)]
+        page = join_words(["hookscope", "diff", _shown(path), str(new), "-o", f"{path.stem}.html"])
+        lines += [f"For a page: {page}", f"If the change is meant: pytest {_UPDATE}"]
+        return "\n".join(lines)
+
+
+@pytest.fixture
+def hookscope_golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a model with its fingerprint in ``golden/``: ``hookscope_golden(model, input)``."""
+    return Golden(request)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List the files that were written."""
+    reports = [one for several in terminalreporter.stats.values() for one in several]
+    written = {
+        value
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == _WRITTEN
+    }
+    for path in sorted(written):
+        terminalreporter.write_line(f"hookscope: wrote {path}")
+
+
+def _shown(path: Path) -> str:
+    """A path as it is typed in the working folder."""
+    return os.path.relpath(path)

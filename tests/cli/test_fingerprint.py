@@ -1,0 +1,152 @@
+"""``hookscope fingerprint``, and ``diff`` with its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import hookscope
+from hookscope.stores.fingerprint_file import open_fingerprint
+from tests.conftest import REPO
+from tests.processes import run_python
+
+MODEL = str(REPO / "sample_models" / "digits.py") + ":trained"
+FIVE = str(REPO / "sample_models" / "five.png")
+KNOWN = REPO / "sample_models" / "digits.fp"
+
+
+@pytest.mark.slow
+def test_a_model_is_the_same_as_its_file_and_another_weight_is_found(run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    done = run("fingerprint", MODEL, "--input", FIVE, "-o", "net.fp")
+    assert done.rc == 0, done.stderr
+    first = (work / "net.fp").read_bytes()
+    assert run("fingerprint", MODEL, "--input", FIVE, "-o", "net.fp").rc == 0
+    assert (work / "net.fp").read_bytes() == first
+    assert run("diff", "net.fp", KNOWN).rc == 0  # that of another machine, or of this one
+    same = run("diff", MODEL, "net.fp", "--json")
+    assert same.rc == 0 and json.loads(same.stdout)["same"]
+    other = run("diff", MODEL, "net.fp", "--shape", "1x1x8x8")
+    assert other.rc == 1 and "The inputs differ: ./input.0" in other.stdout
+    random = run("diff", MODEL.replace("trained", "DigitsCNN"), "net.fp", "-o", "page.html")
+    assert random.rc == 1
+    assert "The first difference is in conv1/output (Conv2d)" in random.stdout
+    assert "is the first beyond its rounding" in (work / "page.html").read_text()
+
+
+def test_the_numbers_are_those_of_the_capture() -> None:
+    known = open_fingerprint(KNOWN)
+    shot = hookscope.capture(MODEL, input=FIVE)
+    for record in shot.records:
+        entry = known[record.key]
+        assert entry.shape == record.shape and entry.type == record.type
+        for name in ("mean", "std", "norm", "max"):
+            assert getattr(entry, name) == pytest.approx(getattr(record.stats, name), rel=1e-5)
+
+
+def test_two_files_are_compared_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom hookscope.cli.main import main\n"
+        f"sys.argv = ['hookscope', 'diff', {str(KNOWN)!r}, {str(KNOWN)!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
+    )
+    assert run_python("-c", code).stdout.splitlines()[-1] == "0 False"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("fingerprint 1", "fingerprint 9"), "has format 9"),
+        (lambda text: text.replace("1x16x8x8", "1xx8", 1), "is damaged in line 16"),
+        (lambda text: text[:-400], "is damaged in line"),
+        (lambda text: text.replace("=fc/output", "=fd/output"), "is damaged in line"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, change, message: str) -> None:
+    path = tmp_path / "net.fp"
+    path.write_text(change(KNOWN.read_text()))
+    with pytest.raises(hookscope.HookscopeError, match=message):
+        open_fingerprint(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((KNOWN, MODEL), "is a fingerprint; it is compared with another one, or with a model"),
+        ((FIVE.replace(".png", ".safetensors"), KNOWN), "is a fingerprint; it is compared with"),
+        ((MODEL, KNOWN, "--atol", "1"), "--atol is for"),
+        ((KNOWN, KNOWN, "--layer", "conx*"), "No layer of A or B matches 'conx*'"),
+    ],
+)
+def test_what_is_not_compared_is_refused(refused, words, sentence: str) -> None:
+    assert sentence in refused("diff", *map(str, words))
+
+
+def test_names_with_spaces_and_signs_are_read_back(tmp_path: Path) -> None:
+    import torch
+
+    net = torch.nn.Module()
+    net.add_module('a =,#" é', torch.nn.Linear(3, 3))
+    net.forward = lambda x: net.get_submodule('a =,#" é')(x) * 2
+    made = hookscope.fingerprint(net, input=torch.ones(1, 3))
+    made.save(tmp_path / "net.fp")
+    read = open_fingerprint(tmp_path / "net.fp")
+    assert read.by_key == made.by_key and read.to_text() == made.to_text()
+
+
+PLUGIN = """
+import sys
+import pytest
+
+def test_plain():
+    assert "torch" not in sys.modules
+
+@pytest.mark.parametrize("slope", [0.0, {slope}])
+def test_net(hookscope_golden, slope):
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LeakyReLU(slope))
+    hookscope_golden(net, torch.ones(2, 4))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, workers) -> None:
+    import subprocess
+
+    folder = tmp_path / "project"
+    folder.mkdir()
+    test, golden = folder / "test_it.py", folder / "golden"
+    test.write_text(PLUGIN.format(slope=0.5))
+    environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTEST_ADDOPTS": ""}
+
+    def run_tests(*more: str) -> str:
+        plugin = ("-p", "hookscope.commands.pytest_plugin", "-p", "no:cacheprovider")
+        words = [sys.executable, "-m", "pytest", "-c", os.devnull, *plugin, *workers, *more]
+        return subprocess.run(
+            [*words, f"--basetemp={tmp_path / 'base'}", str(test)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+
+    missing = run_tests()
+    assert "2 failed" in missing and "pytest --hookscope-update" in missing
+    assert not golden.exists()
+    written = run_tests("--hookscope-update")
+    assert "3 passed" in written and "hookscope: wrote golden" in written
+    before = {file: file.read_bytes() for file in golden.iterdir()}
+    assert sorted(file.name for file in before) == ["test_net-0.0.fp", "test_net-0.5.fp"]
+    assert "3 passed" in run_tests()
+    test.write_text(PLUGIN.format(slope=0.5).replace("LeakyReLU(slope)", "LeakyReLU(slope + 0.1)"))
+    failed = run_tests()
+    assert "2 failed" in failed and "The first difference is in 1/output (LeakyReLU)" in failed
+    assert "hookscope diff golden" in failed
+    assert before == {file: file.read_bytes() for file in golden.iterdir()}
