@@ -175,6 +175,8 @@ def cam(
     by: str = "gradcam",
     layer: str | None = None,
     target: Any = "argmax",
+    scores: str | None = None,
+    box: int | None = None,
     upsample: str = "bilinear",
     steps: int | None = None,
     baseline: Any = None,

@@ -19,6 +19,8 @@ from hookscope.cli.param_types import FloatRange
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import NOTHING_WRITTEN
 from hookscope.errors import RequestError
+from hookscope.files.optional_packages import require_nibabel
+from hookscope.files.output_path import map_or_picture_ending
 from hookscope.files.progress_types import Progress
 from hookscope.specs.choices import OVERLAY_ALPHA
 from hookscope.specs.command_options import CamOptions
@@ -43,14 +45,14 @@ def cam(
     *,
     progress: Progress | None = None,
 ) -> Capture:
-    """Explain the score of a class by a heat map over each image.
+    """Explain the score of a class by a heat map over each image, volume or signal.
 
     The score is the target's logit, without softmax; for a segmentation, its sum over the positions
-    at which the target is that class.
+    at which the target is that class; with ``box``, the score of a detected object.
 
     Args:
-        input: image files, or the arguments of the model; the first floating-point tensor of four
-            dimensions (N, C, H, W) is taken as the images.
+        input: image files, or the arguments of the model; the first floating-point tensor (N, C, H,
+            W) is taken as the images, else (N, C, D, H, W) as volumes or (N, C, L) as signals.
         progress: called with the number of runs done and the total, by ``scorecam``,
             ``integrated`` and ``occlusion``.
 
@@ -58,7 +60,9 @@ def cam(
         A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid;
         ``./cam``, (N, H, W), at the images' size; and ``./image``, uint8 (N, 3, H, W), the images.
         Methods at the image return ``./input.0.attribution``, signed, (N, C, H, W), instead of
-        ``<layer>/cam``. Maps are never negative. ``metadata["cam"]`` has the layer, the grid, and
+        ``<layer>/cam``. Maps of volumes and signals have their sides instead of H and W, and the
+        input is ``./volume``, uint8 (N, 3, D, H, W), or ``./signal``. Maps are never negative.
+        ``metadata["cam"]`` has the layer, the grid, and
         for every image the class, its score and probability, and the peak of the map.
         ``hookscope.model_analysis.cams.overlay.save_overlay`` draws it; ``rollout`` has ``layers``,
         the names of all layers with attention, and ``tokens``, for each image those whose rows are
@@ -78,9 +82,10 @@ def cam(
     """
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
+    from hookscope.model_analysis.cams.box_score import BoxScore
     from hookscope.model_analysis.cams.cam_input import CamInput
     from hookscope.model_analysis.cams.cam_run import run_cam
-    from hookscope.model_analysis.cams.score_gradients import ClassScore
+    from hookscope.model_analysis.cams.scores import ClassScore, Score
 
     layer = options.layer
     selection = LayerSelection(() if layer is None else layer)
@@ -94,7 +99,11 @@ def cam(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
             "cam explains one layer: give its full name.",
         )
-    score = ClassScore(options.target)
+    score: Score = (
+        ClassScore(options.target, options.scores)
+        if options.box is None
+        else BoxScore(options.box, options.target, options.scores)
+    )
     inputs = CamInput(prepared, score, layer_given=layer is not None, progress=progress)
     capture, metadata = run_cam(inputs, options)
     capture.metadata = describe_run("cam", prepared, chosen) | {"cam": metadata}
@@ -129,6 +138,15 @@ EXAMPLES = (
         " --by integrated --baseline black --steps 64",
         "Integrated gradients, from a black image to this one.",
     ),
+    Example(
+        "hookscope cam r3d_18 --shape 1x3x8x64x64 --layer layer3 -o clip.npy",
+        "A volume or a clip (N, C, D, H, W): the map as an array.",
+    ),
+    Example(
+        "hookscope cam ssdlite320_mobilenet_v3_large --input img.png --box 0"
+        " --model-arg score_thresh=0",
+        "Why a detector found its first object.",
+    ),
 )
 
 appearance = combine(
@@ -151,8 +169,9 @@ appearance = combine(
 
 OUTPUT = replace(
     PICTURE,
-    help="Picture to write: .png, .jpg, .svg or .pdf. The maps go to a .safetensors file beside it."
-    " Default: MODEL.cam.png.",
+    help="Picture to write (.png, .jpg, .svg, .pdf), or the map alone (.npy, .nii, .nii.gz). All"
+    " goes to a .safetensors file beside it. Default: MODEL.cam.png.",
+    ending_of=map_or_picture_ending,
     optional=True,
 )
 
@@ -203,7 +222,8 @@ def cam_command(ctx: click.Context, alpha: float, colormap: str | None, **values
         console.result(cam_lines(capture, console.text_options))
     if written:
         console.note(written)
-    if suggested := grads_command(ctx, capture.metadata["cam"].get("layer")):
+    suggested = grads_command(ctx, capture.metadata["cam"].get("layer"))
+    if suggested and values["box"] is None:  # no loss of grads is the score of an object
         console.note(f"next: {suggested}")
 
 
@@ -226,7 +246,10 @@ class _Files(NamedTuple):
             from hookscope.views.images import require_matplotlib
 
             require_matplotlib()
-        path = picture.path.with_suffix(outputs.SUFFIX)
+        if picture.ending in outputs.VOLUMES:
+            require_nibabel()
+        stem = picture.path.name[: -len(picture.ending)]
+        path = picture.path.with_name(stem + outputs.SUFFIX)
         check_not_among(path, inputs)
         replaces = outputs.check_output(path, ctx.params["force"])
         return cls(picture.path, path, picture.replaces or replaces)
@@ -234,8 +257,9 @@ class _Files(NamedTuple):
     def write(self, capture: Capture, console: Console, style: OverlayStyle) -> str:
         """Write both files and return a note on them."""
         from hookscope.files.words import bytes_text
-        from hookscope.model_analysis.cams.overlay import write_overlay
+        from hookscope.model_analysis.cams.overlay import check_map_format, write_overlay
 
+        check_map_format(capture, self.picture)
         console.step(f"Writing {self.picture} ...")
         maps_size = bytes_text(capture.save(self.maps))
         size = bytes_text(write_overlay(capture, self.picture, style))

@@ -161,7 +161,8 @@ def plot_weights(
 
 
 def _plot_cam(capture: CaptureFile) -> Drawing:
-    from hookscope.views.images.cam_sheet import OverlayStyle, draw_cam, heading, sheet_of
+    from hookscope.views.images.cam_picture import heading, sheet_of
+    from hookscope.views.images.cam_sheet import OverlayStyle, draw_cam
 
     log.info("kind: cam (no KEY is given, and the file is a result of cam)")
     require_matplotlib()

@@ -2,59 +2,106 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hookscope.results.dimensions import channel_dim, channels_last, find_token_grid
+from hookscope.results.dimensions import (
+    CHANNELS_LAST,
+    MAX_PREFIX_TOKENS,
+    channel_dim,
+    channels_last,
+    find_token_grid,
+)
 from hookscope.specs.extract_options import SPACE, TOKENS
 
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """A grid of positions in a tensor."""
+    """A grid of positions in a tensor, over an image, a volume or a signal."""
 
-    height: int
-    width: int
+    sides: tuple[int, ...]
     layout: str
     prefix: int = 0
 
     def maps(self, tensor: Tensor) -> Tensor:
-        """Return the grid's values as (N, C, height, width)."""
-        if self.layout == "NHWC":
-            return tensor.permute(0, 3, 1, 2)
+        """Return the grid's values as (N, C, *sides)."""
         if self.layout == "NLC":
             rows = tensor[:, self.prefix :].transpose(1, 2)
-            return rows.reshape(*rows.shape[:2], self.height, self.width)
-        return tensor
+            return rows.reshape(*rows.shape[:2], *self.sides)
+        return tensor if self.layout[1] == "C" else tensor.movedim(-1, 1)
 
 
 def find_image_grid(
     shape: tuple[int, ...],
     batch: int,
-    image: tuple[int, int],
-    known: Collection[tuple[int, int]] = (),
+    image: tuple[int, ...],
+    known: Collection[tuple[int, ...]] = (),
+    type: str = "",
 ) -> ImageGrid | None:
-    """Return the grid in maps or in tokens (N, L, C); None unless it has two positions or more."""
-    if len(shape) == 4 and shape[0] == batch:
+    """Return the grid in maps or in tokens (N, L, C); None unless it has two positions or more.
+
+    ``image`` has the sides of the model's input: two of an image, three of a volume, one of a
+    signal. ``type`` is the class of the layer, which only the grid of a signal depends on.
+    """
+    if shape[:1] != (batch,):
+        return None
+    if len(image) == 1:
+        return _of_signal(shape, image[0], known, type)
+    if len(shape) == len(image) + 2:
         return _of_maps(shape, image)
-    if len(shape) == 3 and shape[0] == batch:
-        grid = find_token_grid(shape[1], image, known)
-        return ImageGrid(grid.height, grid.width, "NLC", grid.prefix) if grid else None
+    return _of_tokens(shape[1], image, known) if len(shape) == 3 else None
+
+
+def _of_maps(shape: tuple[int, ...], image: tuple[int, ...]) -> ImageGrid | None:
+    letters = "DHW"[-len(image) :]
+    first = shape[2:]
+    if channels_last(shape, image[-2:]):
+        grid = ImageGrid(shape[1:-1], f"N{letters}C")
+    elif all(side <= whole for side, whole in zip(first, image, strict=True)):
+        grid = ImageGrid(first, f"NC{letters}")
+    else:
+        return None
+    return grid if math.prod(grid.sides) > 1 else None
+
+
+def _of_tokens(
+    length: int, image: tuple[int, ...], known: Collection[tuple[int, ...]]
+) -> ImageGrid | None:
+    """The grid of tokens; that of a volume must be that of an earlier layer's maps."""
+    if len(image) == 2:
+        grid = find_token_grid(length, image, [(sides[0], sides[1]) for sides in known])
+        return ImageGrid((grid.height, grid.width), "NLC", grid.prefix) if grid else None
+    for prefix in range(min(MAX_PREFIX_TOKENS, length - 2) + 1):
+        for sides in known:
+            if math.prod(sides) == length - prefix:
+                return ImageGrid(sides, "NLC", prefix)
     return None
 
 
-def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> ImageGrid | None:
-    first, last = (shape[2], shape[3]), (shape[1], shape[2])
-    if channels_last(shape, image):
-        grid = ImageGrid(*last, "NHWC")
-    elif first[0] <= image[0] and first[1] <= image[1]:
-        grid = ImageGrid(*first, "NCHW")
-    else:
+def _of_signal(
+    shape: tuple[int, ...], length: int, known: Collection[tuple[int, ...]], type: str
+) -> ImageGrid | None:
+    """The grid in (N, C, L), or in (N, L, C) if only that is as long as the signal or earlier maps.
+
+    The class of the layer decides if its name says where the channels are.
+    """
+    if len(shape) != 3:
         return None
-    return grid if grid.height * grid.width > 1 else None
+    lengths = {length, *(sides[0] for sides in known)}
+    last = type in CHANNELS_LAST or (shape[2] not in lengths and shape[1] in lengths)
+    if last and not type.endswith("1d"):
+        return _of_tokens(shape[1], (length,), known) or _row((shape[1],), "NLC", length)
+    if shape[2] in lengths or type.endswith("1d"):
+        return _row((shape[2],), "NCL", length)
+    return _of_tokens(shape[1], (length,), known) or _row((shape[2],), "NCL", length)
+
+
+def _row(sides: tuple[int], layout: str, length: int) -> ImageGrid | None:
+    return ImageGrid(sides, layout) if 1 < sides[0] <= length else None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,12 @@ installed. Install it: python -m pip install "hookscope[plot]"
         ) from error
 
 
+def require_nibabel() -> None:
+    """Raise EnvironmentFault if nibabel, which writes NIfTI files, is missing."""
+    with optional_package("nibabel", "nifti", "A NIfTI file"):
+        import nibabel  # noqa: F401
+
+
 def package_folders(package: str) -> list[str]:
     """Return the folders of a package, without importing it; none if it is not installed."""
     spec = find_spec(package)

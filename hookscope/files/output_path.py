@@ -34,7 +34,8 @@ RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
 TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
 ANALYSES = (".json", ".csv", *PICTURE_SUFFIXES)  # the formats of an analysis of features
 RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
-_MARKLESS = (NPY, *RUN_TABLES)  # they have no place for a mark
+VOLUMES = (".nii", ".nii.gz")  # NIfTI
+_MARKLESS = (NPY, *VOLUMES, *RUN_TABLES)  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
 # How a report of findings of ours begins: the first key of one format, the text of the other.
 REPORT_MARKS = {
@@ -170,6 +171,16 @@ def picture_ending(path: Path) -> str:
     hint = f"Use {join_or(PICTURE_SUFFIXES)}."
     error = "does not have the extension of a picture"
     return _ending_among(PICTURE_SUFFIXES, path, error, hint)
+
+
+def map_or_picture_ending(path: Path) -> str:
+    """Return the suffix of what ``cam`` writes: a picture, or the map as an array."""
+    if path.name.lower().endswith(VOLUMES[1]):
+        return VOLUMES[1]
+    formats = (*PICTURE_SUFFIXES, NPY, VOLUMES[0])
+    arrays = join_or((NPY, *VOLUMES))
+    hint = f"Use {join_or(PICTURE_SUFFIXES)} for a picture, or {arrays} for the map."
+    return _ending_among(formats, path, "does not have the extension of a picture", hint)
 
 
 def run_table_ending(path: Path) -> str:

@@ -173,8 +173,8 @@ def _dropped(name: str, p: float) -> AttentionFinding:
     return AttentionFinding(None, name, reason)
 
 
-def _difference(again: Tensor, output: Tensor) -> float:
-    """The largest difference over the largest entry; NaN in both is not a difference."""
+def relative_difference(again: Tensor, output: Tensor) -> float:
+    """Return the largest difference over the largest entry; NaN in both is not a difference."""
     blind = output.isnan() & again.isnan()
     wide = torch.promote_types(output.dtype, torch.float32)
     gap = torch.where(blind, 0, again.to(wide) - output).abs()
@@ -185,7 +185,7 @@ def _difference(again: Tensor, output: Tensor) -> float:
 def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> AttentionFinding:
     """The weights, if they reproduce the output that the model got."""
     tolerance = TOLERANCES.get(output.dtype, 0.0)
-    difference = _difference(again, output)
+    difference = relative_difference(again, output)
     if difference <= tolerance:
         return AttentionFinding(weights, name, difference=difference, tolerance=tolerance)
     reason = (

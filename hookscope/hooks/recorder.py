@@ -42,22 +42,27 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hookscope.errors import RequestError
 from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.gradient_recorder import CallGradients, GradientRecorder
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer, layers_of, own_parameters, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, what_of
+from hookscope.hooks.recurrent_states import recurrent_states
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
 from hookscope.results.records import free_name
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import (
+    GATE,
     INPUT,
     INPUT_GRAD,
+    OP,
     OUTPUT,
     OUTPUT_GRAD,
     PARAM_GRAD,
+    STATE,
     UNEDITED,
 )
 from hookscope.tensors.nested import opaque_types, walk
@@ -117,6 +122,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self._kinds_of: dict[nn.Module, frozenset[str]] = {}
 
     def _enter(self) -> Capture:
+        self._check_recurrent()
         with self._hooks.attaching() as hooks:
             if hooks.stands_in_for_compiled:
                 log.info(
@@ -328,6 +334,8 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.sink.mark_absent(key, "the call raised an error")
         elif OUTPUT in kinds:
             self._store(call, OUTPUT, call.output)
+        if STATE in kinds and not call.failed and isinstance(call.module, nn.RNNBase):
+            self._store_states(call)
         if gradients is None:
             return
         self.gradients.close_inputs(call, gradients)
@@ -342,6 +350,26 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         for path, tensor in walk(value, caches=self.caches):
             self.sink.store(RecordKey(call.layer, call.number, what_of(kind, path), kind), tensor)
         self._mark_opaque(call, kind, kind, value)
+
+    def _store_states(self, call: ModuleCall) -> None:
+        """Store the states of a recurrent layer at each step, and its gates with operators."""
+        assert isinstance(call.module, nn.RNNBase)
+        found = recurrent_states(call.module, call.args, call.kwargs, call.output)
+        if found.reason:
+            key = RecordKey(call.layer, call.number, STATE, STATE)
+            self.sink.mark_absent(key, found.reason)
+        kept = {STATE: found.states, GATE: found.gates if OP in self.kinds else {}}
+        for kind, tensors in kept.items():
+            for name, tensor in tensors.items():
+                self.sink.store(RecordKey(call.layer, call.number, name, kind), tensor)
+
+    def _check_recurrent(self) -> None:
+        """Raise RequestError if states are wanted and no chosen layer has some."""
+        if STATE in self.kinds and not any(isinstance(x.module, nn.RNNBase) for x in self.layers):
+            raise RequestError(
+                "No selected layer is nn.LSTM, nn.GRU or nn.RNN, and only these have states.",
+                "Leave state out of --what, or select such a layer with --layer or --type LSTM.",
+            )
 
     def store_edited(
         self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor

@@ -17,6 +17,14 @@ ImageSize = tuple[int, int]  # height and width
 # These layers work along the last dimension, whatever the others are.
 _ALONG_THE_LAST = {"Linear", "NonDynamicallyQuantizableLinear", "Bilinear", "Embedding"}
 
+# Those, and layers that take (N, L, C) and return the same.
+CHANNELS_LAST = _ALONG_THE_LAST | {
+    "LayerNorm",
+    "RMSNorm",
+    "TransformerEncoderLayer",
+    "MultiheadAttention",
+}
+
 MAX_PREFIX_TOKENS = 16  # class tokens, distillation tokens, registers
 
 
@@ -47,7 +55,7 @@ def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageS
     return channel_dim(type, len(shape))
 
 
-def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
+def channels_last(shape: tuple[int, ...], image: tuple[int, ...]) -> bool:
     """Whether maps are ``(N, H, W, C)``, or ``(N, D, H, W, C)``.
 
     They are if the two dimensions before the last have the image's aspect ratio, and the last two
@@ -58,7 +66,7 @@ def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
     return has_aspect(shape[-3:-1], image) and not has_aspect(shape[-2:], image)
 
 
-def has_aspect(sides: tuple[int, ...], image: ImageSize, exact: bool = False) -> bool:
+def has_aspect(sides: tuple[int, ...], image: tuple[int, ...], exact: bool = False) -> bool:
     """Whether a map has the image's aspect ratio, up to about one row or column of rounding."""
     (height, width), slack = sides, 0 if exact else max(image)
     return (

@@ -204,12 +204,21 @@ class CamImage(_ClassScore):
     largest: Number
 
 
+class CamObject(CamImage, total=False):
+    """One image of which a detected object is explained; ``box`` is left, top, right, bottom."""
+
+    box: list[float]
+    detection: int
+    detections: int
+
+
 class CamLayer(TypedDict, total=False):
     """The layer of a class activation map, and its grid."""
 
     layer: str
     type: str
     call: int
+    part: str
     grid: list[int]
     channels: int
     layout: str
@@ -224,8 +233,10 @@ class CamMetadata(CamLayer, total=False):
     formula: str
     paper: str
     target: str
+    scores: str
+    input: str
     image: str
-    images: list[CamImage]
+    images: list[CamObject]
     layers: list[str]
     tokens: list[list[int]]
     relus: int
@@ -233,7 +244,7 @@ class CamMetadata(CamLayer, total=False):
     steps: int
     baseline: str
     gap: list[Number | None]
-    patch: int
+    patch: int | list[int]
 
 
 class ChannelSummary(TypedDict):

@@ -18,7 +18,7 @@ from hookscope.specs.patterns import stored_layers
 from hookscope.specs.request import Request
 from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.sweep_edit import check_sweep_places, parse_sweep_edit
-from hookscope.specs.tensor_key import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
+from hookscope.specs.tensor_key import CAPTURED_KINDS, GRADIENT_KINDS, resolve_kinds
 from hookscope.specs.value_readers import read_arguments, read_byte_count, read_shape
 
 _EVERY_CHECK = tuple(dict.fromkeys((*checks.CHECKS, *checks.RUN_CHECKS, *checks.WEIGHT_CHECKS)))
@@ -66,11 +66,12 @@ class CaptureOptions:
     what: str | Iterable[str] = setting(
         ("output",),
         "Tensors to record of each layer. Separate several with commas.",
-        choices=tuple(VALUE_KINDS),
+        choices=tuple(CAPTURED_KINDS),
         aliases=_RECORDED_BY,
         commas=True,
         shell_default="output",
-        python="``output``, ``input`` or both.",
+        python="``output``, ``input`` or both; ``state`` for the hidden and cell states of LSTM,"
+        " GRU and RNN at each step, and with ``ops`` their gates.",
     )
     ops: bool = setting(
         False,
@@ -134,7 +135,7 @@ class CaptureOptions:
     @property
     def kinds(self) -> set[str]:
         """The kinds of records to make."""
-        return resolve_kinds(self.what, VALUE_KINDS)
+        return resolve_kinds(self.what, CAPTURED_KINDS)
 
 
 @dataclass(frozen=True)
@@ -628,7 +629,26 @@ class CamOptions:
         "argmax",
         "Class index, label, argmax, or tensor file. Write 3,7 for a batch.",
         file="target",
-        python="a class index, several for a batch, a label, ``argmax`` or a tensor of indices.",
+        flags=("--target", "--class"),
+        python="a class index, several for a batch, a label, ``argmax`` or a tensor of indices."
+        " With ``box``, the class among whose objects it is; ``argmax`` for any.",
+    )
+    scores: str | None = setting(
+        None,
+        "Output with the class scores, such as aux or 1, if there are several.",
+        metavar="NAME",
+        python="the name of the output that has the class scores, such as ``aux`` or ``1``, if"
+        " there are several. None: ``logits``, ``out``, or the first. With ``box``, of scores (1,"
+        " objects, classes).",
+    )
+    box: int | None = setting(
+        None,
+        "Explain a detected object: its number, by score, from 0.",
+        minimum=0,
+        metavar="N",
+        python="explain the score of a detected object, by its number in the order of the scores,"
+        " from 0: of torchvision's detectors the score that they return, of models with ``logits``"
+        " and ``pred_boxes`` as in transformers the logit.",
     )
     upsample: str = setting(
         cam_methods.UPSAMPLINGS[0],

@@ -102,7 +102,13 @@ class ExtractOptions:
 
     section = "Dataset"
 
-    what: str | Iterable[str] = same_setting(CaptureOptions, "what", aliases=None)
+    what: str | Iterable[str] = same_setting(
+        CaptureOptions,
+        "what",
+        aliases=None,
+        choices=tuple(VALUE_KINDS),
+        python="``output``, ``input`` or both.",
+    )
     batch: int | None = setting(
         None,
         "Batch size. Default: what fits into --memory, up to 64 (CPU: up to 5 MB of input).",

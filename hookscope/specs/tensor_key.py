@@ -22,6 +22,7 @@ OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
 OP, OP_GRAD = "op", "op.grad"  # the result of a function called between modules
 ATTENTION = "attention"  # the weights of one call of attention
+STATE, GATE = "state", "gate"  # of a recurrent layer, at each step
 EMITTED = "emitted"  # a value that a user hook passed to hookscope.emit
 CAM = "cam"  # a class activation map over the image
 ATTRIBUTION = "attribution"  # the contribution of each entry of the model's input to the score
@@ -31,6 +32,7 @@ WEIGHT = "weight"  # a tensor of a file of weights
 UNEDITED = ".unedited"
 # The values of --what with their kinds: of a forward pass, and of a backward pass.
 VALUE_KINDS = {"output": OUTPUT, "input": INPUT}
+CAPTURED_KINDS = {**VALUE_KINDS, "state": STATE}  # capture alone
 GRADIENT_KINDS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}
 # What a gradient penalty and an optimizer's step record.
 SCORE_GRAD, PARAM_UPDATE = "score.grad", "param.update"

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import number_text, plural, shape_text
-from hookscope.results.metadata import CamImage, CamMetadata
+from hookscope.results.metadata import CamImage, CamMetadata, CamObject
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import layer_text
 from hookscope.views.capture import capture_document
@@ -62,6 +62,11 @@ def _sentences(cam: CamMetadata) -> Iterator[str]:
     """What is known of the layers and of the way in which the map was made."""
     if "layer" in cam:
         yield _layer_text(cam)
+    if "scores" in cam:
+        yield f"Scores: output {cam['scores']}."
+    for entry in cam["images"]:
+        if "detection" in entry:
+            yield _object_text(entry)
     if "layers" in cam:
         tokens, *others = cam["tokens"]
         read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
@@ -80,16 +85,27 @@ def _sentences(cam: CamMetadata) -> Iterator[str]:
         )
 
 
+def _object_text(entry: CamObject) -> str:
+    """Which of the objects it is, and where."""
+    text = f"Box {entry['detection']} of {plural(entry['detections'], 'object')}, by score"
+    if "box" not in entry:
+        return f"{text}."
+    left, top, right, bottom = (number_text(float(edge), 4) for edge in entry["box"])
+    return f"{text}: x {left} to {right}, y {top} to {bottom}."
+
+
 def _layer_text(cam: CamMetadata) -> str:
-    order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
+    letters = ", ".join(cam["layout"])
+    what = "tokens" if cam["layout"] == "NLC" else "maps"
     layer = f"{layer_text(cam['layer'])} ({cam['type']}), call {cam['call']}"
+    part = f", output {cam['part']}" if "part" in cam else ""
     parts = [
-        f"Layer {layer}: {order[cam['layout']]}",
+        f"Layer {layer}{part}: {what} ({letters})",
         f"a grid of {shape_text(cam['grid'])}, {plural(cam['channels'], 'channel')}",
     ]
     if cam["layout"] == "NLC":
         parts.append(f"{plural(cam['prefix'], 'token')} before the grid's tokens")
-    return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
+    return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the {cam.get('input', 'image')}."
 
 
 def _row(entry: CamImage) -> Row:

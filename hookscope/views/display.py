@@ -119,7 +119,8 @@ def _cam_picture(result: CaptureFile) -> str:
     import io
     from base64 import b64encode
 
-    from hookscope.views.images.cam_sheet import OverlayStyle, paint, sheet_of
+    from hookscope.views.images.cam_picture import sheet_of
+    from hookscope.views.images.cam_sheet import OverlayStyle, paint
 
     stream = io.BytesIO()
     paint(sheet_of(result, OverlayStyle())).save(stream, "PNG")

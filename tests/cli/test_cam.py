@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from hookscope.specs.choices import OVERLAY_ALPHA
-from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, TITLE
+from hookscope.views.images.cam_picture import MIDDLE
+from hookscope.views.images.cam_sheet import BAR, GAP, LINE, TITLE
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Refused, Run

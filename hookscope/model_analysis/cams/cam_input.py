@@ -7,36 +7,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.files.progress_types import Progress
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import Layer
 from hookscope.inputs.image_recipes import black_and_white
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate
-from hookscope.model_analysis.cams.score_gradients import (
-    ClassScore,
-    gradient_at_image,
-    run_on_image,
-)
+from hookscope.model_analysis.cams.score_gradients import gradient_at_image, run_on_image
+from hookscope.model_analysis.cams.scores import Score
 from hookscope.results.records import Coverage
 from hookscope.sources.loaded import Recipe
 from hookscope.tensors.nested import TensorPath, as_call, walk
 
+KINDS = {4: "image", 5: "volume", 3: "signal"}  # by the number of dimensions; in this order
+UPSAMPLING = {1: "linear", 2: "bilinear", 3: "trilinear"}  # by the number of sides
 STRETCHED = "the values scaled to their range"
 
 
 class CamInput:
-    """A model with its images (N, C, H, W), and the score of a class that is explained.
+    """A model with its images, and the score of a class that is explained.
 
-    If ``layer_given``, the first layer of ``prepared`` is the one that the user named.
+    The images are (N, C, H, W), volumes (N, C, D, H, W) or signals (N, C, L). If ``layer_given``,
+    the first layer of ``prepared`` is the one that the user named.
     """
 
     def __init__(
         self,
         prepared: Prepared,
-        score: ClassScore,
+        score: Score,
         *,
         layer_given: bool,
         progress: Progress | None = None,
@@ -44,13 +46,28 @@ class CamInput:
         self.prepared = prepared
         self.score = score
         self.layer: Layer | None = prepared.layers[0] if layer_given else None
-        self.path, self.image = find_image(prepared)
+        self.path, self.image = find_image(prepared, boxes=score.of_object)
         self.progress = progress
+        score.check_input(prepared, self.image)
 
     @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.image.shape[2], self.image.shape[3]
+    def size(self) -> tuple[int, ...]:
+        """Height and width of the images, or all sides of the volumes, or the signals' length."""
+        return tuple(self.image.shape[2:])
+
+    @property
+    def kind(self) -> str:
+        """What the model's input is: ``image``, ``volume`` or ``signal``."""
+        return KINDS[self.image.ndim]
+
+    def at_input(self, maps: Tensor, *, nearest: bool = False) -> Tensor:
+        """Return maps (N, *grid) at the size of the images, without what a detector pads."""
+        size, inside = self.score.view_size(self.prepared, self.image)
+        maps = resized(maps, size, nearest=nearest)
+        if size == inside == self.size:
+            return maps
+        height, width = inside
+        return resized(maps[:, :height, :width], self.size, nearest=nearest)
 
     def run(self, image: Tensor) -> Any:
         """Return the model's output for other images, from a run without autograd."""
@@ -67,49 +84,73 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
-    """Return the path of the images in ``as_call`` of the model's input, and them, (N, C, H, W)."""
+def resized(maps: Tensor, size: tuple[int, ...], *, nearest: bool = False) -> Tensor:
+    """Return maps (N, *grid) of this size, linear along each side (centres aligned) or nearest."""
+    if nearest:
+        return F.interpolate(maps.unsqueeze(1), size, mode="nearest").squeeze(1)
+    how = UPSAMPLING[len(size)]
+    return F.interpolate(maps.unsqueeze(1), size, mode=how, align_corners=False).squeeze(1)
+
+
+def find_image(prepared: Prepared, *, boxes: bool = False) -> tuple[TensorPath, Tensor]:
+    """Return the path of the images in ``as_call`` of the model's input, and them, (N, C, ...).
+
+    A detector takes a list of images (C, H, W): with ``boxes`` the only one of it is returned.
+    """
     task = prepared.loaded.task
-    if task in ("detection", "optical flow"):
+    if task == "optical flow" or (task == "detection" and not boxes):
         raise RequestError(
             f"{prepared.loaded.spec} is a model for {task}: its output has no class scores for the"
             " image.",
-            "cam needs a classifier or a segmentation model.",
+            "cam needs a classifier or a segmentation model; for a detector, --box 0 explains the"
+            " score of an object."
+            if task == "detection"
+            else "cam needs a classifier or a segmentation model.",
         )
     tensors = list(walk(as_call(prepared.value)))
-    for path, tensor in tensors:
-        if tensor.ndim == 4 and tensor.is_floating_point():
-            return path, tensor
-    shapes = " and ".join("x".join(map(str, tensor.shape)) for _, tensor in tensors)
+    if boxes and len(tensors) == 1 and len(tensors[0][0]) > 2 and tensors[0][1].ndim == 3:
+        path, image = tensors[0]  # in a list, so the path goes on behind the argument
+        return path, image.unsqueeze(0)
+    for ndim in KINDS:
+        for path, tensor in tensors:
+            if tensor.ndim == ndim and tensor.is_floating_point():
+                return path, tensor
+    shapes = " and ".join(shape_text(tensor.shape, "one number") for _, tensor in tensors)
     raise RequestError(
-        f"The model takes no images (N, C, H, W): its input is {shapes or 'no tensor'}.",
-        "cam needs a floating-point input of four dimensions.",
+        "The model takes no images (N, C, H, W), volumes (N, C, D, H, W) or signals (N, C, L): its"
+        f" input is {shapes or 'no tensor'}.",
+        "cam needs a floating-point input of three to five dimensions.",
     )
 
 
 def displayable_image(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
-    """Return the model's images as pixels, uint8 (N, 3, H, W), and how they were computed.
+    """Return the model's input to look at, and how it was computed.
 
-    Preprocessing that scales and shifts is inverted; other values are scaled to their range.
+    Images and volumes become pixels, uint8 (N, 3, *size): preprocessing that scales and shifts is
+    inverted; other values are scaled to their range. Signals stay as they are.
     """
-    image = image.detach().cpu().float()
+    image = image.detach().cpu()
+    if image.ndim == 3:
+        return image, "as the model receives it"
+    image = image.float()
     bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe is not None else None
     if bounds is not None:
         low, high = bounds
         values, origin = (image - low) / (high - low), "the preprocessing undone"
     else:
         image = image if image.shape[1] in (1, 3) else image.mean(1, keepdim=True)
-        low, high = image.amin((1, 2, 3), keepdim=True), image.amax((1, 2, 3), keepdim=True)
+        every = tuple(range(1, image.ndim))
+        low, high = image.amin(every, keepdim=True), image.amax(every, keepdim=True)
         values, origin = (image - low) / torch.where(high > low, high - low, 1.0), STRETCHED
     pixels = (values * 255).round().clamp(0, 255).nan_to_num().to(torch.uint8)
-    return pixels.expand(-1, 3, -1, -1).contiguous(), origin
+    return pixels.expand(-1, 3, *image.shape[2:]).contiguous(), origin
 
 
 @dataclass
 class CamResult:
-    """The maps (N, h, w) of a method, never negative: on a layer's grid, or at the image's size.
+    """The maps (N, *grid) of a method, never negative: on a layer's grid, or at the image's size.
 
-    Methods at the image have an ``attribution``, (N, C, H, W), and no ``candidate``.
+    Methods at the image have an ``attribution`` of the shape of the images, and no ``candidate``.
     """
 
     maps: Tensor

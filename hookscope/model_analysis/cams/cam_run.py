@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.model_analysis.cams.cam_input import (
+    UPSAMPLING,
     CamAlgorithm,
     CamInput,
     CamResult,
@@ -33,7 +34,7 @@ from hookscope.model_analysis.cams.layer_methods import (
     LayerCam,
     ScoreCam,
 )
-from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
+from hookscope.results.metadata import CamLayer, CamMetadata, CamObject
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.patterns import ROOT
@@ -57,7 +58,7 @@ CLASSES: dict[str, type[CamAlgorithm]] = {
 
 def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata]:
     """Run a method; return its maps, and the entries of the metadata under ``cam``."""
-    method, upsample = options.by, options.upsample
+    method, nearest = options.by, options.upsample == "nearest"
     if method == "integrated":
         explainer: CamAlgorithm = IntegratedGradients(options.steps, options.baseline)
     elif method == "occlusion":
@@ -68,7 +69,7 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
         result = explainer.attribute(inputs)
     maps = result.maps
     if result.candidate is not None:
-        maps = upsampled(maps, inputs.size, upsample)
+        maps = inputs.at_input(maps, nearest=nearest)
     image, origin = displayable_image(inputs.image, inputs.prepared.recipe)
     entry = METHODS[method]
     metadata = {
@@ -76,8 +77,10 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
         "formula": entry.formula,
         "paper": entry.paper,
         "target": inputs.score.text,
-        **_layer_entry(result, upsample),
+        **_layer_entry(result, "nearest" if nearest else UPSAMPLING[len(inputs.size)]),
         **result.metadata,
+        **({"scores": inputs.score.part} if inputs.score.part else {}),
+        "input": inputs.kind,
         "image": origin,
         "images": _image_entries(inputs, result, maps),
     }
@@ -100,14 +103,8 @@ def _capture_of(inputs: CamInput, result: CamResult, maps: Tensor, image: Tensor
         what = f"{what_of(INPUT, inputs.path)}.attribution"
         capture.put(result.attribution, **model, what=what, kind=ATTRIBUTION)
     capture.put(maps, **model, what="cam", kind=CAM)
-    capture.put(image, **model, what="image", kind=INPUT)
+    capture.put(image, **model, what=inputs.kind, kind=INPUT)
     return capture
-
-
-def upsampled(maps: Tensor, size: tuple[int, int], how: str) -> Tensor:
-    """Return maps (N, h, w) at the images' size, bilinear (pixel centres aligned) or nearest."""
-    corners = {"align_corners": False} if how == "bilinear" else {}
-    return F.interpolate(maps.unsqueeze(1), size, mode=how, **corners).squeeze(1)
 
 
 def _layer_entry(result: CamResult, upsample: str) -> CamLayer:
@@ -119,15 +116,16 @@ def _layer_entry(result: CamResult, upsample: str) -> CamLayer:
         "layer": candidate.layer.name,
         "type": candidate.layer.type,
         "call": candidate.call,
-        "grid": [grid.height, grid.width],
-        "channels": candidate.shape[1 if grid.layout == "NCHW" else -1],
+        **({"part": ".".join(candidate.path)} if candidate.path else {}),
+        "grid": list(grid.sides),
+        "channels": candidate.shape[1 if grid.layout[1] == "C" else -1],
         "layout": grid.layout,
         "prefix": grid.prefix,
         "upsampling": upsample,
     }
 
 
-def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[CamImage]:
+def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[CamObject]:
     """One entry for each image: its class, the class's score, and where the map peaks."""
     specs = [str(source["spec"]) for source in inputs.prepared.sources]
     scores = inputs.score.each(result.output).tolist()
@@ -135,7 +133,7 @@ def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[Ca
     assert inputs.score.classes is not None
     indices = map(_class_of, inputs.score.classes)
     names = inputs.prepared.loaded.categories
-    return [
+    entries = [
         {
             "spec": specs[n] if len(specs) == len(result.maps) else str(n + 1),
             "index": index,
@@ -145,9 +143,11 @@ def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[Ca
             "peak": _peak(result.maps[n]),
             "pixel": _peak(maps[n]),
             "largest": float(result.maps[n].max()),
+            **inputs.score.entry(),
         }
         for n, index in enumerate(indices)
     ]
+    return cast(list[CamObject], entries)
 
 
 def _class_of(classes: Tensor) -> int | None:
@@ -157,8 +157,7 @@ def _class_of(classes: Tensor) -> int | None:
 
 
 def _peak(values: Tensor) -> list[int] | None:
-    """Row and column of the largest entry, the first of equal ones; None for zeros and NaN."""
+    """The position of the largest entry, the first of equal ones; None for zeros and NaN."""
     if not float(values.max()) > 0:
         return None
-    row, column = divmod(int(torch.argmax(values)), values.shape[1])
-    return [row, column]
+    return [int(index) for index in np.unravel_index(int(torch.argmax(values)), values.shape)]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -215,7 +216,7 @@ class IntegratedGradients(CamAlgorithm):
         """Return the maps, the attribution, and how far it is from completeness."""
         score, image = inputs.score, inputs.image
         output = inputs.run(image)
-        score.fix_classes(inputs.prepared, output)
+        score.value(inputs.prepared, output)
         start = baseline_image(inputs, self.baseline)
         attribution = integrate_gradient(
             lambda at: inputs.gradient_at(at)[1], start, image, self.steps, inputs.progress
@@ -238,7 +239,7 @@ class IntegratedGradients(CamAlgorithm):
 class Occlusion(CamAlgorithm):
     """Occlusion: ``occlusion`` in ``METHODS``, section 4.2 of the paper. One run for each patch.
 
-    The patches are squares side by side; those at the right and lower edges may be cut off.
+    The patches are squares (cubes, spans) side by side; those at the far edges may be cut off.
     """
 
     def __init__(self, patch: int | None = None, baseline: Any = None) -> None:
@@ -247,22 +248,15 @@ class Occlusion(CamAlgorithm):
 
     def attribute(self, inputs: CamInput) -> CamResult:
         """Return the maps, and the signed change of the score as the attribution."""
-        score, image = inputs.score, inputs.image
-        height, width = inputs.size
-        side = self.patch or max(1, min(height, width) // PATCHES)
-        if side > min(height, width):
-            raise RequestError(
-                f"A patch of {side} pixels is larger than the image, which is {height}x{width}.",
-                f"Give a --patch of at most {min(height, width)}.",
-            )
+        score, image, sides = inputs.score, inputs.image, self._sides(inputs)
         output = inputs.run(image)
-        score.fix_classes(inputs.prepared, output)
+        score.value(inputs.prepared, output)
         start = baseline_image(inputs, self.baseline)
         every = slice(None)
+        starts = (range(0, whole, side) for whole, side in zip(inputs.size, sides, strict=True))
         regions = [
-            (every, every, slice(top, top + side), slice(left, left + side))
-            for top in range(0, height, side)
-            for left in range(0, width, side)
+            (every, every, *(slice(at, at + side) for at, side in zip(corner, sides, strict=True)))
+            for corner in itertools.product(*starts)
         ]
         attribution = torch.zeros(image.shape, dtype=torch.float64)
         drops = occlusion_drops(
@@ -270,9 +264,24 @@ class Occlusion(CamAlgorithm):
             *(image, start, regions, inputs.progress),
         )
         for region, drop in zip(regions, drops, strict=True):
-            attribution[region] = drop[:, None, None, None]
-        metadata = {"patch": side, "baseline": baseline_name(self.baseline)}
+            attribution[region] = drop.reshape(-1, *[1] * (image.ndim - 1))
+        patch = sides[0] if len(set(sides)) == 1 else list(sides)
+        metadata = {"patch": patch, "baseline": baseline_name(self.baseline)}
         attribution = attribution.to(widen(image))
         return CamResult(
             attribution[:, 0].relu(), output, attribution=attribution, metadata=metadata
         )
+
+    def _sides(self, inputs: CamInput) -> tuple[int, ...]:
+        """The sides of a patch; that of a volume divides every side by 8."""
+        if self.patch is None and inputs.kind == "volume":
+            return tuple(max(1, side // PATCHES) for side in inputs.size)
+        shortest = min(inputs.size)
+        side = self.patch or max(1, shortest // PATCHES)
+        if side > shortest:
+            size = shape_text(inputs.size)
+            raise RequestError(
+                f"A patch of {side} is larger than the {inputs.kind}, which is {size}.",
+                f"Give a --patch of at most {shortest}.",
+            )
+        return (side,) * len(inputs.size)

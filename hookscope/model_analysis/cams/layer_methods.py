@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hookscope.errors import RequestError
-from hookscope.files.words import plural
+from hookscope.files.words import plural, shape_text
 from hookscope.hooks.layers import Layer
-from hookscope.model_analysis.cams.cam_input import CamAlgorithm, CamInput, CamResult, widen
+from hookscope.model_analysis.cams.cam_input import (
+    CamAlgorithm,
+    CamInput,
+    CamResult,
+    widen,
+)
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate
 from hookscope.model_analysis.cams.score_gradients import clone_at_layer, observe_layer
 from hookscope.model_analysis.rolled_attention import (
@@ -62,7 +67,7 @@ class LayerMethod(CamAlgorithm):
 
     @abstractmethod
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps (N, h, w) of a layer's output."""
+        """Return the maps (N, *grid) of a layer's output."""
 
 
 class GradientLayerMethod(LayerMethod):
@@ -78,11 +83,11 @@ class GradientLayerMethod(LayerMethod):
     @staticmethod
     @abstractmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, H, W), never negative, of values and gradients (N, K, H, W)."""
+        """Return the maps (N, *grid), never negative, of values and gradients (N, K, *grid)."""
 
 
 def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
-    """Return a layer's value or gradient as (N, K, H, W), on the CPU, in float32 or wider."""
+    """Return a layer's value or gradient as (N, K, *grid), on the CPU, in float32 or wider."""
     assert candidate.grid is not None
     if tensor is None:
         raise RequestError(
@@ -108,8 +113,14 @@ def finite_on_grid(candidate: LayerCandidate, why: str) -> Tensor:
 
 
 def weighted_sum(activations: Tensor, weights: Tensor) -> Tensor:
-    """Return relu(sum_k w_k A_k), (N, H, W), for one weight a channel, of shape (N, K)."""
-    return (weights[:, :, None, None] * activations).sum(1).relu()
+    """Return relu(sum_k w_k A_k), (N, *grid), for one weight a channel, of shape (N, K)."""
+    weights = weights.reshape(*weights.shape, *[1] * (activations.ndim - 2))
+    return (weights * activations).sum(1).relu()
+
+
+def positions(tensor: Tensor) -> tuple[int, ...]:
+    """Return the dimensions of the grid in (N, K, *grid)."""
+    return tuple(range(2, tensor.ndim))
 
 
 class GradCam(GradientLayerMethod):
@@ -117,8 +128,8 @@ class GradCam(GradientLayerMethod):
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
-        return weighted_sum(activations, gradients.mean((2, 3)))
+        """Return the maps (N, *grid) of values and gradients (N, K, *grid)."""
+        return weighted_sum(activations, gradients.mean(positions(gradients)))
 
 
 class GradCamPlusPlus(GradientLayerMethod):
@@ -130,12 +141,13 @@ class GradCamPlusPlus(GradientLayerMethod):
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        """Return the maps (N, *grid) of values and gradients (N, K, *grid)."""
         # Both sides of the fraction are divided by G^2, which underflows for small gradients.
-        denominator = 2 + activations.sum((2, 3), keepdim=True) * gradients
+        denominator = 2 + activations.sum(positions(activations), keepdim=True) * gradients
         zero = denominator == 0
         shares = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, denominator))
-        return weighted_sum(activations, (shares * gradients.relu()).sum((2, 3)))
+        shares = shares * gradients.relu()
+        return weighted_sum(activations, shares.sum(positions(shares)))
 
 
 class HiResCam(GradientLayerMethod):
@@ -143,7 +155,7 @@ class HiResCam(GradientLayerMethod):
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        """Return the maps (N, *grid) of values and gradients (N, K, *grid)."""
         return (gradients * activations).sum(1).relu()
 
 
@@ -152,7 +164,7 @@ class LayerCam(GradientLayerMethod):
 
     @staticmethod
     def heat_map(activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, H, W) of values and gradients (N, K, H, W)."""
+        """Return the maps (N, *grid) of values and gradients (N, K, *grid)."""
         return (gradients.relu() * activations).sum(1).relu()
 
 
@@ -168,7 +180,7 @@ class EigenCam(LayerMethod):
 
     @staticmethod
     def heat_map(activations: Tensor) -> Tensor:
-        """Return the maps (N, H, W) of values (N, K, H, W), computed in float64."""
+        """Return the maps (N, *grid) of values (N, K, *grid), computed in float64."""
         rows = activations.flatten(2).transpose(1, 2).double()
         direction = torch.linalg.svd(rows, full_matrices=False).Vh[:, 0]
         maps = (rows @ direction.unsqueeze(2)).squeeze(2)
@@ -184,7 +196,7 @@ class ScoreCam(LayerMethod):
         activations = finite_on_grid(candidate, "the range of a mask")
         scores, count = [], activations.shape[1]
         for channel in range(count):
-            mask = channel_mask(activations[:, channel], inputs.size).to(inputs.image)
+            mask = channel_mask(inputs.at_input(activations[:, channel])).to(inputs.image)
             masked = inputs.image * mask.expand_as(inputs.image)
             scores.append(inputs.score.each(inputs.run(masked)))
             if inputs.progress is not None:
@@ -193,10 +205,11 @@ class ScoreCam(LayerMethod):
         return weighted_sum(activations, weights.to(activations))
 
 
-def channel_mask(channel: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a channel (N, h, w) as (N, 1, H, W), scaled to 0..1; zeros if it has one value."""
-    large = F.interpolate(channel.unsqueeze(1), size, mode="bilinear", align_corners=False)
-    low, high = large.amin((2, 3), keepdim=True), large.amax((2, 3), keepdim=True)
+def channel_mask(channel: Tensor) -> Tensor:
+    """Return a channel (N, *size) as (N, 1, *size), scaled to 0..1; zeros if it has one value."""
+    large = channel.unsqueeze(1)
+    every = positions(large)
+    low, high = large.amin(every, keepdim=True), large.amax(every, keepdim=True)
     return (large - low) / torch.where(high > low, high - low, 1.0)
 
 
@@ -227,18 +240,18 @@ class AttentionRollout(LayerMethod):
         grid, attention = candidate.grid, self._attention
         assert grid is not None and attention is not None
         rollout = roll_out(attention.weights)
-        count, length = grid.height * grid.width, rollout.shape[1]
+        count, length = math.prod(grid.sides), rollout.shape[1]
         if count + grid.prefix != length:
             raise RequestError(
                 f"Layer {candidate.layer.name} attends over {length} tokens, and its output has a"
-                f" grid of {grid.height}x{grid.width}: the tokens of the image are not known.",
+                f" grid of {shape_text(grid.sides)}: the tokens of the image are not known.",
                 _OTHER_METHODS,
             )
         self.read = read_tokens(candidate.gradient, grid.prefix, rollout.shape[:2])
         self._check_position_of_extra_tokens(candidate, grid.prefix)
         unread = ~self.read.unsqueeze(2)
         shares = rollout.masked_fill(unread, 0).sum(1) / self.read.sum(1, keepdim=True)
-        return shares[:, grid.prefix :].reshape(-1, grid.height, grid.width).to(attention.dtype)
+        return shares[:, grid.prefix :].reshape(-1, *grid.sides).to(attention.dtype)
 
     def metadata_of(self, candidate: LayerCandidate) -> dict[str, Any]:
         """Return the names of the layers, and for each image the tokens whose rows are the map."""

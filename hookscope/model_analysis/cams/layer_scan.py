@@ -73,7 +73,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self,
         model: nn.Module,
         batch: int,
-        image: tuple[int, int],
+        image: tuple[int, ...],
         keep: Layer | None = None,
         *,
         clones: bool,
@@ -85,7 +85,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self._recent: deque[LayerCandidate] = deque()
         self._registry = CallRegistry(model)
         self.calls = self._registry.counts
-        self._known: dict[tuple[int, int], None] = {}
+        self._known: dict[tuple[int, ...], None] = {}
         self._attention_of = _attention_of_parts(model)
 
     def _enter(self) -> LayerScan:
@@ -108,19 +108,19 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
     def _find_grids(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Find the grids of what a module returned."""
         for _, tensor in walk(output, whole=True):
-            self._find_grid(tensor)
+            self._find_grid(tensor, type(module).__name__)
 
-    def _find_grid(self, tensor: Tensor) -> ImageGrid | None:
+    def _find_grid(self, tensor: Tensor, type: str) -> ImageGrid | None:
         """Find the grid of a tensor; those of maps tell later what grid a row of tokens has."""
         if not tensor.is_floating_point():
             return None
-        grid = find_image_grid(tuple(tensor.shape), self._batch, self._image, self._known)
+        grid = find_image_grid(tuple(tensor.shape), self._batch, self._image, self._known, type)
         if grid is not None and grid.layout != "NLC":
-            self._known[grid.height, grid.width] = None
+            self._known[grid.sides] = None
         return grid
 
     def _look(self, layer: Layer, call: int, path: TensorPath, tensor: Tensor) -> Tensor:
-        grid = self._find_grid(tensor)
+        grid = self._find_grid(tensor, layer.type)
         candidate = LayerCandidate(
             layer,
             call,
@@ -190,15 +190,17 @@ def last_where(
     return -1
 
 
-def grid_candidates(candidates: Sequence[LayerCandidate], scores: Tensor) -> list[LayerCandidate]:
-    """Return the candidates on a grid that can explain the model's class scores.
+def grid_candidates(
+    candidates: Sequence[LayerCandidate], skips: Callable[[LayerCandidate], bool]
+) -> list[LayerCandidate]:
+    """Return the candidates on a grid that can explain the model's score.
 
-    The scores of a segmentation, attention weights, queries, keys and values are left out.
+    What ``skips`` is true for, attention weights, queries, keys and values are left out.
     """
     suitable = [
         (candidate, grid)
         for candidate, grid in _without_attention_weights(candidates)
-        if not _is_score_map(candidate.shape, scores)
+        if not skips(candidate)
     ]
     attends = {candidate.layer.module for candidate, grid in suitable if grid.layout == "NLC"}
     return [
@@ -217,19 +219,25 @@ def _without_attention_weights(
     return [
         (candidate, grid)
         for candidate, grid in on_grid
-        if grid.layout == "NLC" or not {grid.height, grid.width} & lengths
+        if grid.layout == "NLC" or not _are_tokens(candidate.shape, grid, lengths)
     ]
 
 
-def _is_score_map(shape: tuple[int, ...], scores: Tensor) -> bool:
-    return scores.ndim > 2 and len(shape) == 4 and shape[1] == scores.shape[1]
+def _are_tokens(shape: tuple[int, ...], grid: ImageGrid, lengths: set[int]) -> bool:
+    """Whether the sides of a grid are numbers of tokens; those of a signal are (N, L, L)."""
+    if len(grid.sides) == 1:
+        return shape[1] == shape[2] and shape[1] in lengths
+    return not lengths.isdisjoint(grid.sides)
 
 
 def choose_candidate(
-    candidates: Sequence[LayerCandidate], scores: Tensor, *, needed: bool
+    candidates: Sequence[LayerCandidate],
+    skips: Callable[[LayerCandidate], bool],
+    *,
+    needed: bool,
 ) -> LayerCandidate:
     """Return the last candidate on a grid that the score needs."""
-    on_grid = grid_candidates(candidates, scores)
+    on_grid = grid_candidates(candidates, skips)
     chosen = next((candidate for candidate in reversed(on_grid) if candidate.needed), None)
     if chosen is not None:
         return chosen
@@ -245,8 +253,8 @@ def choose_candidate(
             f" weights with --weights, or choose --by {methods}.",
         )
     raise RequestError(
-        "No layer of this model has a spatial output: maps (N, C, H, W) or (N, H, W, C), or tokens"
-        " (N, L, C) whose number fits the image.",
+        "No layer of this model has a spatial output: maps (N, C, H, W) or (N, H, W, C), those of"
+        " a volume or a signal, or tokens (N, L, C) whose number fits the input.",
         "Use --by saliency or --by integrated, which need no such layer.",
     )
 

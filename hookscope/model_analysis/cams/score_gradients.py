@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.errors import LossError, RequestError
+from hookscope.errors import RequestError
 from hookscope.execution.forward import backward, forward
 from hookscope.execution.isolation import disable_mha_fast_path, frozen
-from hookscope.execution.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
@@ -28,6 +27,7 @@ from hookscope.model_analysis.cams.layer_scan import (
     last_on_grid,
     last_where,
 )
+from hookscope.model_analysis.cams.scores import Score
 from hookscope.specs.model_spec import ONNX
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import TensorPath, as_call, detach_clone, map_tensors
@@ -62,7 +62,7 @@ class LayerPass:
 
 def observe_layer(
     prepared: Prepared,
-    score: ClassScore,
+    score: Score,
     path: TensorPath,
     image: Tensor,
     layer: Layer | None,
@@ -86,7 +86,7 @@ def observe_layer(
 
 def _observe_once(
     prepared: Prepared,
-    score: ClassScore,
+    score: Score,
     path: TensorPath,
     image: Tensor,
     keep: Layer | None,
@@ -94,18 +94,18 @@ def _observe_once(
     gradient: bool,
 ) -> LayerPass | None:
     """Run the model; use the candidate that ``pick`` returns, by default the last one needed."""
-    size = (image.shape[2], image.shape[3])
+    size, _ = score.view_size(prepared, image)
     scan = LayerScan(prepared.module, len(image), size, keep, clones=False)
     with differentiable(prepared), scan:
         leaf = image.detach().clone().requires_grad_(gradient)
         output = forward(prepared, call=_with_image(prepared, path, leaf))
-        value = score.loss(prepared, output).value
+        value = score.value(prepared, output)
         if pick is not None:
             candidate = pick(scan.candidates)
             if gradient and (candidate.cut_off or not any(_find_gradients(value, [candidate]))):
                 return None
         else:
-            on_grid = grid_candidates(scan.candidates, class_scores(output))
+            on_grid = grid_candidates(scan.candidates, score.skips(prepared, output))
             index = last_where(partial(_find_gradients, value), on_grid)
             if index < 0 or any(candidate.cut_off for candidate in on_grid[index:]):
                 return None
@@ -132,13 +132,14 @@ def _find_gradients(value: Tensor, candidates: Sequence[LayerCandidate]) -> list
 
 
 def clone_at_layer(
-    prepared: Prepared, score: ClassScore, image: Tensor, layer: Layer | None, *, gradient: bool
+    prepared: Prepared, score: Score, image: Tensor, layer: Layer | None, *, gradient: bool
 ) -> LayerPass:
     """Do what ``observe_layer`` does with clones, wherever autograd works; verify the output."""
     chosen = None
     if layer is None:  # the run that looks for the layer stores no values: it would store all
         scan, output = scan_layers(prepared, score, image)
-        chosen = choose_candidate(scan.candidates, class_scores(output), needed=gradient)
+        skips = score.skips(prepared, output)
+        chosen = choose_candidate(scan.candidates, skips, needed=gradient)
         layer = chosen.layer
     scan, output = scan_layers(prepared, score, image, layer, gradient)
     by_key = {candidate.key: candidate for candidate in scan.candidates}
@@ -149,21 +150,21 @@ def clone_at_layer(
 
 def scan_layers(
     prepared: Prepared,
-    score: ClassScore,
+    score: Score,
     image: Tensor,
     keep: Layer | None = None,
     differentiate: bool = True,
 ) -> tuple[LayerScan, Any]:
     """Run the model forward and the score backward with clones; return what the layers returned."""
-    size = (image.shape[2], image.shape[3])
+    size, _ = score.view_size(prepared, image)
     # onnxruntime computes no gradients, and its values cannot be replaced.
     clones = prepared.loaded.source != ONNX
     scan = LayerScan(prepared.module, len(image), size, keep, clones=clones)
     with differentiable(prepared), scan:
         output = forward(prepared)
-        loss = score.loss(prepared, output)
-        if differentiate and loss.value.requires_grad:
-            backward(prepared, loss.value, Capture())
+        value = score.value(prepared, output)
+        if differentiate and value.requires_grad:
+            backward(prepared, value, Capture())
         return scan, detach_clone(output)
 
 
@@ -177,15 +178,15 @@ def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
 
 
 def gradient_at_image(
-    prepared: Prepared, score: ClassScore, path: TensorPath, image: Tensor
+    prepared: Prepared, score: Score, path: TensorPath, image: Tensor
 ) -> tuple[Any, Tensor]:
     """Run the model on ``image``; return its output and the gradient of the score at the image."""
     with differentiable(prepared):
         leaf = image.detach().clone().requires_grad_()
         output = forward(prepared, call=_with_image(prepared, path, leaf))
-        loss = score.loss(prepared, output)
-        if loss.value.requires_grad:
-            backward(prepared, loss.value, Capture())
+        value = score.value(prepared, output)
+        if value.requires_grad:
+            backward(prepared, value, Capture())
         output = detach_clone(output)
     if leaf.grad is None:
         raise RequestError(
@@ -205,55 +206,8 @@ def run_on_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
 def _with_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
     """Copies of the model's arguments, with ``image`` in place of its own images."""
     call = as_call(prepared.value)
-    return map_tensors(call, lambda here, own: (image if here == path else own.detach()).clone())
 
+    def copy_of(here: TensorPath, own: Tensor) -> Tensor:  # a detector takes images without N
+        return (image.reshape(own.shape) if here == path else own.detach()).clone()
 
-_ONE = "cam needs a classifier or a segmentation model."
-
-
-class ClassScore:
-    """The score of the target. The first output that it is computed of fixes the classes."""
-
-    def __init__(self, target: Any) -> None:
-        self.text = ""
-        self.classes: Tensor | None = None
-        self._target = target
-
-    def loss(self, prepared: Prepared, output: Any) -> Loss:
-        """Return the score summed over the batch; that of one image does not depend on others."""
-        self._check_classes(output)
-        categories = prepared.loaded.categories
-        loss = compute_loss("logit", output, self._target, categories=categories)
-        if self.classes is None:
-            self.text, self.classes = loss.target, loss.classes
-            self._target = loss.classes
-        return loss
-
-    def fix_classes(self, prepared: Prepared, output: Any) -> None:
-        """Take the classes from the output for the image as given."""
-        self.loss(prepared, output)
-
-    def each(self, output: Any) -> Tensor:
-        """Return the score of every image, (N,); of a segmentation, the sum over its positions."""
-        assert self.classes is not None
-        scores = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
-        return scores.flatten(1).sum(1).cpu()
-
-    def probabilities(self, output: Any) -> list[float | None]:
-        """Return the target's softmax, its mean over positions; None if there is one class."""
-        assert self.classes is not None
-        logits = class_scores(output).detach().cpu().double()
-        if logits.shape[1] == 1:
-            return [None] * len(logits)
-        shares = logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1))
-        means: list[float | None] = shares.flatten(1).mean(1).tolist()
-        return means
-
-    def _check_classes(self, output: Any) -> None:
-        sequence = isinstance(output, Tensor) and output.ndim == 3
-        try:
-            class_scores(output)
-        except LossError as error:
-            raise RequestError(error.message, _ONE) from error
-        if sequence:
-            raise RequestError("The output is a sequence, not class scores for the image.", _ONE)
+    return map_tensors(call, copy_of)

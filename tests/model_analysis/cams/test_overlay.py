@@ -18,7 +18,8 @@ from hookscope.cli.main import cli
 from hookscope.errors import RequestError
 from hookscope.files.output_path import check_output, picture_ending
 from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
-from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE, TITLE
+from hookscope.views.images.cam_picture import MIDDLE
+from hookscope.views.images.cam_sheet import BAR, GAP, LINE, SCALE, TITLE
 from hookscope.views.images.colors import INFINITE, NAN
 from tests.conftest import REPO
 from tests.model_analysis.cams.models import WITHOUT_ATTENTION, Overwritten, images, seeded

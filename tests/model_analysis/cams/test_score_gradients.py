@@ -13,11 +13,11 @@ import hookscope
 from hookscope.execution.prepare import prepare
 from hookscope.model_analysis.cams.cam_input import find_image
 from hookscope.model_analysis.cams.score_gradients import (
-    ClassScore,
     LayerPass,
     clone_at_layer,
     observe_layer,
 )
+from hookscope.model_analysis.cams.scores import ClassScore
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from tests.model_analysis.cams.models import (
     Functions,

@@ -1,0 +1,175 @@
+"""``cam`` of a detected object: maps, boxes and scores against autograd by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models import detection
+
+import hookscope
+from hookscope.errors import RequestError
+from hookscope.model_analysis.cams.overlay import draw_overlay
+from hookscope.views.images.cam_picture import LIGHT
+
+
+def two_stage() -> Any:
+    torch.manual_seed(3)
+    return detection.fasterrcnn_mobilenet_v3_large_320_fpn(
+        weights=None,
+        weights_backbone=None,
+        box_score_thresh=0.0,
+        box_detections_per_img=5,
+        min_size=96,
+        max_size=160,
+    ).eval()
+
+
+def one_stage() -> Any:
+    torch.manual_seed(3)
+    return detection.ssdlite320_mobilenet_v3_large(
+        weights=None, weights_backbone=None, score_thresh=0.0, detections_per_img=5
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def image() -> Tensor:
+    return torch.rand(3, 72, 100, generator=torch.Generator().manual_seed(1))
+
+
+def by_hand(model: Any, layer: nn.Module, image: Tensor, number: int) -> tuple[Tensor, dict]:
+    """Grad-CAM of the score of a detection, and the detections."""
+    kept: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda m, i, out: kept.append(out))
+    try:
+        found = model([image.clone().requires_grad_()])[0]
+    finally:
+        handle.remove()
+    a = kept[-1]
+    g = torch.autograd.grad(found["scores"][number], a)[0]
+    return (g.mean((2, 3), keepdim=True) * a).sum(1).relu().detach(), found
+
+
+@pytest.mark.parametrize("make", [two_stage, one_stage])
+def test_the_map_explains_the_score_of_the_box(make: Any, image: Tensor) -> None:
+    model = make()
+    name = "backbone.body.13" if make is two_stage else "backbone.features.0.12"
+    wanted, found = by_hand(model, model.get_submodule(name), image, 2)
+    shot = hookscope.cam(model, input=[image], box=2, layer=name)
+    assert float(wanted.max()) > 0
+    torch.testing.assert_close(shot[f"{name}/cam"], wanted)
+    entry = shot.metadata["cam"]["images"][0]
+    assert entry["box"] == pytest.approx(found["boxes"][2].tolist())
+    assert entry["score"] == pytest.approx(float(found["scores"][2].detach()))
+    assert (entry["index"], entry["detection"]) == (int(found["labels"][2]), 2)
+    # Resized and padded to (height, width), of which the image fills a part.
+    images = model.transform([image])[0]
+    height, width = images.image_sizes[0]
+    large = F.interpolate(wanted[None], images.tensors.shape[-2:], mode="bilinear")
+    back = F.interpolate(large[:, :, :height, :width], image.shape[1:], mode="bilinear")
+    torch.testing.assert_close(shot["./cam"], back[0])
+
+
+def test_the_default_layer_is_in_the_backbone_and_the_box_is_drawn(image: Tensor) -> None:
+    model = two_stage()
+    shot = hookscope.cam(model, input=[image], box=0)
+    assert shot.metadata["cam"]["layer"].startswith("backbone")
+    page = np.asarray(draw_overlay(shot))
+    assert (page == LIGHT).all(2).sum() > 20
+
+
+def test_class_chooses_among_the_objects_of_that_class(image: Tensor) -> None:
+    model = two_stage()
+    labels = model([image])[0]["labels"].tolist()
+    last = labels[-1]
+    shot = hookscope.cam(model, input=[image], box=0, target=last, by="saliency")
+    entry = shot.metadata["cam"]["images"][0]
+    assert (entry["index"], entry["detections"]) == (last, labels.count(last))
+    other = next(number for number in range(1, 91) if number not in labels)
+    with pytest.raises(RequestError, match=f"found no object of class {other}"):
+        hookscope.cam(model, input=[image], box=0, target=other)
+    with pytest.raises(RequestError, match=r"found 5 objects, so there is no box 9"):
+        hookscope.cam(model, input=[image], box=9)
+
+
+def test_occlusion_follows_the_object_and_counts_0_without_it(image: Tensor) -> None:
+    model = two_stage()
+    shot = hookscope.cam(model, input=[image], box=1, by="occlusion", patch=50)
+    drops = shot["./input.0.0.attribution"]
+    assert drops.shape == (1, 3, 72, 100)
+    score = shot.metadata["cam"]["images"][0]["score"]
+    assert float(drops.max()) <= score + 1e-6
+
+
+class Queries(nn.Module):
+    """What DETR returns: logits and boxes for each query."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 6, 4, stride=4)
+        self.scores = nn.Linear(6, 3 * 5)
+        self.boxes = nn.Linear(6, 3 * 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        pooled = self.body(x).relu().mean((2, 3))
+        boxes = self.boxes(pooled).sigmoid().unflatten(1, (3, 4))
+        return {"logits": self.scores(pooled).unflatten(1, (3, 5)), "pred_boxes": boxes}
+
+
+def test_a_model_like_detr_is_explained_by_the_logit_of_its_query() -> None:
+    model = Queries().eval()
+    x = torch.rand(1, 3, 16, 32)
+    out = model(x)
+    best, classes = out["logits"][0].max(1)
+    query = int(best.argsort(descending=True)[1])
+    a = model.body(x)
+    pooled = a.relu().mean((2, 3))
+    score = model.scores(pooled).unflatten(1, (3, 5))[0, query, classes[query]]
+    g = torch.autograd.grad(score, a)[0]
+    wanted = (g.mean((2, 3), keepdim=True) * a).sum(1).relu().detach()
+    shot = hookscope.cam(model, input=x, box=1)
+    torch.testing.assert_close(shot["body/cam"], wanted)
+    entry = shot.metadata["cam"]["images"][0]
+    x0, y0, w, h = out["pred_boxes"][0, query].tolist()
+    edges = [(x0 - w / 2) * 32, (y0 - h / 2) * 16, (x0 + w / 2) * 32, (y0 + h / 2) * 16]
+    assert entry["box"] == pytest.approx(edges, abs=1e-4)
+    named = hookscope.cam(model, input=x, box=1, scores="logits")
+    torch.testing.assert_close(named["body/cam"], wanted)
+
+
+def test_deep_supervision_says_which_output_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, padding=1)
+            self.heads = nn.ModuleList([nn.Conv2d(4, 2, 1), nn.Conv2d(4, 2, 1)])
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            y = self.conv(x).relu()
+            return [head(y) for head in self.heads]
+
+    model, x = Deep().eval(), torch.rand(1, 3, 8, 8)
+    with caplog.at_level("INFO", "hookscope"):
+        first = hookscope.cam(model, input=x, target=1)
+    assert "scores: output 0 (not 1; --scores names another)" in caplog.text
+    assert first.metadata["cam"]["scores"] == "0"
+    for number in (0, 1):
+        a = model.conv(x)
+        g = torch.autograd.grad(model.heads[number](a.relu())[:, 1].sum(), a)[0]
+        wanted = (g.mean((2, 3), keepdim=True) * a).sum(1).relu().detach()
+        shot = hookscope.cam(model, input=x, target=1, scores=str(number), layer="conv")
+        torch.testing.assert_close(shot["conv/cam"], wanted)
+    with pytest.raises(RequestError, match="no floating-point tensor 'aux'"):
+        hookscope.cam(model, input=x, scores="aux")
+
+
+def test_a_classifier_has_no_boxes() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 3))
+    with pytest.raises(RequestError, match="The output has no boxes"):
+        hookscope.cam(model, input=torch.rand(1, 3, 8, 8), box=0)
+    with pytest.raises(RequestError, match="object in one image"):
+        hookscope.cam(model, input=torch.rand(2, 3, 8, 8), box=0)
