@@ -184,7 +184,7 @@ class BoxScore(Score):
 
     def _certainty(self, prepared: Prepared, output: Any) -> Tensor:
         """The scores to sort by: without the class for no object, if the model has one."""
-        scores = self._rows(output).detach()
+        scores: Tensor = self._rows(output).detach()
         classes = getattr(getattr(prepared.module, "config", None), "num_labels", None)
         if not self.part and classes == scores.shape[1] - 1:
             return scores.softmax(1)[:, :-1]
