@@ -164,7 +164,7 @@ class BoxScore(Score):
         """The scores of each query, (Q, C)."""
         if self.part:
             part = named_part(output, self.part)
-            scores = part["logits"] if isinstance(part, Mapping) else part
+            scores: Tensor | None = part["logits"] if isinstance(part, Mapping) else part
         else:
             scores = _read(output, "logits")
             if scores is None or _read(output, "pred_boxes") is None:
@@ -184,7 +184,7 @@ class BoxScore(Score):
 
     def _certainty(self, prepared: Prepared, output: Any) -> Tensor:
         """The scores to sort by: without the class for no object, if the model has one."""
-        scores: Tensor = self._rows(output).detach()
+        scores = self._rows(output).detach()
         classes = getattr(getattr(prepared.module, "config", None), "num_labels", None)
         if not self.part and classes == scores.shape[1] - 1:
             return scores.softmax(1)[:, :-1]
