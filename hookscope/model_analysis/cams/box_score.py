@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -164,7 +164,7 @@ class BoxScore(Score):
         """The scores of each query, (Q, C)."""
         if self.part:
             part = named_part(output, self.part)
-            scores: Tensor | None = part["logits"] if isinstance(part, Mapping) else part
+            scores = part["logits"] if isinstance(part, Mapping) else part
         else:
             scores = _read(output, "logits")
             if scores is None or _read(output, "pred_boxes") is None:
@@ -180,7 +180,7 @@ class BoxScore(Score):
                 f"The scores are {tuple(scores.shape)}, not (1, objects, classes).",
                 "Name another tensor with --scores.",
             )
-        return scores
+        return cast("Tensor", scores)
 
     def _certainty(self, prepared: Prepared, output: Any) -> Tensor:
         """The scores to sort by: without the class for no object, if the model has one."""
