@@ -9,7 +9,7 @@ from hookscope.file_analysis.record_matches import LayerFilter
 from hookscope.files.words import shape_text
 from hookscope.results.diff_result import DIFFERS, EQUAL
 from hookscope.results.fingerprint import FingerprintEntry, ModelFingerprint
-from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, TensorChange
+from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, EntryChange
 from hookscope.results.records import Record
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.specs.tolerances import ExactDiffOptions
@@ -60,7 +60,7 @@ def module_of(entry: FingerprintEntry) -> tuple[str, int]:
     return (module, int(number)) if mark and number.isdigit() else (entry.call, 1)
 
 
-def _change(a: FingerprintEntry, b: FingerprintEntry) -> TensorChange:
+def _change(a: FingerprintEntry, b: FingerprintEntry) -> EntryChange:
     error, rounding = a.distance(b), max(a.rounding or 0.0, b.rounding or 0.0)
     notes = []
     if a.shape != b.shape:
@@ -74,13 +74,13 @@ def _change(a: FingerprintEntry, b: FingerprintEntry) -> TensorChange:
         notes.append(f"{b.type} in B")
     verdict = DIFFERS if differs else ROUNDING if error else EQUAL
     module, _ = module_of(a)
-    return TensorChange(
+    return EntryChange(
         a.key, module, a.type, a.what, a.shape, error, rounding, verdict, "; ".join(notes)
     )
 
 
 def _is_repeated(
-    a: FingerprintEntry, b: FingerprintEntry, row: TensorChange, verdicts: dict[str, str]
+    a: FingerprintEntry, b: FingerprintEntry, row: EntryChange, verdicts: dict[str, str]
 ) -> bool:
     """Whether a row says the same as that of an earlier tensor, which has the same bits."""
     if not a.source or verdicts.get(a.source) != row.verdict:

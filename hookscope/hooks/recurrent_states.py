@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from hookscope.hooks.attention_weights import TOLERANCES, relative_difference
+from hookscope.tensors.grad_mode import without_grad
 
 GATES = {
     "LSTM": ("input_gate", "forget_gate", "cell_gate", "output_gate"),
@@ -38,7 +39,7 @@ class RecurrentStates:
     reason: str = ""
 
 
-@torch.no_grad()
+@without_grad
 def recurrent_states(module: nn.RNNBase, args: Any, kwargs: Any, output: Any) -> RecurrentStates:
     """Return the states of one call of a module, which returned ``output``."""
     if module.training and module.dropout and module.num_layers > 1:
@@ -54,7 +55,7 @@ def recurrent_states(module: nn.RNNBase, args: Any, kwargs: Any, output: Any) ->
     steps = torch.arange(rows.shape[1])
     inside = (steps < lengths.unsqueeze(1)).unsqueeze(2).to(rows.device)
     wide = torch.promote_types(rows.dtype, torch.float32)
-    run = _Run(module, inside, wide, {}, {})
+    run = _UnrolledRun(module, inside, wide, {}, {})
     last = run.all_layers(rows.to(wide), _as_pair(given, unbatched))
     pairs = [(last, wanted), *run.finals(_as_pair(final, unbatched))]
     tolerance = TOLERANCES.get(wanted.dtype, 0.0)
@@ -100,7 +101,7 @@ def _as_pair(state: Any, unbatched: bool) -> tuple[Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _UnrolledRun:
     """The layers of a module, step by step; it fills ``states`` and ``gates``."""
 
     module: nn.RNNBase

@@ -19,7 +19,7 @@ _ABOUT = ("device", "dtype", "training", "environment", "versions")
 
 
 @dataclass(frozen=True)
-class TensorChange:
+class EntryChange:
     """How one tensor differs.
 
     Attributes:
@@ -92,7 +92,7 @@ class FingerprintDiff(Result):
 
     a: ModelFingerprint
     b: ModelFingerprint
-    rows: tuple[TensorChange, ...]
+    rows: tuple[EntryChange, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     strict: bool = False
@@ -102,17 +102,17 @@ class FingerprintDiff(Result):
         return f"<FingerprintDiff of {len(self.rows)} tensors: {found}>"
 
     @property
-    def changed(self) -> tuple[TensorChange, ...]:
+    def changed(self) -> tuple[EntryChange, ...]:
         """The rows beyond their rounding."""
         return tuple(row for row in self.rows if row.verdict == DIFFERS)
 
     @property
-    def first(self) -> TensorChange | None:
+    def first(self) -> EntryChange | None:
         """The first row beyond its rounding; None if there is none."""
         return next(iter(self.changed), None)
 
     @property
-    def largest(self) -> TensorChange | None:
+    def largest(self) -> EntryChange | None:
         """The row with the largest error in units of its rounding."""
         return max(self.rows, key=lambda row: row.times, default=None)
 

@@ -450,7 +450,7 @@ class AblateOptions:
 class TraceOptions:
     """How often ``trace`` runs the model."""
 
-    section = "Run"
+    section = "Timing"
 
     repeat: int | None = setting(
         None,

@@ -7,7 +7,7 @@ COMMANDS = {
     "Inspect a model": {
         "models": "List the models of torchvision and timm.",
         "tree": "Show the layers of a model, or the tensors in a file of weights.",
-        "trace": "List every layer call in execution order.",
+        "trace": "List every layer call in execution order, or time each layer.",
         "memory": "Show the peak memory of a training step or of inference.",
         "filters": "Plot the weights of a layer.",
     },

@@ -46,11 +46,11 @@ def open_fingerprint(path: str | os.PathLike[str]) -> ModelFingerprint:
             f"{path} has format {version}, and this hookscope reads format {FORMAT}.",
             "Install a newer hookscope, or write the file again.",
         )
-    return _Reader(path).read(lines[1:])
+    return _EntryReader(path).read(lines[1:])
 
 
 @dataclass
-class _Reader:
+class _EntryReader:
     """Collects the entries of a file, line by line."""
 
     path: str | os.PathLike[str]

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hookscope.files.words import count_text, number_text, plural, shape_text
 from hookscope.results.diff_result import DIFFERS, EQUAL
-from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, TensorChange
+from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, EntryChange
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (
@@ -50,7 +50,7 @@ def fingerprint_diff_lines(result: FingerprintDiff, options: TextOptions) -> lis
     return join_blocks(table, styled_lines(sentences, options), options=options)
 
 
-def _row(row: TensorChange) -> Row:
+def _row(row: EntryChange) -> Row:
     cells = (
         Cell(row.key),
         Cell(row.type, style="cyan"),
@@ -79,7 +79,7 @@ def verdict_sentences(result: FingerprintDiff) -> list[tuple[str, str]]:
     return sentences
 
 
-def _first_text(first: TensorChange) -> str:
+def _first_text(first: EntryChange) -> str:
     if first.is_model_input:
         place = f"The inputs differ: {first.key}"
     elif first.is_input:
@@ -90,7 +90,7 @@ def _first_text(first: TensorChange) -> str:
     return f"{place}: {_size_text(first)}."
 
 
-def _size_text(change: TensorChange) -> str:
+def _size_text(change: EntryChange) -> str:
     if change.error == inf:
         return change.note or "its size is unknown"
     size = f"{number_text(change.error, 3)} of its norm"

@@ -145,6 +145,9 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),
         (["--steps", "3"], "is only for --by integrated"),
+        (["--box", "0"], "The output has no boxes"),
+        (["--scores", "aux"], "The model's output has no floating-point tensor 'aux'"),
+        (["-o", "a.mgz"], "or .npy, .nii or .nii.gz for the map"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

@@ -25,7 +25,7 @@ SCRIPTS = "sources/torchscript/private.py"
 
 # Private attributes of other packages' objects and of Python's.
 OTHERS = {
-    *("_asdict", "_at_fork_reinit", "_getframe", "_replace"),  # of Python, some documented
+    *("_asdict", "_at_fork_reinit", "_exit", "_getframe", "_replace"),  # of Python, some documented
     *("_args_from_interpreter_flags", "_run_module_as_main"),  # of subprocess and runpy
     *("_from_config", "_hf_hook", "_no_split_modules", "_skip_keys_device_placement"),
     "_ortvalue",  # of onnxruntime

@@ -17,7 +17,7 @@ from torch import Tensor
 from hookscope.errors import LossError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.target import find_class
-from hookscope.files.words import plural
+from hookscope.files.words import plural, shape_text
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate
 from hookscope.model_analysis.cams.scores import Score, named_part
 
@@ -49,7 +49,8 @@ class BoxScore(Score):
         """Raise RequestError unless the input is one image."""
         if image.ndim != 4 or len(image) != 1:
             raise RequestError(
-                f"--box explains an object in one image, and the input is {tuple(image.shape)}.",
+                "--box explains an object in one image, and the input is"
+                f" {shape_text(image.shape)}.",
                 "Give one image.",
             )
         self._size = (image.shape[2], image.shape[3])
@@ -164,20 +165,21 @@ class BoxScore(Score):
         """The scores of each query, (Q, C)."""
         if self.part:
             part = named_part(output, self.part)
-            scores = part["logits"] if isinstance(part, Mapping) else part
+            scores: Tensor = part["logits"] if isinstance(part, Mapping) else part
         else:
-            scores = _read(output, "logits")
-            if scores is None or _read(output, "pred_boxes") is None:
+            logits = _read(output, "logits")
+            if logits is None or _read(output, "pred_boxes") is None:
                 raise RequestError(
                     "The output has no boxes: neither boxes, labels and scores, nor logits and"
                     " pred_boxes.",
                     "Name the tensor (1, objects, classes) with --scores, or leave out --box.",
                 )
+            scores = logits
         if scores.ndim == 3 and len(scores) == 1:
             scores = scores[0]
         if scores.ndim != 2:
             raise RequestError(
-                f"The scores are {tuple(scores.shape)}, not (1, objects, classes).",
+                f"The scores are {shape_text(scores.shape)}, not (1, objects, classes).",
                 "Name another tensor with --scores.",
             )
         return cast("Tensor", scores)
