@@ -61,7 +61,7 @@ def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str
 
 def test_every_option_was_judged() -> None:
     """A new option may be one that names code; then it belongs into the list above."""
-    harmless = """adapter against alpha atol attention attn autocast baseline batch by cache
+    harmless = """adapter against alpha atol attention attn autocast baseline batch box by cache
     calls capture check compile-a compile-b list stop-after trace
     ceiling channel-dim channels channels-last chat color colormap compare config
     correlation count csv dark dead decode depth device device-map direction
