@@ -9,7 +9,7 @@ from hookscope.file_analysis.record_matches import LayerFilter
 from hookscope.files.words import shape_text
 from hookscope.results.diff_result import DIFFERS, EQUAL
 from hookscope.results.fingerprint import FingerprintEntry, ModelFingerprint
-from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, EntryChange
+from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, EntryChange, FingerprintDiff
 from hookscope.results.records import Record
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.specs.tolerances import ExactDiffOptions

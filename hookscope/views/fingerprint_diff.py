@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hookscope.files.words import count_text, number_text, plural, shape_text
 from hookscope.results.diff_result import DIFFERS, EQUAL
-from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, FingerprintDiff, EntryChange
+from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, EntryChange, FingerprintDiff
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.display import View, json_document
 from hookscope.views.text.shared_parts import (

@@ -166,8 +166,8 @@ def test_an_option_of_another_command_is_reported_as_such(run) -> None:
     done = run("capture", "--loss", "kl")
     assert done.rc == 2
     assert done.stderr.splitlines() == [
-        "Error: No such option '--loss'. --loss is an option of trace, grads, step, check,"
-        " ablate or sweep, not of capture.",
+        "Error: No such option '--loss'. --loss is an option of trace, memory, grads, step,"
+        " check, ablate or sweep, not of capture.",
         "See: hookscope capture --help",
     ]
     assert (

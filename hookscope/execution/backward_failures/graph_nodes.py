@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 _FREED = "after they have already been freed"
 
@@ -43,7 +44,7 @@ def number_of(node: Any) -> int:
 def is_freed(node: Any) -> bool:
     """Return whether a backward pass has freed the tensors that a node had saved."""
     names = [name for name in dir(node) if name.startswith("_saved_")]
-    names += ["saved_tensors"] if hasattr(type(node), "_forward_cls") else []
+    names += ["saved_tensors"] if isinstance(node, BackwardCFunction) else []
     for name in names:
         try:
             getattr(node, name)
