@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -38,6 +39,14 @@ def test_a_small_change_is_found_at_its_layer(changes, name: str) -> None:
         assert found.first.key == mutant.place, mutant.label
 
 
+def changes_nothing(model: nn.Module, other: nn.Module, batch: torch.Tensor) -> bool:
+    """Whether the outputs differ by less than float32 can represent, as a run in float64 shows."""
+    exact = batch.double() if batch.is_floating_point() else batch
+    with torch.no_grad():
+        a, b = (copy.deepcopy(each).double()(exact) for each in (model, other))
+    return bool((a - b).norm() < torch.finfo(torch.float32).eps / 2 * a.norm())
+
+
 @pytest.mark.exhaustive
 def test_99_of_100_changes_are_found_and_95_at_the_right_layer(tmp_path) -> None:
     lost, misplaced, count = [], [], 0
@@ -46,6 +55,8 @@ def test_99_of_100_changes_are_found_and_95_at_the_right_layer(tmp_path) -> None
         path = tmp_path / f"{name}.fp"
         GoldenModel(model, batch, "test").write(path)
         for mutant in mutants(name):
+            if changes_nothing(model, mutant.model, batch):
+                continue  # such as a weight of a channel that is always zero
             found = GoldenModel(mutant.model, batch, "test").compare(path)
             count += 1
             if found.first is None:
@@ -53,7 +64,6 @@ def test_99_of_100_changes_are_found_and_95_at_the_right_layer(tmp_path) -> None
             elif found.first.key != mutant.place:
                 misplaced.append((mutant.label, found.first.key, found.first.times))
     assert count >= 100
-    print(count, lost, misplaced)
     assert len(lost) <= count // 100, lost
     assert len(lost) + len(misplaced) <= count // 20, (lost, misplaced)
 
