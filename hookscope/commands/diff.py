@@ -442,7 +442,7 @@ _IN_ORDER = (
 
 @command(
     "diff",
-    click.argument("a", help="A capture, run folder, weights, features, fingerprint or model."),
+    click.argument("a", help="A capture, run folder, weights, features or model."),
     click.argument("b", help="What to compare with A, of the same kind; or a dump."),
     click.argument("more", nargs=-1, metavar="[RUN]...", help="More runs to compare with A."),
     options_of(DiffRequest),

@@ -68,7 +68,7 @@ def _specs(given: Any) -> list[str]:
 
 EXAMPLES = (
     Example(
-        "hookscope fingerprint sample_models/digits.py:trained --input sample_models/five.png",
+        "hookscope fingerprint sample_models/digits.py:trained -o digits.fp",
         "Write digits.fp, with a line for each layer.",
     ),
     Example(
