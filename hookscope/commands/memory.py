@@ -99,7 +99,7 @@ OUTPUT = Output("File to write: .json or .csv. Default: none.", one_of(".json", 
 def memory_command(ctx: click.Context, **values: Any) -> None:
     """Show the peak memory of a training step or of inference.
 
-    Nothing is run. Prints when the peak is reached, what it consists of, and what each layer holds then. No weight
+    Prints when the peak is reached, what it consists of, and what each layer holds then. No weight
     is allocated: the model runs with fake tensors, which have shapes but no values. With --limit,
     also prints the largest batch that fits, and the layers to checkpoint if this batch does not.
 

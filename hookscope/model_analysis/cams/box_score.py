@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -182,7 +182,7 @@ class BoxScore(Score):
                 f"The scores are {shape_text(scores.shape)}, not (1, objects, classes).",
                 "Name another tensor with --scores.",
             )
-        return cast("Tensor", scores)
+        return scores
 
     def _certainty(self, prepared: Prepared, output: Any) -> Tensor:
         """The scores to sort by: without the class for no object, if the model has one."""
