@@ -33,6 +33,7 @@ print(json.dumps(sorted(set(missing))))
 """
 # They are imported only for what needs an extra, whose name the error has.
 OF_EXTRAS = {
+    "hookscope.commands.pytest_plugin",  # pytest loads it
     "hookscope.execution.device_dispatch",
     "hookscope.sources.hub_downloads",
     "hookscope.sources.timm",

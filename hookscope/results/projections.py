@@ -37,7 +37,7 @@ def project(blocks: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
     Example:
         >>> x = np.arange(1000.0)
         >>> difference = project([x]) - project([x + 0.001])
-        >>> 0.02 < np.linalg.norm(difference) < 0.05  # about 0.001 * 1000**0.5
+        >>> bool(0.02 < np.linalg.norm(difference) < 0.05)  # about 0.001 * 1000**0.5
         True
     """
     totals = np.zeros(_COLUMNS)

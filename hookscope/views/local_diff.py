@@ -167,7 +167,7 @@ def local_diff_chart(result: LocalDiff) -> ErrorChart:
         "Errors of B against A, module by module",
         compared_text(result.diff.a, result.diff.b),
         "module",
-        [error.key for error in errors],
+        [layer_text(error.key) for error in errors],
         [error.module for error in errors],
         lines,
         next(faults, None),

@@ -21,6 +21,9 @@ EXAMPLES = [
 ]
 
 
+WRITE_ON_REQUEST = ("check", "fingerprint", "memory", "probe", "similar", "top", "trace")
+
+
 def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> dict[str, str]:
     """Run the lines; return those that do not do what an example should, and why."""
     found = {}
@@ -34,11 +37,7 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         makers = ("capture", "grads", "step", "ablate", "sweep", "cam", "lens", "attribute")
         makers += ("report", "plot", "export", "filters")
         writes = command in makers and "--no-output" not in line
-        writes = (
-            writes
-            or "--chrome" in line
-            or (command in ("check", "similar", "probe", "top") and " -o " in line)
-        )
+        writes = writes or "--chrome" in line or (command in WRITE_ON_REQUEST and " -o " in line)
         if not fine or len(files) != writes:
             found[line] = f"{done.rc}: {done.stderr}"
     return found

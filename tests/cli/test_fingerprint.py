@@ -126,7 +126,7 @@ def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, w
     environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTEST_ADDOPTS": ""}
 
     def run_tests(*more: str) -> str:
-        plugin = ("-p", "hookscope.commands.pytest_plugin", "-p", "no:cacheprovider")
+        plugin = ("-p", "no:cacheprovider")
         words = [sys.executable, "-m", "pytest", "-c", os.devnull, *plugin, *workers, *more]
         return subprocess.run(
             [*words, f"--basetemp={tmp_path / 'base'}", str(test)],

@@ -98,8 +98,8 @@ def test_notes_and_errors_are_broken_between_words(seen, tmp_path: Path) -> None
     assert lines[-1].endswith("(does not exist)")
     assert seen(60, "capture", "--what", "attention", status=2)[-1] == [
         "Error: Invalid value for --what: 'attention' is not one of",
-        "  output, input. Separate several with commas. Did you mean",
-        "  --attention?",
+        "  output, input, state. Separate several with commas. Did",
+        "  you mean --attention?",
         "See: hookscope capture --help",
     ]
     # A command that has no room stays in one piece: it is copied from the terminal.

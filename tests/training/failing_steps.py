@@ -228,7 +228,7 @@ _CORRECT_FORWARDS = (
     "x = self.a(x).exp().clone()\nx[x > 1] = 0\nreturn x",
     "return self.inner(self.a(x))",
     "return F.relu(self.a(x), inplace=True)",
-    "x = self.act(self.a(x))\nx.mul_(2)\nreturn x.detach() + self.b(x)",
+    "x = self.act(self.a(x))\nx = x.mul(2)\nreturn x.detach() + self.b(x)",
     "x = self.a(x)\nself.memory.copy_(x.detach())\nreturn x",
     "x = self.a(x)\nself.memory += 1\nreturn x",
     "return F.dropout(self.a(x), 0.5, True, True)",

@@ -20,6 +20,7 @@ from hookscope.execution.target import find_class
 from hookscope.files.words import plural, shape_text
 from hookscope.model_analysis.cams.layer_scan import LayerCandidate
 from hookscope.model_analysis.cams.scores import Score, named_part
+from hookscope.tensors.grad_mode import grad_mode
 
 log = logging.getLogger("hookscope")
 
@@ -95,7 +96,7 @@ class BoxScore(Score):
         transform = getattr(prepared.module, "transform", None)
         if transform is None or not hasattr(transform, "size_divisible"):
             return super().view_size(prepared, image)
-        with torch.no_grad():
+        with grad_mode(False):
             images, _ = transform([image[0].detach().clone()])
         return tuple(images.tensors.shape[-2:]), tuple(images.image_sizes[0])
 

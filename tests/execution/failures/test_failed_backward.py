@@ -102,9 +102,8 @@ def test_a_live_model_is_left_as_it_was_and_runs_once() -> None:
 def test_the_page_and_json_show_what_is_said(run, tmp_path: Path, repo: Path) -> None:
     page = (repo / "docs" / "questions" / "modified-by-an-inplace-operation.md").read_text()
     (tmp_path / "net.py").write_text(page.partition("```python\n")[2].partition("```")[0])
-    command, shown = re.findall(
-        r"(?:^    (?! ).+\n)+", page.replace("```python", ""), re.MULTILINE
-    )[::2]
+    page = page.partition("```python\n")[0] + page.partition("```python\n")[2].partition("```")[2]
+    command, shown, *_ = re.findall(r"(?:^    (?! ).+\n)+", page, re.MULTILINE)
     words = command.split("\n")[0].split()[1:]
     done = run(*words, "--no-output", cwd=tmp_path)
     assert (done.rc, done.stdout) == (1, "")

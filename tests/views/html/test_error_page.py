@@ -133,4 +133,4 @@ def test_a_point_leads_to_its_row_in_a_browser(opened, dark: bool) -> None:
     assert page.inner_text("#table tr:target th") == "body"
     page.click("#table thead button:text-is('own')")
     page.click("#table thead button:text-is('own')")
-    assert page.inner_text("#table tbody tr:first-child th") == "."
+    assert page.inner_text("#table tbody tr:first-child th") == "(model)"
