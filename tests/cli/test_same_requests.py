@@ -334,7 +334,7 @@ def difference(a: Answer, b: Answer) -> str:
     return "".join(f"\n    {key}: {value!s:.200}" for key, value in list(wrong.items())[:6])
 
 
-TIMES = {"milliseconds", "start", "time", "own", "share", "own_share"}
+TIMES = {"milliseconds", "start", "time", "own", "share", "own_share", "hooks"}
 TIMES |= {"waited_for_read", "waited_for_forward", "waited_for_write"}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import hookscope
 from hookscope.results.local_diff import LocalDiff
+from hookscope.specs.patterns import layer_text
 from hookscope.views.capture_diff import diff_chart
 from hookscope.views.error_chart import ErrorPage
 from hookscope.views.html.svg import BOTTOM, HEIGHT, MARK_HEIGHT, TOP
@@ -56,7 +57,11 @@ def test_each_error_is_at_its_place_on_the_scale() -> None:
     places = drawn(page)
     for position, (name, *both) in enumerate(ERRORS):
         for label, value in zip(("accumulated error", "own error"), both, strict=True):
-            found = [at for title, at in places.items() if title.startswith(f"{name}, {label}: ")]
+            found = [
+                at
+                for title, at in places.items()
+                if title.startswith(f"{layer_text(name)}, {label}: ")
+            ]
             if value is None:
                 assert found == []
                 continue
@@ -87,7 +92,7 @@ def test_the_first_fault_is_marked_and_the_caption_says_what_is_drawn() -> None:
 def test_the_table_has_a_row_for_each_module_that_a_point_leads_to() -> None:
     page = page_of(local_diff(ERRORS, floor="float64"))
     assert [column.title for column in page.columns][:4] == ["#", "layer", "type", "accumulated"]
-    assert [row.cells[1].text for row in page.rows] == [name for name, *_ in ERRORS]
+    assert [row.cells[1].text for row in page.rows] == [layer_text(name) for name, *_ in ERRORS]
     own = [column.title for column in page.columns].index("own")
     assert [row.cells[own].value for row in page.rows] == [value for *_, value in ERRORS]
     links = {
