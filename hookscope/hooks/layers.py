@@ -83,6 +83,11 @@ def modules_in(model: nn.Module) -> list[nn.Module]:
     return list(found)
 
 
+def is_of_file(model: nn.Module) -> bool:
+    """Whether a model, or a part of it, is a scripted, exported or ONNX file, not Python code."""
+    return any(hasattr(module, "_hookscope_format") for module in modules_in(model))
+
+
 def layers_of(model: nn.Module) -> list[Layer]:
     """Return each distinct module of ``model`` in definition order, the model itself as ``.``.
 

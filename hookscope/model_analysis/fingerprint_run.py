@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -23,6 +23,7 @@ from hookscope.execution.failures.failure_explanation import explain_forward_err
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of, random_state
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.model_analysis.diff.local_comparison import cast_copy
@@ -96,17 +97,19 @@ def entry_of(record: Record, tensor: Tensor, digest: str) -> FingerprintEntry:
     )
 
 
-def run_entries(
-    prepared: Prepared, known: ModelFingerprint | None = None
-) -> tuple[FingerprintEntry, ...]:
-    """Run a model once, without gradients; return the entries of its inputs and outputs."""
-    return _run(prepared, known)[0]
+def run_once(
+    prepared: Prepared, metadata: dict[str, Any], known: ModelFingerprint
+) -> ModelFingerprint:
+    """Run a model once; return its fingerprint without roundings, to be compared with ``known``."""
+    with explain_forward_errors(prepared):
+        entries, _ = _run(prepared, known)
+    return ModelFingerprint(entries, {**metadata, "environment": _describe_environment()})
 
 
 def _run(
     prepared: Prepared, known: ModelFingerprint | None = None
 ) -> tuple[tuple[FingerprintEntry, ...], bool]:
-    """The entries of a run, and whether it drew random numbers."""
+    """The entries of a run without gradients, and whether it drew random numbers."""
     sink, gpus = FingerprintSink(known), gpus_of(prepared.module)
     layers = layers_of(prepared.module)
     recorder = Recorder(prepared.module, layers, {INPUT, OUTPUT}, sink=sink)
@@ -134,7 +137,7 @@ def make_fingerprint(prepared: Prepared, metadata: dict[str, Any]) -> ModelFinge
         replace(entry, rounding=rounded(largest if one is None else one, ROUNDING_DIGITS))
         for entry, one in zip(entries, rounding, strict=True)
     )
-    about = {**metadata, "rounding": list(found), "environment": describe_environment()}
+    about = {**metadata, "rounding": list(found), "environment": _describe_environment()}
     return ModelFingerprint(measured, about)
 
 
@@ -152,19 +155,19 @@ def _rounding(
 
 
 def _in_float64(prepared: Prepared) -> tuple[FingerprintEntry, ...]:
-    return run_entries(cast_copy(prepared, torch.float64, ""))
+    return _run(cast_copy(prepared, torch.float64, ""))[0]
 
 
 def _in_other_order(prepared: Prepared) -> tuple[FingerprintEntry, ...]:
     with _other_kernels():
-        return run_entries(prepared)
+        return _run(prepared)[0]
 
 
 # By the name that the file has.
 _OTHER_RUNS = {"in float64": _in_float64, "with other kernels": _in_other_order}
 
 
-@contextmanager
+@signal_safe_contextmanager
 def _other_kernels() -> Iterator[None]:
     """Another number of threads, and no kernels of oneDNN and cuDNN."""
     libraries = (torch.backends.mkldnn, torch.backends.cudnn)
@@ -180,8 +183,8 @@ def _other_kernels() -> Iterator[None]:
             library.set_flags(_enabled=before, _fp32_precision=None)
 
 
-def describe_environment() -> dict[str, str]:
-    """Return what the rounding of a run depends on, apart from versions of packages."""
+def _describe_environment() -> dict[str, str]:
+    """What the rounding of a run depends on, apart from versions of packages."""
     found = {
         "machine": f"{platform.system()} {platform.machine()}",
         "kernels": torch.backends.cpu.get_cpu_capability(),

@@ -8,16 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.prepare import Prepared, prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
-from hookscope.model_analysis.fingerprint_run import (
-    describe_environment,
-    make_fingerprint,
-    run_entries,
-)
-from hookscope.results.fingerprint import ModelFingerprint
+from hookscope.model_analysis.fingerprint_run import make_fingerprint, run_once
 from hookscope.results.fingerprint_diff import FingerprintDiff
 from hookscope.specs.request import InputRequest, ModelRequest, Request
 from hookscope.specs.tolerances import ExactDiffOptions
@@ -35,10 +29,7 @@ class GoldenModel:
     def compare(self, path: Path) -> FingerprintDiff:
         """Run the model once, and compare it with the file; a tensor of one alone differs."""
         known = open_fingerprint(path)
-        with explain_forward_errors(self._prepared):
-            entries = run_entries(self._prepared, known)
-        metadata = {**self._metadata, "environment": describe_environment()}
-        found = ModelFingerprint(entries, metadata)
+        found = run_once(self._prepared, self._metadata, known)
         return compare_fingerprints(known, found, ExactDiffOptions(strict=True))
 
     def write(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from hookscope.execution.backward_failures.diagnosis import (
 )
 from hookscope.execution.backward_failures.observed_failure import FailureObserver
 from hookscope.execution.backward_failures.source_patches import SourcePatch, patched
-from hookscope.execution.failures.trials import on_meta_device, quiet
+from hookscope.execution.failures.trials import is_distributed, on_meta_device, quiet
 from hookscope.execution.objective import Objective
 from hookscope.execution.prepare import Prepared
 from hookscope.files.signal_safety import signal_safe
@@ -43,11 +43,6 @@ def explain_backward_errors(prepared: Prepared, objective: Objective) -> Iterato
             with suppress(Exception):  # the error itself matters more than its explanation
                 error.failure = _explained(error.exception, prepared, objective)
         raise
-
-
-def is_distributed() -> bool:
-    """Return whether a pass may have to wait for other processes."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _explained(

@@ -21,6 +21,7 @@ from hookscope.execution.failures.trials import (
     Outcome,
     Trials,
     fitting_shape,
+    is_distributed,
     on_meta_device,
     outcome_of,
     quiet,
@@ -182,7 +183,7 @@ def explain_failure(error: ForwardError, prepared: Prepared) -> None:
     A live module runs as a copy on the meta device, because its code may have side effects.
     """
     failure, exception = error.failure, error.exception
-    if failure is None or not isinstance(exception, Exception) or _is_distributed():
+    if failure is None or not isinstance(exception, Exception) or is_distributed():
         return
     failed = outcome_of(prepared.module, exception)
     with suppress(Exception):
@@ -191,11 +192,6 @@ def explain_failure(error: ForwardError, prepared: Prepared) -> None:
         with suppress(Exception):
             failure = replace(failure, fixes=tuple(_find_fixes(failed, prepared, error.with_grad)))
     error.failure = failure
-
-
-def _is_distributed() -> bool:
-    """Whether a pass may have to wait for other processes."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _with_calls(

@@ -86,6 +86,11 @@ def run_once(prepared: Prepared, grad: bool = False) -> Outcome:
     return Outcome()
 
 
+def is_distributed() -> bool:
+    """Return whether a pass may have to wait for other processes."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 @signal_safe_contextmanager
 def quiet() -> Iterator[None]:
     """Suppress what the model prints and its warnings within the block."""

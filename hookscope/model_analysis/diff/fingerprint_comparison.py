@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
-from hookscope.model_analysis.fingerprint_run import describe_environment, run_entries
+from hookscope.model_analysis.fingerprint_run import run_once
 from hookscope.results.fingerprint import ModelFingerprint
 from hookscope.results.fingerprint_diff import FingerprintDiff
 from hookscope.specs.diff_request import FingerprintRequest, label_errors
@@ -24,9 +23,6 @@ def compare_model_with_fingerprint(
     run = request.of_a.requests[0]
     with label_errors(0):
         prepared = prepare(run)
-        with explain_forward_errors(prepared):
-            entries = run_entries(prepared, known)
-    metadata = describe_run("fingerprint", prepared, run.chosen())
-    found = ModelFingerprint(entries, {**metadata, "environment": describe_environment()})
+        found = run_once(prepared, describe_run("fingerprint", prepared, run.chosen()), known)
     exact = ExactDiffOptions(request.layers, strict=request.strict)
     return compare_fingerprints(known, found, exact)

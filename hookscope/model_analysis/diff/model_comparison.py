@@ -22,7 +22,7 @@ from hookscope.file_analysis.record_matches import (
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress_types import Progress
-from hookscope.hooks.layers import check_not_lazy, modules_in
+from hookscope.hooks.layers import check_not_lazy, is_of_file, modules_in
 from hookscope.hooks.torch_state import is_compiled
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.batch_statistics import far_statistics
@@ -155,14 +155,13 @@ def _compile(prepared: Sequence[Prepared], wanted: Sequence[bool]) -> list[Prepa
     """Return both models, those that are ``wanted`` with compiled modules."""
     done = []
     for side, model in enumerate(prepared):
-        modules = modules_in(model.module)
-        if any(map(is_compiled, modules)):  # then all modules run uncompiled
+        if any(map(is_compiled, modules_in(model.module))):  # then all modules run uncompiled
             raise RequestError(
                 f"{SIDES[side]} has a module that torch.compile has compiled already.",
                 "Pass the model that was given to torch.compile.",
             )
         if wanted[side]:
-            if any(hasattr(module, "_hookscope_format") for module in modules):
+            if is_of_file(model.module):
                 option = f"--compile-{SIDES[side].lower()}"
                 raise RequestError(
                     f"{option} compiles modules of Python code, and {SIDES[side]} is a scripted,"

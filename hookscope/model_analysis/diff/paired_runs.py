@@ -20,7 +20,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.capture_comparator import Comparator
 from hookscope.file_analysis.record_matches import RecordMatches
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer, layers_of, modules_in
+from hookscope.hooks.layers import Layer, is_of_file, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.model_analysis.diff.lockstep import Lockstep
 from hookscope.model_analysis.diff.own_errors import (
@@ -70,10 +70,10 @@ def compare_same_keys(
     """
     layers = [layers_of(model.module) for model in prepared]
     shared = {layer.name for layer in layers[0]} & {layer.name for layer in layers[1]}
+    compared = shared & chosen
 
     def pair_of(side: int, record: Record) -> tuple[str, str] | None:
-        is_chosen = record.module in shared and record.module in chosen
-        return (record.key, BY_NAME) if is_chosen else None
+        return (record.key, BY_NAME) if record.module in compared else None
 
     run = partial(_run_both, prepared, kinds, layers, pair_of, comparator)
     if is_local and (student := _student_of(prepared[1])) is not None:
@@ -89,8 +89,7 @@ def compare_same_keys(
 
 def _student_of(b: Prepared) -> Prepared | None:
     """A copy of B that can run between the calls of B; None if there may be none."""
-    is_file = any(hasattr(module, "_hookscope_format") for module in modules_in(b.module))
-    if b.compiled is not None or is_file:
+    if b.compiled is not None or is_of_file(b.module):
         return None
     twin = twin_of(b.module)
     return None if twin is None else replace(b, module=twin)
