@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from hookscope.hooks.layers import select
 from hookscope.hooks.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.live import check_model, hookable
+from hookscope.sources.structure import unchanged_structure
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.onnx_limits import check_onnx_ops
@@ -77,16 +78,18 @@ def record(
             yield capture
         return
     check_model(module)
-    with hookable(module) as open_module:
-        check_onnx_ops(is_graph(open_module), ops)
-        spec = type(unwrapped(open_module)).__name__
-        selected = select(open_module, selection.layers, spec=spec)
-        recorder = Recorder(open_module, selected, kinds, caches=True)
-        with recorder as capture, record_ops(recorder):
-            run = {"command": "record", "model": {"spec": spec}, "versions": versions()}
-            capture.metadata = run
-            yield capture
-    if not capture.records and "torch._dynamo" in sys.modules:  # what torch.compile imports
+    with ExitStack() as stack:
+        with unchanged_structure(module):
+            open_module = stack.enter_context(hookable(module))
+            check_onnx_ops(is_graph(open_module), ops)
+            spec = type(unwrapped(open_module)).__name__
+            selected = select(open_module, selection.layers, spec=spec)
+            recorder = Recorder(open_module, selected, kinds, caches=True)
+            capture = stack.enter_context(recorder)
+        stack.enter_context(record_ops(recorder))
+        capture.metadata = {"command": "record", "model": {"spec": spec}, "versions": versions()}
+        yield capture
+    if not capture and "torch._dynamo" in sys.modules:  # what torch.compile imports
         log.warning(
             "nothing was recorded: %s was not called, or was called from compiled code, which calls"
             " no hooks. Pass what torch.compile returned to record(), or run the block with"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.hooks.layers import modules_in
+from hookscope.sources.structure import modules_in
 
 _FORWARD = "forward"
 # Else compiled dropout draws numbers of its own, which are no more right or wrong than the others.

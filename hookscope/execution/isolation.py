@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.files.signal_safety import signal_safe_contextmanager
-from hookscope.hooks.layers import modules_in
 from hookscope.hooks.torch_state import without_compilation
+from hookscope.sources.structure import modules_in
 from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_throughout

@@ -21,7 +21,7 @@ from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
-from hookscope.hooks.layers import Layer, check_not_lazy, modules_in, names_in, select
+from hookscope.hooks.layers import Layer, check_not_lazy, names_in, select
 from hookscope.hooks.user_hooks import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import build_batch
 from hookscope.inputs.input_reader import Batch
@@ -29,6 +29,7 @@ from hookscope.results.metadata import InputMetadata
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.structure import modules_in
 from hookscope.sources.wrappers import copy_model, dispatch_device
 from hookscope.specs.model_spec import LIVE, ONNX
 from hookscope.specs.position_spec import Positions

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ def summarize_real(tensor: Tensor, dims: Mapping[int, PromptTokens]) -> Stats:
     return summarize(tensor[chosen.to(tensor.device).expand(tensor.shape)])
 
 
+def _record(
+    key: str,
+    origin: TensorOrigin,
+    tensor: Tensor,
+    weight_norm: float | None = None,
+    summary: partial[Stats] | None = None,
+) -> Record:
+    return Record(
+        key=key,
+        **origin,
+        shape=tuple(tensor.shape),
+        dtype=_dtype_name(tensor.dtype),
+        device=_device_name(tensor.device),
+        weight_norm=weight_norm,
+        summary=summary or partial(summarize, tensor),
+    )
+
+
 class Capture(Recording, Mapping[str, Tensor]):
     """Recorded tensors by key, in execution order.
 
@@ -72,8 +91,9 @@ class Capture(Recording, Mapping[str, Tensor]):
     """
 
     def __init__(self, file: RecordingFile | None = None) -> None:
-        self._added: deque[tuple[RecordKey, Tensor]] = deque()  # those without a record
+        self._added: deque[tuple[RecordKey, Tensor]] = deque()  # those without a key
         self._stored: dict[str, Tensor] = {}
+        self._unrecorded: dict[str, TensorOrigin] = {}  # those of ``_stored`` without a record
         self._prefixes: dict[str, str] = {}  # of the keys of each layer's first call
         self._taken: set[str] = set()
         super().__init__()
@@ -90,13 +110,16 @@ class Capture(Recording, Mapping[str, Tensor]):
         return self._tensors[find_key(key, self._records)] if tensor is None else tensor
 
     def __contains__(self, key: object) -> bool:
-        return key in self._records
+        self.make_keys()
+        return key in self._named or key in self._unrecorded
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
+        self.make_keys()
+        return chain(tuple(self._named), tuple(self._unrecorded))
 
     def __len__(self) -> int:
-        return len(self._records)
+        self.make_keys()
+        return len(self._named) + len(self._unrecorded)
 
     __eq__ = object.__eq__  # Mapping's would compare tensors, elementwise
     __hash__ = object.__hash__
@@ -169,7 +192,7 @@ class Capture(Recording, Mapping[str, Tensor]):
             held: if False, only the record is stored, with the current statistics.
             summary: computes the statistics when they are read; else they are those of ``tensor``.
         """
-        self.make_records()  # those before it
+        records = self._records  # with those before it
         origin: TensorOrigin = {
             "module": module,
             "type": type,
@@ -178,35 +201,22 @@ class Capture(Recording, Mapping[str, Tensor]):
             "kind": kind,
             "aliases": aliases,
         }
-        return self._store(tensor, origin, weight_norm, held, summary)
-
-    def _store(
-        self,
-        tensor: Tensor,
-        origin: TensorOrigin,
-        weight_norm: float | None = None,
-        held: bool = True,
-        summary: partial[Stats] | None = None,
-    ) -> Record:
-        records, prefix = self._named, self._prefix(origin["module"], origin["call"]) + "/"
-        key = free_name(prefix + encodable(origin["what"]), records)
-        if summary is None:
-            summary = partial(summarize, tensor)
-            summary = summary if held else partial(Stats, **summary().to_json())
-        named: TensorOrigin = {**origin, "what": key.removeprefix(prefix)}
-        record = Record(
-            key=key,
-            **named,
-            shape=tuple(tensor.shape),
-            dtype=_dtype_name(tensor.dtype),
-            device=_device_name(tensor.device),
-            weight_norm=weight_norm,
-            summary=summary,
-        )
+        key = self._name(origin)
+        if summary is None and not held:
+            summary = partial(Stats, **summarize(tensor).to_json())
         if held:
             self._stored[key] = tensor
-        records[key] = record
+        record = records[key] = _record(key, origin, tensor, weight_norm, summary)
         return record
+
+    def _name(self, origin: TensorOrigin) -> str:
+        """The key of a tensor, and the end of it in ``origin``, if another has the same name."""
+        prefix = self._prefix(origin["module"], origin["call"]) + "/"
+        key = prefix + encodable(origin["what"])
+        if key in self._unrecorded or key in self._named:
+            key = free_name(key, ChainMap[str, Any]({}, self._unrecorded, self._named))
+        origin["what"] = key[len(prefix) :]
+        return key
 
     def name_layers(self, names: Iterable[str]) -> None:
         """Fix how the keys of these layers begin, before any of them runs.
@@ -233,7 +243,9 @@ class Capture(Recording, Mapping[str, Tensor]):
 
     @property
     def _records(self) -> dict[str, Record]:
-        self.make_records()
+        self.make_keys()
+        if self._unrecorded:
+            self._make_records()
         return self._named
 
     @_records.setter
@@ -242,24 +254,33 @@ class Capture(Recording, Mapping[str, Tensor]):
 
     @property
     def _tensors(self) -> dict[str, Tensor]:
-        self.make_records()
+        self.make_keys()
         return self._stored
 
     @_tensors.setter
     def _tensors(self, tensors: dict[str, Tensor]) -> None:
         self._stored = tensors
 
-    def make_records(self) -> None:
-        """Make the records of all tensors that were added."""
+    def make_keys(self) -> None:
+        """Give keys to all tensors that were added; none refers to its module then."""
         if self._added:
-            self._make_all_records()
+            self._make_keys()
 
     @uninterrupted  # or a tensor would be lost
-    def _make_all_records(self) -> None:
+    def _make_keys(self) -> None:
         with _making:
             while self._added:
-                key, tensor = self._added.popleft()
-                self._store(tensor, key.origin())
+                added, tensor = self._added.popleft()
+                origin = added.origin()
+                key = self._name(origin)
+                self._stored[key], self._unrecorded[key] = tensor, origin
+
+    @uninterrupted
+    def _make_records(self) -> None:
+        with _making:
+            for key in list(self._unrecorded):
+                self._named[key] = _record(key, self._unrecorded[key], self._stored[key])
+                del self._unrecorded[key]
 
     def exclude_padding(self) -> None:
         """Leave the padding of a batch of tokens out of the statistics; tensors do not change."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import threading
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
@@ -22,9 +22,14 @@ from torch.nn.modules.module import (
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.files.signal_safety import SignalSafeContext
-from hookscope.hooks.layers import modules_in
-from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER, is_compiled
-from hookscope.tensors.threads import EveryThread, RecordingThreads, fork_safe_lock
+from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER
+from hookscope.sources.structure import structure_of
+from hookscope.tensors.threads import (
+    EveryThread,
+    RecordingThreads,
+    SharedSetting,
+    fork_safe_lock,
+)
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 
@@ -61,38 +66,41 @@ class Hook:
         return None
 
 
-def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
-    """Leave our entries out of copies and pickles of a module's dict of hooks and its ``options``.
+HookDict = dict[int, Any]  # an OrderedDict
 
-    ``copy`` and ``pickle`` look for ``__reduce__`` on the object before its class.
+
+class HookId(int):
+    """The id of a hook of ours in a module's dicts, by which copies leave it out."""
+
+    __slots__ = ()
+
+
+@contextmanager
+def _left_out_of_copies() -> Iterator[None]:
+    """Leave our hooks out of copies and pickles of modules, whose dicts of hooks are OrderedDicts.
+
+    ``copy`` and ``pickle`` look in this table before they ask the object.
     """
-    if "__reduce__" not in vars(hooks):  # another recording may have put it there
-        ours = weakref.ref(hooks)  # weak, or each dict would refer to itself
-        for members in (hooks, *options):
-            reduced = partial(_without_ours, weakref.ref(members), ours)
-            members.__reduce__ = reduced  # type: ignore[method-assign]
+    before = copyreg.dispatch_table.get(OrderedDict)
+    copyreg.pickle(OrderedDict, partial(_without_ours, before or OrderedDict.__reduce__))
+    try:
+        yield
+    finally:
+        if before is None:
+            del copyreg.dispatch_table[OrderedDict]
+        else:
+            copyreg.dispatch_table[OrderedDict] = before
 
 
-HookDict = dict[int, Any]  # an OrderedDict, which can have attributes
+def _without_ours(reduce: Callable[[Any], Any], members: HookDict) -> Any:
+    reduced = reduce(members)
+    if not any(type(key) is HookId for key in members):
+        return reduced
+    return (*reduced[:4], ((key, one) for key, one in reduced[4] if type(key) is not HookId))
 
 
-def _without_ours(
-    members: weakref.ref[HookDict], hooks: weakref.ref[HookDict]
-) -> tuple[type, tuple[()], None, None, Iterator[tuple[int, Any]]]:
-    ours: Mapping[int, Any] = hooks() or {}
-    items = [
-        (number, value)
-        for number, value in (members() or {}).items()
-        if not isinstance(ours.get(number), Hook)
-    ]
-    return OrderedDict, (), None, None, iter(items)
-
-
-def keep_in_copies(hooks: HookDict, *options: HookDict) -> None:
-    """Restore the normal copying of the dicts once none of our hooks is left."""
-    if not hooks or not any(isinstance(hook, Hook) for hook in hooks.values()):
-        for members in (hooks, *options):
-            vars(members).pop("__reduce__", None)
+# A setting of the process.
+LEFT_OUT_OF_COPIES = SharedSetting(_left_out_of_copies)
 
 
 class _Depth(threading.local):
@@ -140,13 +148,13 @@ class HookSet(SignalSafeContext["HookSet"]):
         self.threads = RecordingThreads()
         self.called_elsewhere: set[nn.Module] = set()  # those with a hook, by other threads
         self.stands_in_for_compiled = False
+        self._attached: list[tuple[HookId, tuple[HookDict, ...]]] = []  # at modules
         self._handles: list[RemovableHandle] = []
         self._most_handles = _HANDLES
-        self._left_out: dict[int, tuple[HookDict, ...]] = {}
 
     def _enter(self) -> HookSet:
         if not self.keeps_compiled:
-            self.stands_in_for_compiled = any(map(is_compiled, modules_in(self.model)))
+            self.stands_in_for_compiled = structure_of(self.model).has_compiled()
         if self.stands_in_for_compiled:
             EAGER.acquire()
         DEEPER_CALLS.acquire()
@@ -157,8 +165,8 @@ class HookSet(SignalSafeContext["HookSet"]):
         with _registering:
             while self._handles:
                 self._handles.pop().remove()
-            while self._left_out:
-                keep_in_copies(*self._left_out.popitem()[1])
+            if self._attached:
+                self._detach()
         self.threads.close()
         DEEPER_CALLS.release()
         if self.stands_in_for_compiled:
@@ -184,15 +192,10 @@ class HookSet(SignalSafeContext["HookSet"]):
 
         With ``first`` it is called before all hooks that are registered already.
         """
-        with _registering:
-            self._handles.append(
-                module.register_forward_pre_hook(
-                    self._hook(function, module), with_kwargs=True, prepend=first
-                )
-            )
-            self._leave_out_of_copies(
-                module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
-            )
+        hooks: Any = module._forward_pre_hooks  # an OrderedDict
+        self._attach(self._hook(function, module), hooks, module._forward_pre_hooks_with_kwargs)
+        if first:
+            hooks.move_to_end(self._attached[-1][0], last=False)
 
     def after(
         self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
@@ -202,15 +205,8 @@ class HookSet(SignalSafeContext["HookSet"]):
         With ``always`` it is also called if the module raised, with None as output.
         """
         hook = self._hook(function, module)
-        with _registering:
-            self._handles.append(
-                module.register_forward_hook(hook, with_kwargs=True, always_call=always)
-            )
-            self._leave_out_of_copies(
-                module._forward_hooks,
-                module._forward_hooks_with_kwargs,
-                module._forward_hooks_always_called,
-            )
+        options = (module._forward_hooks_with_kwargs, module._forward_hooks_always_called)
+        self._attach(hook, module._forward_hooks, *options[: 1 + always])
         return hook
 
     def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
@@ -272,9 +268,24 @@ class HookSet(SignalSafeContext["HookSet"]):
     def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
         return Hook(function, self.threads, self.called_elsewhere, module)
 
-    def _leave_out_of_copies(self, hooks: HookDict, *options: HookDict) -> None:
-        self._left_out[id(hooks)] = (hooks, *options)
-        leave_out_of_copies(hooks, *options)
+    def _attach(self, hook: Hook, hooks: HookDict, *options: HookDict) -> None:
+        """Register a hook as PyTorch does, which makes a handle besides."""
+        with _registering:
+            if not self._attached:
+                LEFT_OUT_OF_COPIES.acquire()
+            number = HookId(RemovableHandle.next_id)
+            RemovableHandle.next_id += 1
+            self._attached.append((number, (hooks, *options)))
+            for members in options:
+                members[number] = True
+            hooks[number] = hook
+
+    def _detach(self) -> None:
+        while self._attached:
+            number, dicts = self._attached.pop()
+            for members in dicts:
+                members.pop(number, None)
+        LEFT_OUT_OF_COPIES.release()
 
 
 class LastingHooks(HookSet):

@@ -7,13 +7,14 @@ is reachable under several names is in the tree once, under the first of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from traceback import walk_tb
 from types import TracebackType
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -23,7 +24,8 @@ from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.module_tree import AbsentModule, ModuleNode, ModuleTree
 from hookscope.results.records import Coverage, ExecutedModule, UnexecutedModule
-from hookscope.sources.wrappers import class_name, inner_name, type_names, unwrapped
+from hookscope.sources.structure import NamedModule, modules_in, structure_of
+from hookscope.sources.wrappers import class_name, type_names, unwrapped
 from hookscope.specs import patterns
 from hookscope.specs.module_names import ancestors
 from hookscope.specs.patterns import MODEL, ROOT
@@ -32,16 +34,20 @@ from hookscope.specs.patterns import MODEL, ROOT
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 OTHER_THREADS = "called only by threads that are not part of the recording"
+NOT_CALLED = "the model was not called"
 UNEXPLAINED = "a branch not taken"  # begins the reason if no other applies
 
 
-@dataclass(frozen=True)
+@dataclass  # frozen, it would take three times as long to make
 class Layer:
-    """A module and the names that lead to it."""
+    """A module and the names that lead to it. It does not change."""
 
     name: str
     module: nn.Module
     aliases: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @cached_property
     def type(self) -> str:
@@ -69,20 +75,6 @@ class Layer:
         return not list(self.module.children())
 
 
-def modules_in(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of ``model`` in the order of ``model.modules()``, several times faster."""
-    found: dict[nn.Module, None] = {}
-    waiting = [model]
-    while waiting:
-        module = waiting.pop()
-        if module not in found:
-            found[module] = None
-            children = module._modules
-            if children:
-                waiting += [child for _, child in children.items() if child is not None][::-1]
-    return list(found)
-
-
 def is_of_file(model: nn.Module) -> bool:
     """Whether a model, or a part of it, is a scripted, exported or ONNX file, not Python code."""
     return any(hasattr(module, "_hookscope_format") for module in modules_in(model))
@@ -95,30 +87,16 @@ def layers_of(model: nn.Module) -> list[Layer]:
     >>> [(x.name, x.aliases) for x in layers_of(nn.ModuleDict({"a": shared, "b": shared}))]
     [('.', ()), ('a', ('b',))]
     """
-    names: dict[nn.Module, list[str]] = {}
-    for name, module in _named(model):
-        names.setdefault(module, []).append(name or ROOT)
-    return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+    return _made(structure_of(model).layers)
+
+
+def _made(named: Iterable[NamedModule]) -> list[Layer]:
+    return [Layer(name, module(), aliases) for name, aliases, module in named]  # type: ignore[arg-type] # it is alive
 
 
 def names_in(model: nn.Module) -> set[str]:
     """Return every name of every module of ``model``."""
     return {name for layer in layers_of(model) for name in (layer.name, *layer.aliases)}
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module but the wrappers, under each of its names."""
-    waiting = [("", model)]
-    while waiting:
-        name, module = waiting.pop()
-        inner = inner_name(module)
-        if not inner:
-            yield name, module
-        children = [(last, child) for last, child in module._modules.items() if child is not None]
-        waiting += [
-            (name if last == inner else f"{name}.{last}".lstrip("."), child)
-            for last, child in reversed(children)
-        ]
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module | None:
@@ -225,18 +203,35 @@ def select(
     >>> [layer.name for layer in select(net, ["*"], types=["Linear"])]
     ['0', '2']
     """
-    every = layers_of(model)
-    included, excluded = patterns.split_exclusions(layers)
+    structure, wanted = structure_of(model), list(types)
+    request = (tuple(layers), depth, leaves)
+    known = None if wanted else structure.chosen.get(request)  # a module's type may change
+    if known is None:
+        known = _choose(_made(structure.layers), request[0], wanted, depth, leaves, spec)
+        if not wanted:
+            structure.chosen[request] = known
+    return tuple(_made([structure.layers[position] for position in known]))
+
+
+def _choose(
+    every: Sequence[Layer],
+    patterns_: Sequence[str],
+    types: Sequence[str],
+    depth: int | None,
+    leaves: bool,
+    spec: str,
+) -> tuple[int, ...]:
+    """The positions of the chosen layers among all."""
+    included, excluded = patterns.split_exclusions(patterns_)
     chosen = [_matched(every, pattern, spec) for pattern in included] or [set(every)]
     candidates = set.union(*chosen).difference(*(_matched(every, p, spec) for p in excluded))
-    wanted = list(types)
-    for name in wanted:
+    for name in types:
         _check_type(every, name)
     selected = tuple(
-        layer
-        for layer in every
+        position
+        for position, layer in enumerate(every)
         if layer in candidates
-        and (not wanted or any(fnmatchcase(kind, name) for kind in layer.types for name in wanted))
+        and (not types or any(fnmatchcase(kind, name) for kind in layer.types for name in types))
         and (depth is None or layer.depth <= depth)
         and (not leaves or layer.leaf)
     )
@@ -294,8 +289,14 @@ def summarize_coverage(
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
     unused = [x for x in layers if not calls.get(x.module)]
     unused_names = {x.name for x in unused}
+    parents = cache(partial(submodule, model))
+    nothing_ran = len(unused) == len(layers) and any(x.module is model for x in layers)
     causes = (
-        OTHER_THREADS if x.module in elsewhere else _likely_cause(model, x, unused_names, calls)
+        OTHER_THREADS
+        if x.module in elsewhere
+        else NOT_CALLED
+        if nothing_ran
+        else _likely_cause(model, x, unused_names, calls, parents)
         for x in unused
     )
     return Coverage(
@@ -307,18 +308,22 @@ def summarize_coverage(
 
 
 def _likely_cause(
-    model: nn.Module, layer: Layer, unused: set[str], calls: Mapping[nn.Module, int]
+    model: nn.Module,
+    layer: Layer,
+    unused: set[str],
+    calls: Mapping[nn.Module, int],
+    module_named: Callable[[str], nn.Module | None],
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
-    if reason := getattr(module, "_hookscope_unavailable", ""):  # a part of an ONNX file
+    if reason := vars(module).get("_hookscope_unavailable"):  # a part of an ONNX file
         return str(reason)
     if _is_a(module, *CONTAINERS):
         return "a container: its parent calls its children, never the container itself"
-    parent = submodule(model, parent_name)
+    parent = module_named(parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention passes its weights to a fused kernel instead of calling it"
     above = [name for name in ancestors(layer.name) if name in unused]
-    if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
+    if above and not _is_a(module_named(above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and not list(module.children()):
         return "an empty container"
@@ -335,4 +340,10 @@ def _likely_cause(
 
 
 def _is_a(module: nn.Module | None, *names: str) -> bool:
-    return any(kind.__name__ in names for kind in type(module).__mro__)
+    kind: Any = type(module)
+    return not _base_names(kind).isdisjoint(names)
+
+
+@lru_cache(maxsize=256)
+def _base_names(kind: Any) -> frozenset[str]:
+    return frozenset(base.__name__ for base in kind.__mro__)

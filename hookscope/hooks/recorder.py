@@ -147,7 +147,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.sink.open = False
         self.calls.unsubscribe(self)
         self._hooks.__exit__(kind, error, traceback)
-        self.capture.make_records()
+        self.capture.make_keys()
         counts = self.calls.counts_of(self._kinds_of)
         self._mark_waiting(counts, error)
         self.capture.absent = tuple(self.sink.absent)
@@ -256,21 +256,20 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         """Whether the inputs of a layer are recorded, which it may change."""
         return not self._kinds_of[layer.module].isdisjoint((INPUT, INPUT_GRAD))
 
-    def on_return(self, call: ModuleCall) -> None:
-        """Record and watch the outputs of a call whose inputs are not recorded."""
-        output, kinds = call.output, self._kinds_of[call.layer.module]
+    def on_tensor(self, layer: Layer, number: int, output: Tensor) -> bool:
+        """Record and watch the output of a call, in less time than a small module takes."""
+        kinds = self._kinds_of[layer.module]
         watched = OUTPUT_GRAD in kinds
-        is_plain = type(output) is Tensor and not output.is_nested
-        if not is_plain or (watched and not self.gradients.has_whole_share(output)):
-            super().on_return(call)
-        elif self.sink.open and call.number:
-            # As ``after_call`` does, in less time than a small module takes.
+        if output.is_nested or (watched and not self.gradients.has_whole_share(output)):
+            return False
+        if self.sink.open and number:
             if OUTPUT in kinds:
-                self.sink.store(RecordKey(call.layer, call.number, OUTPUT, OUTPUT), output)
+                self.sink.store(RecordKey(layer, number, OUTPUT, OUTPUT), output)
             if watched:
-                key = RecordKey(call.layer, call.number, f"{OUTPUT}.grad", OUTPUT_GRAD)
+                key = RecordKey(layer, number, f"{OUTPUT}.grad", OUTPUT_GRAD)
                 if self.gradients.watcher.can_watch(key, output):
                     self.gradients.watcher.watch(key, output)
+        return True
 
     def before_call(self, call: ModuleCall) -> OpenCall | None:
         """Record and watch the inputs of a call."""

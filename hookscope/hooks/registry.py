@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.hook_set import HookSet
@@ -26,6 +26,11 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 class HookedModule:
     """The hooks on a module, which pass its calls to subscribers."""
+
+    __slots__ = (
+        *("layer", "_registry", "_subscribers", "_first", "_hook_after"),
+        *("_has_first_hook", "_has_hook_before"),
+    )
 
     def __init__(self, registry: CallRegistry, layer: Layer) -> None:
         self.layer = layer
@@ -53,8 +58,8 @@ class HookedModule:
 
     def remove(self, subscriber: CallSubscriber) -> None:
         """Pass no more calls to ``subscriber``."""
-        self._subscribers = tuple(x for x in self._subscribers if x is not subscriber)
-        self._first = tuple(x for x in self._first if x is not subscriber)
+        self._subscribers = _without(self._subscribers, subscriber)
+        self._first = _without(self._first, subscriber)
 
     def _add_hook_before(self) -> None:
         if not self._has_hook_before:
@@ -125,15 +130,27 @@ class HookedModule:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
         """Pass on a call whose begin no subscriber needs to know."""
-        layer, number = self.layer, self._registry.number(self.layer)
-        recomputed = not number and inside_backward()
+        layer = self.layer
+        recomputed = inside_backward()
+        number = 0 if recomputed else self._registry.number(layer)
         failed = _has_failed()  # PyTorch calls this hook for a failed call too
+        subscribers = self._subscribers
+        is_plain = type(output) is Tensor and not failed and len(subscribers) == 1
+        if is_plain and subscribers[0].on_tensor(layer, number, output):
+            return None
         value = None if failed else output
         call = ModuleCall(layer, module, number, recomputed, args, kwargs, value, failed)
         call.has_returned = True
-        for subscriber in self._subscribers:
+        for subscriber in subscribers:
             subscriber.on_return(call)
         return None if call.output is value else call.output
+
+
+def _without(
+    subscribers: tuple[CallSubscriber, ...], one: CallSubscriber
+) -> tuple[CallSubscriber, ...]:
+    """``subscribers`` without one of them, of which there is seldom another."""
+    return () if subscribers == (one,) else tuple(x for x in subscribers if x is not one)
 
 
 def _has_failed() -> bool:
@@ -153,15 +170,28 @@ def calls_no_module(module: nn.Module) -> bool:
     Containers may get children during a call, and a loss may have a function of the caller's.
     """
     kind = type(module)
+    if _LEAVES.get(kind) is not kind.forward and not _is_leaf_class(kind):
+        return False
+    return not (
+        module._modules or module._forward_pre_hooks or module._forward_hooks
+    ) and "forward" not in vars(module)
+
+
+# Classes of PyTorch whose ``forward`` calls no module of its own, with that function.
+_LEAVES: dict[type[nn.Module], Callable[..., Any]] = {}
+
+
+def _is_leaf_class(kind: type[nn.Module]) -> bool:
     code = getattr(kind.forward, "__code__", None)
-    return (
+    is_leaf = (
         kind.__module__.startswith("torch.nn.modules.")
         and not kind.__module__.endswith((".container", ".loss"))
         and code is not None
         and code.co_filename.startswith(_TORCH)  # not replaced
-        and not (module._modules or module._forward_pre_hooks or module._forward_hooks)
-        and "forward" not in vars(module)
     )
+    if is_leaf:
+        _LEAVES[kind] = kind.forward
+    return is_leaf
 
 
 class _OpenCalls(threading.local):
@@ -250,14 +280,15 @@ class CallRegistry:
         calls = self._open.calls
         if calls and module is self.model:
             self._abandon_interrupted()
-        number = self.number(layer)
-        call = ModuleCall(layer, module, number, inside_backward())
+        recomputed = inside_backward()
+        number = 0 if recomputed else self.number(layer)
+        call = ModuleCall(layer, module, number, recomputed)
         calls.append(call)
         return call
 
     def number(self, layer: Layer) -> int:
         """Return the number of another call of a layer; 0 if it does not count."""
-        if self._is_paused or inside_backward():
+        if self._is_paused:
             return 0
         with self._counting:
             number = self.counts[layer.module] = self.counts.get(layer.module, 0) + 1

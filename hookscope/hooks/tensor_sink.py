@@ -92,7 +92,11 @@ class CaptureSink(SinkBase):
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Store a clone of a tensor."""
-        if self.is_readable(key, tensor):
+        if reason := unreadable_reason(tensor):
+            self.mark_absent(key, reason)
+        elif self.max_bytes is None and self.file is None:
+            self.capture.add(key, tensor.detach().clone())
+        else:
             self._store_clone(key, tensor.detach())
 
     def store_gradient(

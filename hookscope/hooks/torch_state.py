@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.files.signal_safety import SignalSafeContext, signal_safe_contextmanager
-from hookscope.hooks.layers import modules_in
+from hookscope.sources.structure import structure_of
 from hookscope.tensors import torch_internals
 from hookscope.tensors.threads import SharedSetting
 
@@ -45,7 +45,7 @@ DEEPER_CALLS = SharedSetting(_deeper_calls)
 @signal_safe_contextmanager
 def without_compilation(model: nn.Module) -> Iterator[bool]:
     """Run compiled modules of ``model`` uncompiled; yields whether there are any."""
-    compiled = any(map(is_compiled, modules_in(model)))
+    compiled = structure_of(model).has_compiled()
     if compiled:
         EAGER.acquire()
     try:

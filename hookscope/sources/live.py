@@ -16,6 +16,7 @@ from torch import nn
 
 from hookscope.errors import RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.sources.structure import structure_of
 from hookscope.sources.torchscript.private import is_scripted
 
 _STAND_IN = "_hookscope_stand_in"  # attribute of a live model while it is recorded
@@ -69,7 +70,10 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
         elif is_scripted(model):
             yield _stand_in(stack, model)
         else:
-            for parent in [m for m in model.modules() if not is_scripted(m)]:
+            scripted_parts = structure_of(model).has_scripted
+            for parent in (
+                [m for m in model.modules() if not is_scripted(m)] if scripted_parts else ()
+            ):
                 for name, child in parent._modules.items():
                     if child is not None and is_scripted(child):
                         _substitute(stack, parent._modules, name, _stand_in(stack, child))

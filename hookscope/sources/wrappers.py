@@ -65,8 +65,9 @@ def type_names(module: nn.Module) -> tuple[str, ...]:
 def class_name(module: nn.Module) -> str:
     """Return the name of a module's class; ``Net`` for ``FSDPNet``, which ``fully_shard`` makes."""
     own = type(module)
-    is_sharded = any(base.__name__ == "FSDPModule" for base in own.__bases__)
-    return own.__name__.removeprefix("FSDP") if is_sharded else own.__name__
+    name = own.__name__
+    is_sharded = name.startswith("FSDP") and any(x.__name__ == "FSDPModule" for x in own.__bases__)
+    return name.removeprefix("FSDP") if is_sharded else name
 
 
 def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:

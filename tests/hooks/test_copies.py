@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import io
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +166,43 @@ def test_a_model_that_copies_itself_as_it_runs_can_be_captured() -> None:
     shot = hookscope.capture(Module(forward, inner=nn.Linear(4, 2)), input=X)
     assert list(shot) == ["inner/output", "./output"]
     assert entries(copies[0]) == 0
+
+
+class Counted(OrderedDict[str, int]):
+    """A class of a program, which PyTorch's dicts of hooks are not."""
+
+
+@pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle"])
+def test_other_ordered_dicts_are_copied_as_ever(way: str) -> None:
+    numbers = OrderedDict([(2, "b"), (1, True)])
+    numbers.note = ["kept"]  # type: ignore[attr-defined]
+    values: list[Any] = [numbers, Counted(a=1), nn.Linear(2, 2).state_dict()]
+    ways: dict[str, Callable[[Any], Any]] = {
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+        "pickle": lambda value: pickle.dumps(value),
+    }
+    before = [ways[way](value) for value in values]
+    with hookscope.record(nn.Linear(2, 2)):
+        after = [ways[way](value) for value in values]
+    for one, other in zip(before, after, strict=True):
+        assert type(one) is type(other) and repr(one) == repr(other)
+        assert getattr(one, "__dict__", None) == getattr(other, "__dict__", None)
+    assert OrderedDict not in copyreg.dispatch_table
+
+
+def test_a_reducer_that_a_program_has_set_is_used_and_left() -> None:
+    made = []
+
+    def reduce(value: OrderedDict[Any, Any]) -> Any:
+        made.append(len(value))
+        return value.__reduce__()
+
+    copyreg.pickle(OrderedDict, reduce)
+    try:
+        net = nn.Linear(4, 2)
+        with hookscope.record(net):
+            assert entries(copy.deepcopy(net)) == 0
+        assert made and copyreg.dispatch_table[OrderedDict] is reduce
+    finally:
+        del copyreg.dispatch_table[OrderedDict]

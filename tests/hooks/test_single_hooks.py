@@ -231,7 +231,7 @@ def test_records_that_several_threads_make_are_whole() -> None:
     def work(thread: int) -> None:
         for i in range(60):
             capture.add(RecordKey(layer, 100 * thread + i, "output", "output"), torch.zeros(1))
-            capture.make_records()
+            len(capture)
 
     try:
         threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]

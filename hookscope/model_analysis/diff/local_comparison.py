@@ -13,13 +13,14 @@ from torch import nn
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.record_matches import RecordMatches
-from hookscope.hooks.layers import layers_of, modules_in, submodule
+from hookscope.hooks.layers import layers_of, submodule
 from hookscope.model_analysis.diff.graph_errors import holds_codes, own_errors_of_graph
 from hookscope.model_analysis.diff.own_errors import CallId, Casting, OwnErrors, own_errors
 from hookscope.results.diff_result import DIFFERS, Diff, TensorComparison
 from hookscope.results.local_diff import LocalDiff, ModuleError
 from hookscope.results.records import Record
 from hookscope.sources.onnx.graph_modules import GraphModel
+from hookscope.sources.structure import modules_in
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import OUTPUT

@@ -22,8 +22,7 @@ from hookscope.file_analysis.record_matches import (
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.file_analysis.weight_diff import WeightDiff, compare_weights
 from hookscope.files.progress_types import Progress
-from hookscope.hooks.layers import check_not_lazy, is_of_file, modules_in
-from hookscope.hooks.torch_state import is_compiled
+from hookscope.hooks.layers import check_not_lazy, is_of_file
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.diff.batch_statistics import far_statistics
 from hookscope.model_analysis.diff.export_rules import describe_difference, export_rules
@@ -37,6 +36,7 @@ from hookscope.results.records import Record
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_weights import model_weights
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
+from hookscope.sources.structure import structure_of
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import SIDES, DiffRequest, label_errors
 from hookscope.specs.model_spec import ONNX
@@ -155,7 +155,7 @@ def _compile(prepared: Sequence[Prepared], wanted: Sequence[bool]) -> list[Prepa
     """Return both models, those that are ``wanted`` with compiled modules."""
     done = []
     for side, model in enumerate(prepared):
-        if any(map(is_compiled, modules_in(model.module))):  # then all modules run uncompiled
+        if structure_of(model.module).has_compiled():  # then all modules run uncompiled
             raise RequestError(
                 f"{SIDES[side]} has a module that torch.compile has compiled already.",
                 "Pass the model that was given to torch.compile.",

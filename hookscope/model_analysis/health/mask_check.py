@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.files.words import ranges_text
-from hookscope.hooks.layers import Layer, modules_in
+from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.health import Finding
+from hookscope.sources.structure import modules_in
 from hookscope.specs.checks import ERROR, MASK, NOTE, WARNING
 from hookscope.specs.module_names import lies_in
 from hookscope.tensors.grad_mode import grad_mode, without_grad

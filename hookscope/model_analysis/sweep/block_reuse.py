@@ -31,9 +31,10 @@ from hookscope.execution.isolation import gpus_of, random_state
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical, first_difference
 from hookscope.files.signal_safety import SignalSafeContext
-from hookscope.hooks.layers import Layer, layers_of, modules_in
+from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
+from hookscope.sources.structure import modules_in
 from hookscope.specs.module_names import ancestors, parent_of
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.nested import detach_clone, walk

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import hookscope
 from hookscope.errors import CheckFailed, ForwardError
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.op_recorder import plain_name
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
@@ -535,17 +536,17 @@ def test_one_minus_x_has_one_name_everywhere(tmp_path: Path) -> None:
 
 def test_an_interrupt_while_hooks_are_attached_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(20)])
-    register = nn.Module.register_forward_pre_hook
+    attach = HookSet._attach
     count = 0
 
-    def interrupted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def interrupted(self: HookSet, *args: Any) -> None:
         nonlocal count
         count += 1
         if count == 30:
             raise KeyboardInterrupt
-        return register(self, *args, **kwargs)
+        attach(self, *args)
 
-    monkeypatch.setattr(nn.Module, "register_forward_pre_hook", interrupted)
+    monkeypatch.setattr(HookSet, "_attach", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hookscope.capture(net, input=torch.ones(1, 2), ops=True)
     assert hooks_left(net) == 0
