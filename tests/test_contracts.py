@@ -35,9 +35,19 @@ def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Attribute):
-            yield node.lineno, ast.unparse(node)
+            yield node.lineno, dotted(node)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.lineno, f"{node.func.id}()"
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` of an attribute; ``ast.unparse`` takes many times as long. Calls are ``()``."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "()")
+    return ".".join(reversed(parts))
 
 
 def uses(package: Path, pattern: str, allowed: str, within: str = "") -> list[str]:
@@ -91,6 +101,8 @@ MODES = {"no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autoca
 
 def bare_modes(source: str) -> list[str]:
     """The modes of PyTorch that are entered otherwise than by ``signal_safe``."""
+    if not any(f"torch.{mode}" in source for mode in MODES):
+        return []
     tree = ast.parse(source)
     safe = {
         id(part)

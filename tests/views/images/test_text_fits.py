@@ -117,7 +117,7 @@ def square(rows: int) -> np.ndarray:
     return np.tril(np.ones((1, rows, rows))) / rows
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("count", "heads", "word"),
     [
