@@ -92,11 +92,7 @@ class CaptureSink(SinkBase):
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Store a clone of a tensor."""
-        if reason := unreadable_reason(tensor):
-            self.mark_absent(key, reason)
-        elif self.max_bytes is None and self.file is None:
-            self.capture.add(key, tensor.detach().clone())
-        else:
+        if self.is_readable(key, tensor):
             self._store_clone(key, tensor.detach())
 
     def store_gradient(
