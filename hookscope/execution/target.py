@@ -20,6 +20,7 @@ from hookscope.files.words import join_or, shape_text
 from hookscope.specs.losses import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
 from hookscope.specs.model_spec import end_sentence
 from hookscope.stores.weights.zip_records import check_record_sizes
+from hookscope.tensors.torch_release import READS_PICKLES, reads_pickles_safely, unsafe_pickle
 
 _FILES = f"A target file is {join_or(TARGET_SUFFIXES)}"
 
@@ -109,6 +110,11 @@ def read_target(path: str) -> Tensor:
     kind, repair = describe_file(path)
     if kind in TOO_LARGE:
         raise LossError(f"The target file {path!r} is {kind}.", repair)
+    if not path.lower().endswith((".npy", ".safetensors")) and not reads_pickles_safely():
+        raise LossError(
+            unsafe_pickle(path),
+            f"Save it as .npy or .safetensors, or install torch {READS_PICKLES} or newer.",
+        )
     try:
         if path.lower().endswith(".npy"):
             # Memory-mapped: numpy would otherwise allocate the size in the file's header.

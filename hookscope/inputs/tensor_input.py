@@ -35,6 +35,7 @@ from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_byt
 from hookscope.specs.input_spec import InputSpec
 from hookscope.stores.weights.zip_records import check_record_sizes
 from hookscope.tensors.nested import walk
+from hookscope.tensors.torch_release import READS_PICKLES, reads_pickles_safely, unsafe_pickle
 
 _NPY_MAGIC = b"\x93NUMPY"
 _MAX_NAMES = 5  # in an error
@@ -133,6 +134,11 @@ def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
     kind, hint = describe_file(spec.path)
     if kind in (SCRIPT_ARCHIVE, EXPORT_ARCHIVE, *TOO_LARGE) or "pickled Python" in kind:
         raise InputError(f"The file {spec.path!r} is {kind}, not tensors.", hint)
+    if not reads_pickles_safely():
+        raise InputError(
+            unsafe_pickle(spec.path),
+            f"Save the tensors as .npy or .safetensors, or install torch {READS_PICKLES} or newer.",
+        )
     with decoding_errors(spec.path, "tensors saved by torch.save"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_record_sizes(io.BytesIO(data))

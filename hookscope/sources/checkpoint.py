@@ -22,8 +22,10 @@ from hookscope.files import file_types
 from hookscope.files.pickle_scan import DAMAGED_ZIP
 from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
+from hookscope.stores.weights.open_weights import open_weights
 from hookscope.stores.weights.zip_records import DamagedArchive, check_record_sizes
 from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
+from hookscope.tensors.torch_release import reads_pickles_safely
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 _SAVE_THUS = file_types.SAVE_WEIGHTS
@@ -150,11 +152,26 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
         except (SafetensorError, OSError) as error:
             raise _damaged_safetensors(path, error) from error
         return dict.fromkeys(file.keys()), file.get_tensor, True  # type: ignore[no-untyped-call]
-    mapped = _can_be_mapped(path)
-    held = _tensors_of(_unpickled(path, mapped))
+    if reads_pickles_safely():
+        mapped = _can_be_mapped(path)
+        held = _tensors_of(_unpickled(path, mapped))
+    else:
+        mapped, held = False, _read_without_torch(path)
     if not held:
         raise WeightsFileError(f"The file {path!r} contains no named weights.", _SAVE_THUS)
     return dict.fromkeys(held), held.__getitem__, mapped
+
+
+def _read_without_torch(path: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by the reader that ``tree`` uses, which runs no code."""
+    weights = open_weights(path)
+    tensors: dict[str, Tensor] = {}
+    for name, entry in weights.tensors.items():
+        data = bytearray().join(block.tobytes() for block in weights.stored(name))
+        dtype = getattr(torch, entry.dtype)
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(entry.shape)
+    return tensors
 
 
 def _can_be_mapped(path: str) -> bool:

@@ -157,7 +157,9 @@ next_sequence_nr: Callable[[], int] = _found("torch._C._autograd._get_sequence_n
 # The node of the graph that a backward pass runs now; without it, no layer is known by its node.
 current_node: Callable[[], Any] = _found("torch._C._current_autograd_node", lambda: None)
 top_saved_tensors_hooks: Callable[[bool], object] = _found(
-    "torch._C._autograd._top_saved_tensors_default_hooks"
+    # Without it, hooks on saved tensors are taken to be set.
+    "torch._C._autograd._top_saved_tensors_default_hooks",
+    lambda ignores_tracing: True,
 )
 
 # Modules -----------------------------------------------------------------------------------------
@@ -185,6 +187,11 @@ def remove_effect_tokens(program: Any) -> Any:
     """Return an exported program without the tokens that order its side effects."""
     # Found here because torch.export takes a second to import.
     return _found("torch.export._remove_effect_tokens_pass._remove_effect_tokens")(program)
+
+
+def export_reader() -> Any:
+    """Return the reader of exported archives; None before torch 2.8, whose archives are others."""
+    return _found("torch.export.pt2_archive.PT2ArchiveReader", None)
 
 
 def script_compiler() -> tuple[ModuleType, str]:

@@ -17,12 +17,13 @@ import hookscope
 from hookscope.errors import CheckFailed, LayerError, LossError, RequestError
 from hookscope.results.ablation import LayerAblation, rank_ablations
 from tests.conftest import REPO
+from tests.digits_forms import FORMS
 from tests.hooks.edits.by_hand import channels, drawn, replaced
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
 
 SAMPLES = REPO / "sample_models"
-WORDS = ("digits.py:trained", "digits_scripted.pt", "digits_exported.pt2")
+WORDS = FORMS
 LAYERS = {"conv1": 16, "relu1": 16, "conv2": 32, "relu2": 32, "pool": 32, "fc": 10}
 X = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 

@@ -12,6 +12,7 @@ import hookscope
 from hookscope.errors import CheckFailed, HookError, RequestError
 from tests.api.test_step import X, small
 from tests.conftest import REPO
+from tests.digits_forms import FORMS
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -19,7 +20,7 @@ SAMPLES = REPO / "sample_models"
 Step = dict[str, tuple[Tensor, Tensor]]
 
 
-@pytest.fixture(params=["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"])
+@pytest.fixture(params=FORMS)
 def word(request: pytest.FixtureRequest) -> str:
     return f"{SAMPLES}/{request.param}"
 

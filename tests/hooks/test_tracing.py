@@ -17,11 +17,12 @@ from hookscope.errors import ForwardError
 from hookscope.results.trace import Trace
 from hookscope.results.trace_events import TraceEvent
 from tests.conftest import REPO
+from tests.digits_forms import FORMS
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
 SAMPLES = REPO / "sample_models"
-FILES = ["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"]
+FILES = FORMS
 INNER = ["conv1", "relu1", "conv2", "relu2", "pool", "fc"]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import CheckFailed, HookError, RequestError
 from tests.conftest import REPO
+from tests.digits_forms import FORMS
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -21,7 +22,7 @@ FILE = str(SAMPLES / "own_hook.py")
 FIVE = hookscope.capture(f"{SAMPLES}/digits.py:trained", layers=".", what="input")["./input.0"]
 
 
-@pytest.fixture(params=["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"])
+@pytest.fixture(params=FORMS)
 def word(request: pytest.FixtureRequest) -> str:
     """The same trained model as Python, as a scripted file, as an exported one."""
     return f"{SAMPLES}/{request.param}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import RequestError
 from tests.conftest import REPO
+from tests.digits_forms import FORMS
 from tests.oracle.by_hand import same_bits
 
 SAMPLES = REPO / "sample_models"
@@ -31,7 +32,7 @@ def reverse(module: nn.Module, grad_input: Any, grad_output: Any) -> tuple[Tenso
     return (-grad_input[0],)
 
 
-@pytest.mark.parametrize("file", ["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"])
+@pytest.mark.parametrize("file", FORMS)
 def test_a_wrapped_layer_does_what_hooks_by_hand_do(file: str) -> None:
     word = f"{SAMPLES}/{file}"
     expected, model = (hookscope.load_model(word).module for _ in range(2))

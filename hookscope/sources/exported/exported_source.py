@@ -69,6 +69,7 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
     check_archive_intact(path)
     with open(path, "rb") as file:
         try:
+            pt2_archive.check_layout(file, path)
             pt2_archive.check_sizes(file, path)
             if not trust:
                 pt2_archive.check_no_code(file, path)

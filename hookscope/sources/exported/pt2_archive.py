@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import torch
-from torch.export.pt2_archive import PT2ArchiveReader
 
 from hookscope.errors import ModelError
 from hookscope.files.file_types import WRITE_AGAIN
@@ -30,7 +29,8 @@ from hookscope.stores.weights.zip_records import (
     check_record_size,
     check_record_sizes,
 )
-from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload
+from hookscope.tensors.torch_internals import HigherOrderOperator, OpOverload, export_reader
+from hookscope.tensors.torch_release import reads_pickles_safely
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
@@ -78,6 +78,18 @@ def check_no_code(file: IO[bytes], path: str) -> None:
             f"Opening {path!r} would run code in it: {'; '.join(findings[:3])}.",
             "Add --trust if you trust its author. A program of plain tensors saved by"
             " torch.export.save does not need it.",
+        )
+
+
+def check_layout(file: IO[bytes], path: str) -> None:
+    """Raise ModelError if the archive has a layout that this release of torch cannot read."""
+    with zipfile.ZipFile(file) as archive:
+        is_newer = any(name.endswith("/archive_format") for name in archive.namelist())
+    if is_newer and export_reader() is None:
+        installed = torch.__version__.partition("+")[0]
+        raise ModelError(
+            f"{path!r} was exported by a newer torch than {installed}, which cannot open it.",
+            f"Install torch 2.8 or newer, or export the model again with torch {installed}.",
         )
 
 
@@ -153,12 +165,14 @@ def _layouts(file: IO[bytes]) -> Iterator[ArchiveRecords]:
     """The records of the archive by the newer layout, and by the older."""
     # torch tries both, with two zip readers, which may see different records in a crafted file.
     file.seek(0)
+    reader_of = export_reader()
     try:
-        reader = PT2ArchiveReader(file)
+        reader = None if reader_of is None else reader_of(file)
     except (RuntimeError, AssertionError, UnicodeDecodeError):
         pass
     else:
-        yield ArchiveRecords(reader.get_file_names(), reader.read_bytes)
+        if reader is not None:
+            yield ArchiveRecords(reader.get_file_names(), reader.read_bytes)
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
         if "version" in archive.namelist():
@@ -279,6 +293,8 @@ def _is_plain(data: bytes) -> bool:
         return False  # PyTorch's reader would take minutes
     except DamagedPickle:
         pass
+    if not reads_pickles_safely():
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

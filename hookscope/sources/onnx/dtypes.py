@@ -34,7 +34,7 @@ _TYPES: dict[int, tuple[str, int, torch.dtype | None]] = {
     21: ("uint4", 4, None),
     22: ("int4", 4, None),
     23: ("float4_e2m1", 4, None),
-    24: ("float8_e8m0fnu", 8, torch.float8_e8m0fnu),
+    24: ("float8_e8m0fnu", 8, getattr(torch, "float8_e8m0fnu", None)),
     25: ("uint2", 2, None),
     26: ("int2", 2, None),
 }

@@ -37,6 +37,7 @@ from hookscope.specs.model_spec import (
     end_sentence,
     is_weights_file,
 )
+from hookscope.tensors.torch_release import READS_PICKLES, reads_pickles_safely, unsafe_pickle
 
 log = logging.getLogger("hookscope")
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
@@ -267,6 +268,11 @@ def _with_own_weights(
 ) -> tuple[nn.Module, WeightsInfo]:
     """The model with the weights of its folder, read by transformers, which maps old names."""
     assert files.weights is not None
+    if files.weights.name in _PICKLED and not reads_pickles_safely():
+        raise WeightsFileError(
+            unsafe_pickle(str(files.weights)),
+            f"Convert the weights to safetensors, or install torch {READS_PICKLES} or newer.",
+        )
     file_hash = BackgroundHash(check_weights_file(str(files.weights)).blake3)
     loading_info: dict[str, Any] = {}
 

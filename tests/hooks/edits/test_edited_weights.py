@@ -11,10 +11,11 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import EditError
 from hookscope.hooks.edits.edited_weights import round_weight
+from tests.digits_forms import FORMS
 from tests.hooks.edits.by_hand import rounded_weight
 from tests.oracle.by_hand import outputs, same_bits
 
-MODELS = ("digits.py:trained", "digits_scripted.pt", "digits_exported.pt2")
+MODELS = FORMS
 X = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 
 

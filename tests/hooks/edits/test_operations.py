@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 import hookscope
+from tests.digits_forms import FORMS
 from tests.hooks.edits.by_hand import at_gradient, channels, drawn, quantized, replaced
 from tests.oracle.by_hand import outputs, same_bits
 
-MODELS = ("digits.py:trained", "digits_scripted.pt", "digits_exported.pt2")
+MODELS = FORMS
 X = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(5))
 CONV1 = "conv1/output"
 

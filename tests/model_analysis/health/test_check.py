@@ -16,6 +16,7 @@ from hookscope.errors import ForwardError, LossError, RequestError
 from hookscope.files.words import ranges_text
 from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.results.health import Finding, Health
+from tests.digits_forms import FORMS
 from tests.hooks.test_values import Module, hooks_left
 from tests.model_analysis.health import faulty
 from tests.model_analysis.health.faulty import FOUND
@@ -360,7 +361,7 @@ def test_nothing_of_the_run_stays_behind() -> None:
 
 
 def test_a_scripted_and_a_live_exported_model_are_checked_alike(repo: Path) -> None:
-    for word in ("digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"):
+    for word in FORMS:
         assert worst(hookscope.check(f"{repo}/sample_models/{word}")) == []
     torch.manual_seed(0)
     with pytest.warns((FutureWarning, DeprecationWarning), match="deprecated"):
