@@ -37,8 +37,10 @@ def forward(
 def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
     """Run a loss backward."""
     if not loss.requires_grad:
+        is_frozen = not any(one.requires_grad for one in prepared.module.parameters())
+        parameters = "every parameter is frozen" if is_frozen else "no parameter reaches it"
         raise LossError(
-            "Nothing that the loss depends on requires grad: every parameter is frozen, and the"
+            f"Nothing that the loss depends on requires grad: {parameters}, and the"
             " model's input is not of a floating-point type or does not reach its output.",
             "Unfreeze a parameter, or choose another --loss.",
         )

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 
 from hookscope.errors import HookError
-from hookscope.execution.backward_failures.model_explanation import explain_backward_errors
+from hookscope.execution.backward_failures.model_explanation import (
+    explain_backward_errors,
+    explain_nonfinite,
+)
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
 from hookscope.execution.objective import Objective, differentiate
@@ -195,6 +198,8 @@ def _run_with_backward(
     check_single_thread(recorder, change or (_SWITCHED if switched else ""))
     for editor in (values, gradients):
         editor.check_effect()
+    if failure := explain_nonfinite(prepared, objective, capture):
+        metadata["failure"] = failure.to_json()
     return RecordedRun(capture, values, gradients, metadata)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.files.words import shape_text
 from hookscope.specs.patterns import ROOT
 
-# The kinds of failed backward passes, and the messages of PyTorch that tell them.
+# The kinds of failed backward passes, and the messages of PyTorch that tell them. An error of
+# hookscope tells it by its attribute ``failure_kind``.
 IN_PLACE, FREED, NO_GRADIENT = "in-place", "freed", "no-gradient"
 NAN, SHAPE, DDP = "nan", "shape", "ddp"
 _MESSAGES = {
@@ -19,6 +21,7 @@ _MESSAGES = {
     "returned nan values in its": NAN,
     "returned an invalid gradient at index": SHAPE,
     "returned an incorrect number of gradients": SHAPE,
+    "expected Variable or None (got": SHAPE,
     "Expected to have finished reduction in the prior iteration": DDP,
     "Expected to mark a variable ready only once": DDP,
 }
@@ -121,6 +124,8 @@ def kind_of_failure(error: BaseException) -> str:
     >>> kind_of_failure(RuntimeError("Trying to backward through the graph a second time (or"))
     'freed'
     """
+    if kind := getattr(error, "failure_kind", ""):
+        return str(kind)
     text = " ".join(str(error).split())
     return next((kind for message, kind in _MESSAGES.items() if message in text), "")
 
@@ -161,6 +166,13 @@ class BackwardFailure:
     def to_json(self) -> dict[str, Any]:
         """Return the failure as a plain dict."""
         return asdict(self)
+
+
+def backward_failure(data: Mapping[str, Any]) -> BackwardFailure:
+    """Return the failure that ``to_json`` made a dict of."""
+    lines = tuple(CodeLine(**line) for line in data["lines"])
+    texts = {name: tuple(data[name]) for name in ("story", "tried", "suggestions")}
+    return BackwardFailure(data["kind"], lines=lines, **texts)
 
 
 def _list(tensors: list[TensorInfo] | tuple[TensorInfo, ...]) -> str:

@@ -292,6 +292,12 @@ def fake_tensors() -> ModuleType:
     return module
 
 
+def shared_store() -> Any:
+    """Return the store of the processes of a distributed program; without it, None."""
+    # Found here because programs of one process do not import it.
+    return _found("torch.distributed.distributed_c10d._get_default_store", lambda: None)()
+
+
 def thread_object(key: str) -> ThreadObject:
     """Return an object for each thread, in the way that suits the installed release."""
     return (UncountedThreadObject if _remove_object is None else ThreadObject)(key)

@@ -20,6 +20,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.hooks.torch_state import inside_backward
+from hookscope.results.failure import NAN as NAN_GRADIENT
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.specs.watch_options import INF, NAN
@@ -109,6 +110,7 @@ class TrainingStopped(SystemExit):
     def __init__(self, event: RunEvent) -> None:
         super().__init__(1)
         self.event = event
+        self.failure_kind = NAN_GRADIENT if event.phase == BACKWARD else ""
 
 
 class _Infinity(NamedTuple):

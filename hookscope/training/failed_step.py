@@ -11,12 +11,10 @@ import ast
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import walk_tb
 from types import FrameType, ModuleType
 from typing import Any
-
-from torch import nn
 
 from hookscope.execution.backward_failures.code_sites import is_of_program, span_of
 from hookscope.execution.backward_failures.loops import Loop, Scope, loops_around
@@ -49,6 +47,12 @@ class StepCode:
     line: int
     loop: ast.stmt | None
     frame: FrameType
+
+    @property
+    def whole(self) -> StepCode:
+        """The same with the rest of the loop's body, after the failing line."""
+        end = self.line if self.loop is None else self.loop.end_lineno or self.line
+        return replace(self, line=end)
 
     def run(self, patches: Sequence[SourcePatch] = ()) -> dict[str, Any]:
         """Run the step, with changes; return its variables.
@@ -147,19 +151,3 @@ def _scope_of(frame: FrameType, tree: ast.Module) -> ast.AST:
             if first == code.co_firstlineno:
                 return node
     return ast.Module([], [])
-
-
-def module_names(namespaces: Sequence[dict[str, Any]]) -> dict[nn.Module, str]:
-    """Return names for the modules that variables hold, and for those in them: ``net.fc``."""
-    names: dict[nn.Module, str] = {}
-    for variables in namespaces:
-        for variable, value in list(variables.items()):
-            held = {variable: value}
-            if variable == "self":
-                held = dict(getattr(value, "__dict__", {}))
-                held |= held.get("_modules") or {}
-            for name, model in held.items():
-                if isinstance(model, nn.Module) and not name.startswith("_"):
-                    for inner, module in model.named_modules():
-                        names.setdefault(module, f"{name}.{inner}" if inner else name)
-    return names

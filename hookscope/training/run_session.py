@@ -247,6 +247,7 @@ class ProgramSession:
             code = error.code
             self.exit_status = 0 if code is None else code if isinstance(code, int) else 1
             self.status = "failed" if self.exit_status else "finished"
+            self._explanation = explanation_of(error, self.program)
         elif error is not None:
             self._explanation = explanation_of(error, self.program)
             self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -257,6 +258,8 @@ class ProgramSession:
             return
         for sentence in self._explanation:
             say(sentence)
+        if (story := sys.modules.get("hookscope.training.backward_story")) is not None:
+            story.let_others_end()
         with reported("the end of the run could not be recorded"):
             if "torch" in sys.modules:
                 self.finish()
@@ -266,7 +269,7 @@ class ProgramSession:
 
 def explanation_of(error: BaseException, program: Program) -> list[str]:
     """Return sentences about a backward pass that failed, for which its step runs again."""
-    if not isinstance(error, Exception) or not kind_of_failure(error):
+    if not isinstance(error, Exception | SystemExit) or not kind_of_failure(error):
         return []
     with reported("the failed backward pass could not be explained"):
         from hookscope.training.backward_story import explain_program_failure

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.files.words import number_text
+from hookscope.results.failure import backward_failure
 from hookscope.results.health import gradient_marks
 from hookscope.results.metadata import PenaltyMetadata
 from hookscope.results.records import Record, Recording
@@ -22,6 +23,7 @@ from hookscope.views.capture import (
 )
 from hookscope.views.display import View
 from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
     GRADIENT_LEGEND,
     ORIGIN_COLUMNS,
     coverage_lines,
@@ -52,6 +54,7 @@ def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the whole summary: loss, table, drift, what edits did, verification, coverage."""
     marks = gradient_marks(capture.records)
     notes = [
+        *failure_lines(capture.metadata, options),
         *(sentence(GRADIENT_LEGEND, options, "dim") if marks else []),
         *padding_lines(capture, options),
         *effect_lines(capture, options),
@@ -63,6 +66,13 @@ def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     top = change_lines("top", capture.metadata, options)
     top += change_lines("next_tokens", capture.metadata, options)
     return join_blocks(head, grads_table(capture, options), drift, notes, top, options=options)
+
+
+def failure_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return where gradients that are not finite began, if that is known."""
+    known = metadata.get("failure")
+    sentences = backward_failure(known).explanation() if known else []
+    return [line for text in sentences for line in sentence(text, options, ALERT_STYLE)]
 
 
 def loss_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:

@@ -12,7 +12,7 @@ from hookscope.specs.patterns import layer_text
 from hookscope.specs.tensor_key import PARAM_UPDATE
 from hookscope.views.capture import capture_document, drift_lines, edit_note, effect_lines
 from hookscope.views.display import View
-from hookscope.views.grads import loss_lines
+from hookscope.views.grads import failure_lines, loss_lines
 from hookscope.views.text.shared_parts import (
     count_cell,
     coverage_lines,
@@ -49,7 +49,8 @@ def step_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage."""
     head = prompt_lines(capture.metadata, options) + loss_lines(capture.metadata, options)
     head += optimizer_lines(capture.metadata, options)
-    notes = effect_lines(capture, options) + coverage_lines(capture.coverage, options)
+    notes = failure_lines(capture.metadata, options) + effect_lines(capture, options)
+    notes += coverage_lines(capture.coverage, options)
     drift = drift_lines(capture, options)
     top = change_lines("top", capture.metadata, options)
     top += change_lines("next_tokens", capture.metadata, options)

@@ -194,12 +194,13 @@ for step in range(2):
 """
 
 
-def _indented(text: str, spaces: int) -> str:
+def indented(text: str, spaces: int) -> str:
+    """Return a text with each line indented."""
     return "\n".join(" " * spaces + line for line in text.splitlines())
 
 
 SCRIPTS: dict[str, str] = {
-    **{name: HEAD + NET.format(forward=_indented(body, 8)) for name, body in FORWARDS.items()},
+    **{name: HEAD + NET.format(forward=indented(body, 8)) for name, body in FORWARDS.items()},
     "function": HEAD + FUNCTION,
     "gan": HEAD + GAN,
     "two_losses": HEAD + TWO_LOSSES,
@@ -243,6 +244,6 @@ _CORRECT_FORWARDS = (
     "x = self.a(x).sigmoid()\nreturn torch.where(x > 0.5, x, 0)",
 )
 CORRECT = {
-    f"correct {number}": HEAD + NET.format(forward=_indented(body, 8))
+    f"correct {number}": HEAD + NET.format(forward=indented(body, 8))
     for number, body in enumerate(_CORRECT_FORWARDS)
 }

@@ -11,6 +11,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from hookscope.execution.failures import frames
@@ -115,15 +116,20 @@ def span_of(node: ast.expr | ast.stmt) -> CodeSpan:
     return CodeSpan(node.lineno, end, node.col_offset, node.end_col_offset or -1)
 
 
-def site_of_call(frame: FrameType | None = None) -> CallSite | None:
+def site_of_call(
+    frame: FrameType | None = None, *, skips_functions: bool = False
+) -> CallSite | None:
     """Return the innermost line of the user's code that is running; None if there is none.
 
-    A line of an installed package counts if no line of the user's own is running.
+    A line of an installed package counts if no line of the user's own is running. With
+    ``skips_functions``, lines inside of a ``torch.autograd.Function`` do not count.
     """
     installed: CallSite | None = None
     layer: nn.Module | None = None
     is_optimizer = False
     frame = frame or sys._getframe(1)
+    if skips_functions:
+        frame = _outside_function(frame)
     while frame is not None:
         code = frame.f_code
         if code is CALL_CODE:
@@ -139,6 +145,30 @@ def site_of_call(frame: FrameType | None = None) -> CallSite | None:
             installed = site
         frame = frame.f_back
     return installed
+
+
+def _outside_function(frame: FrameType) -> FrameType:
+    """The frame that applies a custom function of the program, if one is running in its module."""
+    inner: FrameType | None = frame
+    while inner is not None and inner.f_code is not CALL_CODE:
+        if inner.f_code.co_name == "forward" and _is_functions_forward(inner.f_code):
+            return inner.f_back or frame
+        inner = inner.f_back
+    return frame
+
+
+@cache
+def _is_functions_forward(code: CodeType) -> bool:
+    """Whether code is the ``forward`` of a custom function of the program."""
+    if not is_of_program(code):
+        return False
+    waiting = [torch.autograd.Function]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if getattr(kind.forward, "__code__", None) is code:
+            return True
+    return False
 
 
 def site_of_error(error: BaseException) -> CallSite | None:

@@ -21,7 +21,7 @@ from hookscope.execution.backward_failures.in_place_changes import (
     replacements,
 )
 from hookscope.execution.backward_failures.source_patches import SourcePatch
-from hookscope.results.failure import IN_PLACE, BackwardFailure, CodeLine
+from hookscope.results.failure import IN_PLACE, NAN, BackwardFailure, CodeLine
 
 _MOST_PLACES = 3  # that are named
 _MOST_PATCHES = 4  # that are needed together
@@ -49,7 +49,8 @@ def tried_failure(diagnosis: Diagnosis, trial: Trial) -> BackwardFailure:
     tried: tuple[str, ...] = ()
     if patches := _helping(diagnosis, trial):
         words = " and ".join(patch.words for patch in patches)
-        tried = (f"{words}, the backward pass runs.",)
+        outcome = "all gradients are finite" if diagnosis.kind == NAN else "the backward pass runs"
+        tried = (f"{words}, {outcome}.",)
     return BackwardFailure(
         diagnosis.kind,
         diagnosis.story,

@@ -85,6 +85,8 @@ class BackwardPass:
 class GraphObserver(SignalSafeContext["GraphObserver"]):
     """Records what is saved and what is changed in place while the ``with`` block runs.
 
+    With ``skips_functions``, the line of the node of a custom function is the one that applies it.
+
     Attributes:
         broken: the first saved tensor that a backward pass needed and found changed.
         broken_in: that backward pass.
@@ -95,7 +97,7 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
         first_node: the sequence number of the first node that is observed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips_functions: bool = False) -> None:
         self.broken: SavedTensor | None = None
         self.broken_in: BackwardPass | None = None
         self.node_sites: dict[int, CallSite | None] = {}
@@ -106,6 +108,7 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
         self._saved: dict[int, WeakSet[SavedTensor]] = {}
         self._last_operation = -1  # number of nodes when the last operation ran
         self._is_ours = False
+        self._skips_functions = skips_functions
         # PyTorch counts the version up after an operation has passed the mode.
         self._unsettled: list[tuple[SavedTensor, InPlaceChange]] = []
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
@@ -136,11 +139,15 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
             self._unsettled += [(one, change) for one in saved]
         return result
 
+    def saved_by(self, number: int) -> list[SavedTensor]:
+        """Return what a node has saved and still holds."""
+        return [one for group in self._saved.values() for one in group if one.node == number]
+
     def _place_new_nodes(self, count: int) -> None:
         """Note the line of the nodes that were made since the last time; most make one."""
         new = range(self._placed, count)
         if new:
-            site = site_of_call()
+            site = site_of_call(skips_functions=self._skips_functions)
             self.node_sites.update(dict.fromkeys(new, site))
             self.node_passes.update(dict.fromkeys(new, len(self.passes)))
             self._placed = count

@@ -4,38 +4,77 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from hookscope.execution.backward_failures.backward_watch import BackwardWatch
+from hookscope.execution.backward_failures.custom_functions import diagnose_custom_function
 from hookscope.execution.backward_failures.cut_chains import CutWatch, diagnose_no_gradient
-from hookscope.execution.backward_failures.diagnosis import (
-    Diagnosis,
-    NameOf,
-    diagnose_in_place,
-)
+from hookscope.execution.backward_failures.diagnosis import Diagnosis, diagnose_in_place
 from hookscope.execution.backward_failures.freed_graphs import diagnose_freed
 from hookscope.execution.backward_failures.graph_observer import GraphObserver
+from hookscope.execution.backward_failures.module_names import ModuleNames
+from hookscope.execution.backward_failures.nonfinite_gradients import diagnose_nonfinite
+from hookscope.execution.backward_failures.reduction_watch import ReductionWatch
+from hookscope.execution.backward_failures.unreduced_gradients import diagnose_reduction
 from hookscope.files.signal_safety import signal_safe
-from hookscope.results.failure import FREED, IN_PLACE, NO_GRADIENT, kind_of_failure
+from hookscope.results.failure import (
+    DDP,
+    FREED,
+    IN_PLACE,
+    NAN,
+    NO_GRADIENT,
+    SHAPE,
+    kind_of_failure,
+)
 
 
 class FailureObserver:
-    """Observes a pass that is expected to fail with a kind of error."""
+    """Observes a pass that is expected to fail in a way."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._graph = GraphObserver()
         self._cuts = CutWatch()
+        self._backward = BackwardWatch()
+        self._reduction = ReductionWatch()
 
     def observing(self) -> AbstractContextManager[object]:
         """Return the context in which the pass runs."""
-        return signal_safe(self._cuts) if self._kind == NO_GRADIENT else self._graph
+        if self._kind == NO_GRADIENT:
+            return signal_safe(self._cuts)
+        if self._kind == DDP:
+            return self._reduction
+        return self._backward if self._kind in (NAN, SHAPE) else self._graph
 
-    def diagnose(self, error: BaseException, name_of: NameOf) -> Diagnosis:
-        """Return what is known of the error of the pass; of no kind if nothing is."""
+    def diagnose(
+        self,
+        error: BaseException | None,
+        names: ModuleNames,
+        original: BaseException | None = None,
+    ) -> Diagnosis | None:
+        """Return what is known of the pass: None if it was right, of no kind if nothing is.
+
+        Args:
+            error: what the pass that was observed raised.
+            names: of the modules.
+            original: the error of the program, which that pass may not have.
+        """
+        if self._kind == DDP and original is not None:
+            return diagnose_reduction(original, self._reduction) or Diagnosis("")
+        if self._kind == NAN and (found := diagnose_nonfinite(self._backward, names)):
+            return found
+        if error is None:
+            return None
+        return self._of_error(error, names) or Diagnosis("")
+
+    def _of_error(self, error: BaseException, names: ModuleNames) -> Diagnosis | None:
         kind = kind_of_failure(error)
-        found: Diagnosis | None = None
+        if kind != self._kind:
+            return None
         if kind == IN_PLACE:
-            found = diagnose_in_place(self._graph, name_of)
-        elif kind == FREED:
-            found = diagnose_freed(error, self._graph, name_of)
-        elif kind == NO_GRADIENT:
-            found = diagnose_no_gradient(error, self._cuts, name_of)
-        return found or Diagnosis("")
+            return diagnose_in_place(self._graph, names)
+        if kind == FREED:
+            return diagnose_freed(error, self._graph, names)
+        if kind == NO_GRADIENT:
+            return diagnose_no_gradient(error, self._cuts, names)
+        if kind == SHAPE:
+            return diagnose_custom_function(error, self._backward, names)
+        return None

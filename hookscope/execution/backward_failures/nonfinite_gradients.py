@@ -1,0 +1,250 @@
+"""Gradients that are NaN or infinite although the loss is finite: where they began and ended."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hookscope.execution.backward_failures.backward_watch import (
+    INFINITE,
+    NAN,
+    BackwardWatch,
+    NodeRun,
+)
+from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
+from hookscope.execution.backward_failures.diagnosis import Diagnosis, lines_of, place_of
+from hookscope.execution.backward_failures.module_names import ModuleNames
+from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+from hookscope.files.words import count_text, plural
+from hookscope.results import failure
+
+_MOST_NAMES = 3
+_CHOOSING = ("WhereBackward", "MaskedFillBackward", "MulBackward", "IndexBackward")
+_SMALL = {torch.float16: "1e-04"}  # in other dtypes 1e-12
+
+
+class _Remedy(NamedTuple):
+    """What keeps an operation from values without a finite derivative.
+
+    ``change`` is the argument after the change, or the divisor.
+    """
+
+    functions: tuple[str, ...]
+    change: str
+    advice: str
+
+
+_POSITIVE = "{0}.clamp_min({1})"
+_INSIDE = "{0}.clamp(-1 + 1e-6, 1 - 1e-6)"
+_REMEDIES = {
+    "Sqrt": _Remedy(("sqrt",), _POSITIVE, "sqrt has no finite derivative at 0"),
+    "Rsqrt": _Remedy(("rsqrt",), _POSITIVE, "rsqrt has no finite derivative at 0"),
+    "Log": _Remedy(("log",), _POSITIVE, "log has no finite derivative at 0"),
+    "Log2": _Remedy(("log2",), _POSITIVE, "log2 has no finite derivative at 0"),
+    "Log10": _Remedy(("log10",), _POSITIVE, "log10 has no finite derivative at 0"),
+    "Pow": _Remedy(
+        ("pow", "float_power"), _POSITIVE, "a power under 1 has no finite derivative at 0"
+    ),
+    "Acos": _Remedy(("acos", "arccos"), _INSIDE, "acos has no finite derivative at -1 and 1"),
+    "Asin": _Remedy(("asin", "arcsin"), _INSIDE, "asin has no finite derivative at -1 and 1"),
+    "Div": _Remedy(
+        ("div", "true_divide"), "{0}.masked_fill({0} == 0, 1)", "a division by 0 has no derivative"
+    ),
+    "Reciprocal": _Remedy(
+        ("reciprocal",), "{0}.masked_fill({0} == 0, 1)", "a division by 0 has no derivative"
+    ),
+}
+
+
+def diagnose_nonfinite(watch: BackwardWatch, names: ModuleNames) -> Diagnosis | None:
+    """Return where the first gradient that is not finite began; None if all are finite."""
+    bad = [run for run in watch.runs if run.got or run.gave]
+    if not bad:
+        return None
+    births = [run for run in bad if not run.got]
+    if bad[0].got and bad[0].parameter is None:
+        return _diagnosis_without_birth(watch, bad[0], names)
+    born = births[0] if births else bad[0]
+    later = bad[bad.index(born) :]
+    story = [_birth(watch, born, names)]
+    sites = [watch.site_of(born.node)]
+    if chooser := _chooser(watch, born):
+        site = watch.site_of(chooser)
+        why = "0 times infinity or NaN is NaN"
+        story.append(f"{_subject(site, names)} gives it the gradient 0 there, and {why}.")
+        sites.append(site)
+    if born.gave == INFINITE and (turned := next((r for r in later if r.gave == NAN), None)):
+        site = watch.site_of(turned.node)
+        story.append(f"It became NaN in {_name(turned)}, that of {_subject(site, names)}.")
+        sites.append(site)
+    story.append(_reached(watch, names))
+    story += _ended(watch, later, names, sites)
+    remedy = _remedy_of(born)
+    return Diagnosis(
+        failure.NAN,
+        tuple(story),
+        lines_of(sites),
+        tuple(_repairs(watch.site_of(born.node), remedy, born)),
+        (_advice(born, remedy),),
+    )
+
+
+def _diagnosis_without_birth(watch: BackwardWatch, first: NodeRun, names: ModuleNames) -> Diagnosis:
+    """What is known if no single operation made the bad gradient."""
+    site = watch.site_of(first.node)
+    is_start = first is watch.runs[0]
+    if is_start:
+        start = f"The gradient that the backward pass begins with is {first.got}."
+        advice = "look at the loss and at the gradient that backward() is given."
+    else:
+        start = f"The sum of the gradients at {_subject(site, names)} is {first.got}."
+        advice = "scale the loss down, or compute this part in float32."
+    return Diagnosis(failure.NAN, (start, _reached(watch, names)), lines_of([site]), (), (advice,))
+
+
+def _name(run: NodeRun) -> str:
+    return str(run.node.name())
+
+
+def _subject(site: CallSite | None, names: ModuleNames) -> str:
+    """The operation at a line, in a sentence."""
+    if site is None:
+        return "an operation of an earlier step"
+    what = f"`{site.text}`"
+    if site.layer is not None and site.layer is not site.owner:
+        what = names(site.layer)
+    return f"{what} in {place_of(site, names)}"
+
+
+def _birth(watch: BackwardWatch, born: NodeRun, names: ModuleNames) -> str:
+    gave = "NaN" if born.gave == NAN else "infinity"
+    text = f"{_name(born)}, the backward of {_subject(watch.site_of(born.node), names)},"
+    text += f" got a finite gradient and returned {gave}"
+    if born.saved:
+        return f"{text}: {born.saved}."
+    if born.dtype == torch.float16 and born.gave == INFINITE:
+        return f"{text}: the largest float16 is 65,504."
+    return f"{text}."
+
+
+def _chooser(watch: BackwardWatch, born: NodeRun) -> object | None:
+    """The operation that takes only some entries of the result of another, and 0 of the rest."""
+    if born.gave != NAN or not born.from_zero:
+        return None
+    for run in watch.runs[: watch.runs.index(born)]:
+        is_next = any(node is born.node for node, _ in run.node.next_functions)
+        if is_next and _name(run).startswith(_CHOOSING):
+            chooser: object = run.node
+            return chooser
+    return None
+
+
+def _reached(watch: BackwardWatch, names: ModuleNames) -> str:
+    """The sentence that says which parameters have it."""
+    parameters = {run.parameter: run.got for run in watch.runs if run.parameter is not None}
+    bad = [parameter for parameter, got in parameters.items() if got]
+    if not bad:
+        return f"None of {plural(len(parameters), 'parameter')} has it."
+    first = [names.of_parameter(one) for one in bad[:_MOST_NAMES]]
+    verb = "has" if len(bad) == 1 else "have"
+    if len(bad) == len(parameters):
+        return f"All {plural(len(bad), 'parameter')} {verb} it, the first are {_list(first)}."
+    total = f"{count_text(len(bad))} of {plural(len(parameters), 'parameter')} {verb} it"
+    finite = [names.of_parameter(one) for one, got in parameters.items() if not got]
+    rest = f"finite are {_list(finite[:_MOST_NAMES])}{_more(len(finite))}"
+    return f"{total}: {_list(first)}{_more(len(bad))}; {rest}."
+
+
+def _list(texts: Sequence[str]) -> str:
+    return ", ".join(texts)
+
+
+def _more(count: int) -> str:
+    return f" and {count_text(count - _MOST_NAMES)} more" if count > _MOST_NAMES else ""
+
+
+def _ended(
+    watch: BackwardWatch, later: Sequence[NodeRun], names: ModuleNames, sites: list[CallSite | None]
+) -> Iterator[str]:
+    """A sentence about the operations that got it and returned a finite gradient."""
+    ends = [run for run in later if run.got and not run.gave and run.parameter is None]
+    places = dict.fromkeys(watch.site_of(run.node) for run in ends)
+    known = [site for site in places if site is not None][:_MOST_NAMES]
+    if known:
+        sites += known
+        yield f"It ended at {_list([_subject(site, names) for site in known])}."
+
+
+def _remedy_of(born: NodeRun) -> _Remedy | None:
+    return _REMEDIES.get(_name(born).partition("Backward")[0])
+
+
+def _advice(born: NodeRun, remedy: _Remedy | None) -> str:
+    if remedy is not None:
+        return f"{remedy.advice}: change its argument there, before the function, not its result."
+    if "Softmax" in _name(born):
+        return "a row with only -inf has no softmax: leave one entry, or leave the row out."
+    if born.dtype == torch.float16 and born.gave == INFINITE:
+        return "compute this part in float32, or scale the loss down."
+    if born.saved:
+        return "replace these entries before the operation, not in its result."
+    return "compute this part in a wider dtype, or keep it from values without a derivative."
+
+
+def _repairs(site: CallSite | None, remedy: _Remedy | None, born: NodeRun) -> Iterator[SourcePatch]:
+    """The change of the operation's argument."""
+    statement = site.statement if site is not None else None
+    expression = site.expression if site is not None else None
+    if site is None or remedy is None or statement is None or expression is None:
+        return
+    small = _SMALL.get(born.dtype, "1e-12") if born.dtype is not None else "1e-12"
+    for node in ast.walk(expression):
+        found = _argument_of(node, remedy)
+        if found is None or not isinstance(node, ast.expr):
+            continue
+        text = ast.unparse(found)
+        if not isinstance(found, ast.Name | ast.Call | ast.Attribute):
+            text = f"({text})"
+        changed = _Replaced(found, remedy.change.format(text, small))
+        new = ast.unparse(changed.visit(copy.deepcopy(node)))
+        whole = ast.unparse(changed.visit(copy.deepcopy(statement)))
+        change = StatementChange(span_of(statement), instead=whole)
+        yield SourcePatch(f"with `{shortened(new)}` there", site.file, (change,))
+
+
+def _argument_of(node: ast.AST, remedy: _Remedy) -> ast.expr | None:
+    """The argument that a call or an operator is to get changed."""
+    if isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.Pow) and "pow" in remedy.functions:
+            return node.left
+        divides = isinstance(node.op, ast.Div) and {"div", "reciprocal"} & {*remedy.functions}
+        return node.right if divides else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr not in remedy.functions:
+        return None
+    is_division = "div" in remedy.functions
+    if ast.unparse(node.func.value) in ("torch", "torch.special", "F"):
+        values = node.args[1:] if is_division else node.args
+    else:
+        values = node.args if is_division else [node.func.value]
+    return values[0] if values else None
+
+
+class _Replaced(ast.NodeTransformer):
+    """Replaces an expression, which is found by its place."""
+
+    def __init__(self, old: ast.expr, new: str) -> None:
+        self._place = type(old), span_of(old)
+        self._new: ast.expr = ast.parse(new, mode="eval").body
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return the new expression in place of the old one."""
+        if isinstance(node, ast.expr) and (type(node), span_of(node)) == self._place:
+            return self._new
+        visited: ast.AST = super().visit(node)
+        return visited
