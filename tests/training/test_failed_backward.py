@@ -45,6 +45,11 @@ def marked_line(script: str) -> int:
     return 1 + next(n for n, line in enumerate(lines) if line.endswith("# here"))
 
 
+def code_in(page: str) -> str:
+    """The first block of Python in a page; ``py`` marks one that is meant to fail."""
+    return re.split(r"^```(?:py|python)?\n", page, flags=re.MULTILINE)[1]
+
+
 @needs_landlock
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -198,7 +203,7 @@ def test_no_landlock_means_no_sealed_process(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_page_shows_what_is_said(watched, page: str, repo: Path) -> None:
     text = (repo / "docs" / "questions" / f"{page}.md").read_text()
-    code = text.partition("```python\n")[2].partition("```")[0]
+    code = code_in(text)
     shown = re.findall(r"^    (hookscope: .+)\n", text, re.MULTILINE)
     assert len(shown) == 3
     said = [line.replace("script.py", "train.py") for line in watched(code).messages]

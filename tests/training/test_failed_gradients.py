@@ -13,7 +13,7 @@ from hookscope.training.sealed_process import NoSealedProcess
 from tests.training import failing_gradients as tables
 from tests.training.failing_steps import HEAD
 from tests.training.forked import Ended
-from tests.training.test_failed_backward import marked_line, needs_landlock
+from tests.training.test_failed_backward import code_in, marked_line, needs_landlock
 from tests.training.test_several_processes import Launch
 
 pytestmark = [
@@ -175,3 +175,24 @@ def test_two_correct_processes_tell_nothing(
     status, _, said = Launch(tmp_path, bare_environment, *words).end()
     assert status == 0
     assert said.splitlines() == [line for line in said.splitlines() if "recorded 3 steps" in line]
+
+
+# The pages
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("page", "options"),
+    [
+        ("nan-in-gradients", STOP),
+        ("invalid-gradient-at-index", ()),
+        ("expected-to-have-finished-reduction", ()),
+    ],
+)
+def test_the_page_shows_what_is_said(watched, page: str, options, repo: Path) -> None:
+    text = (repo / "docs" / "questions" / f"{page}.md").read_text()
+    code = code_in(text)
+    shown = re.findall(r"^    hookscope: (.+)\n", text, re.MULTILINE)
+    assert len(shown) in (3, 4)
+    ended = watched(code.replace('dist.init_process_group("gloo")', tables.ALONE), *options)
+    assert story_of(ended).replace("script.py", "train.py").splitlines() == shown
