@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.execution.backward_failures.code_sites import CallSite, site_of_call
+from hookscope.execution.backward_failures.code_sites import CallSite
 from hookscope.execution.backward_failures.graph_nodes import nodes_from, number_of
 from hookscope.execution.backward_failures.graph_observer import GraphObserver
 from hookscope.files.signal_safety import SignalSafeContext
@@ -79,14 +79,14 @@ class BackwardWatch(SignalSafeContext["BackwardWatch"]):
         graph: the observer of the forward pass.
         runs: the nodes in the order in which they ran.
         nodes: the nodes of all graphs that were differentiated, the last made first.
-        site: the line that began the last backward pass.
+        start: ``NaN`` or ``infinite`` if a tensor that was differentiated is so; else nothing.
     """
 
     def __init__(self) -> None:
         self.graph = GraphObserver(skips_functions=True)
         self.runs: list[NodeRun] = []
         self.nodes: list[Any] = []
-        self.site: CallSite | None = None
+        self.start = FINITE
         self._hooks = LastingHooks(nn.Module())
         self._undo: list[Undo] = []
         self._anomaly = False, True
@@ -112,9 +112,10 @@ class BackwardWatch(SignalSafeContext["BackwardWatch"]):
 
     def _begin(self, *args: Any, **kwargs: Any) -> None:
         torch.autograd.set_detect_anomaly(False)
-        self.site = site_of_call()
         given = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-        new = [node for node in nodes_from([t for _, t in walk(given)]) if node not in self.nodes]
+        roots = [tensor for _, tensor in walk(given)]
+        self.start = self.start or worst_value(roots)
+        new = [node for node in nodes_from(roots) if node not in self.nodes]
         self.nodes += new
         for node in new:
             self._hooks.listen_to_node(node, _Listener(self, node))

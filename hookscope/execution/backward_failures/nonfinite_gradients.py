@@ -65,6 +65,10 @@ def diagnose_nonfinite(watch: BackwardWatch, names: ModuleNames) -> Diagnosis | 
     bad = [run for run in watch.runs if run.got or run.gave]
     if not bad:
         return None
+    if watch.start:
+        said = f"The loss itself is {watch.start}."
+        advice = "hookscope check names the layer whose values begin to be so."
+        return Diagnosis(failure.NAN, (said,), suggestions=(advice,))
     births = [run for run in bad if not run.got]
     if bad[0].got and bad[0].parameter is None:
         return _diagnosis_without_birth(watch, bad[0], names)

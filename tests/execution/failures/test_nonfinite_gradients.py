@@ -88,6 +88,15 @@ def test_a_live_model_is_left_as_it_was() -> None:
     assert not torch.is_anomaly_enabled()
 
 
+def test_a_loss_that_is_nan_itself_is_a_question_to_check() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with torch.no_grad():
+        model[1].weight[0, 0] = torch.nan
+    failure = hookscope.grads(model, shape=(2, 4), loss="sum").metadata["failure"]
+    assert failure["story"] == ("The loss itself is NaN.",)
+    assert "hookscope check" in failure["suggestions"][0]
+
+
 def test_a_model_with_finite_gradients_runs_as_often_as_before() -> None:
     model = Root()
     model.forward = lambda x: model.fc(x)  # type: ignore[method-assign]
