@@ -12,6 +12,7 @@ from typing import TextIO
 
 from hookscope.cli.console import Console
 from hookscope.errors import EnvironmentFault
+from hookscope.files.garbage import without_collection
 
 
 class _Handler(logging.Handler):
@@ -95,10 +96,7 @@ def reading(console: Console, step: str, trust: bool) -> AbstractContextManager[
 
 
 def _import_torch() -> None:
-    """Import torch without garbage collection, which takes a tenth of the time of a command."""
-    gc.disable()
-    try:
+    """Import torch without looking for garbage."""
+    with without_collection():
         import torch  # noqa: F401
-    finally:
-        gc.enable()
     gc.freeze()

@@ -12,6 +12,7 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import Output, one_of
 from hookscope.cli.runner import run_analysis
+from hookscope.files.garbage import without_collection
 from hookscope.specs.memory_options import MemoryOptions
 from hookscope.specs.public import Only, Without, public
 from hookscope.specs.request import (
@@ -60,9 +61,10 @@ def memory(
         >>> found.parts.parameters, found.parts.total == found.peak
         (46758048, True)
     """
-    from hookscope.model_analysis.memory.memory_run import measure
+    with without_collection():  # no answer depends on when garbage is found
+        from hookscope.model_analysis.memory.memory_run import measure
 
-    return measure(request, options)
+        return measure(request, options)
 
 
 EXAMPLES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
@@ -18,6 +17,7 @@ from hookscope.cli.run_context import recorded_notes, running, show_logs
 from hookscope.cli.runner import checked_job, job_step
 from hookscope.commands.subject import as_weights, find_subject
 from hookscope.errors import RequestError
+from hookscope.files.garbage import without_collection
 from hookscope.files.progress_types import Progress
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
@@ -269,13 +269,10 @@ def _show_names(console: Console, job: Checked, model: str) -> None:
     if hashes and (console.sort or console.top):
         raise RequestError("--sort and --top are for tables.", "Leave them out with --hash.")
     verb = "Hashing" if hashes else "Reading"
-    gc.disable()  # thousands of names are many objects, and looking for garbage takes a fifth
-    try:
+    with without_collection():  # thousands of names are many objects
         with job_step(console, job, f"{verb} {model} ...", verb) as progress:
             result = job(**progress)
         console.show(result)
-    finally:
-        gc.enable()
 
 
 def _print_graph(console: Console, tree: ModuleTree, mermaid: bool) -> None:

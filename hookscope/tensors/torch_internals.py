@@ -127,6 +127,10 @@ is_wrapped_by_functorch: Callable[[Tensor], bool] = _found(
 OpOverload: Any = _found("torch._ops.OpOverload", type(torch.ops.aten.relu.default))
 OpOverloadPacket: Any = _found("torch._ops.OpOverloadPacket", type(torch.ops.aten.relu))
 HigherOrderOperator: Any = _found("torch._ops.HigherOrderOperator", ())
+# The operator that asks a tensor without values for its device.
+device_of: Any = _found("torch.ops.prim.device.default", None)
+# The operator of Tensor.item().
+value_of: Any = _found("torch.ops.aten._local_scalar_dense.default", None)
 # Attention on the CPU, which the counter of FLOPs does not know; None without such an operator.
 cpu_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", None)
 cpu_attention_backward: Any = _found(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hookscope.results.memory import BACKWARD, FORWARD, STEP, MemoryParts, PeakMoment
@@ -74,6 +74,28 @@ class AllocationLog:
             one = self.allocations[last]
             moment = PeakMoment(one.phase, one.layer, one.operator)
         return Peak(most, moment, {layer: MemoryParts(**sizes) for layer, sizes in parts.items()})
+
+    def line_to(self, other: AllocationLog, step: int) -> Callable[[int], AllocationLog] | None:
+        """Return the log of any batch, by how many samples it has more than this one.
+
+        ``other`` is that of a batch with ``step`` samples more. None if the two runs differ in more
+        than sizes, or a size does not grow evenly.
+        """
+        pairs = [
+            (a.size, b.size) for a, b in zip(self.allocations, other.allocations, strict=False)
+        ]
+        same = len(self.allocations) == len(other.allocations) and self.events == other.events
+        if not same or any((after - before) % step for before, after in pairs):
+            return None
+
+        def at(more: int) -> AllocationLog:
+            sizes = (before + (after - before) // step * more for before, after in pairs)
+            grown = [
+                replace(one, size=size) for one, size in zip(self.allocations, sizes, strict=True)
+            ]
+            return AllocationLog(grown, self.events)
+
+        return at
 
     def _timeline(self) -> Iterator[tuple[int, bool]]:
         """The events of a step in the order of its phases, without those of what lasts."""

@@ -1,22 +1,42 @@
-"""The largest batch whose peak is within a limit. Every number comes from a run."""
+"""The largest batch whose peak is within a limit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 from hookscope.errors import ForwardError
+from hookscope.model_analysis.memory.allocations import AllocationLog
 from hookscope.results.memory import BatchLimit
 
 _MOST = 2**40  # samples
 _LINES = 6  # runs until the interval is halved instead: peaks may bend
 
 
+def find_batch(
+    log_of: Callable[[int], AllocationLog], batch: int, log: AllocationLog, limit: int
+) -> BatchLimit:
+    """Return the largest batch within a limit, from the logs of two batches, and a run of it.
+
+    Where that run does not have the peak that the logs foretell, all batches that are tried run.
+    """
+    peak = log.peak().size
+    foretold = log.line_to(log_of(2 * batch), batch)
+    if foretold is not None:
+        found = largest_batch(lambda n: foretold(n - batch).peak().size, batch, peak, limit)
+        tried, expected = (found.batch, found.peak) if found.batch else (1, found.next_peak)
+        with suppress(ForwardError):  # as batch normalisation of one sample
+            if tried == batch or log_of(tried).peak().size == expected:
+                return found
+    return largest_batch(lambda n: log_of(n).peak().size, batch, peak, limit)
+
+
 def largest_batch(peak_of: Callable[[int], int], batch: int, peak: int, limit: int) -> BatchLimit:
     """Return the largest batch within a limit, where ``batch`` has a peak that is known.
 
     Peaks are nearly linear in the batch, so a line through two of them gives the next batch to try.
-    The search ends when a batch that fits and the next one, which does not, have both been run.
+    The search ends when the peaks of a batch that fits and of the next, which does not, are known.
     """
     known: dict[int, float] = {batch: peak}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from hookscope.hooks.layers import Layer
 from hookscope.model_analysis.memory.fake_step import StepRun
 from hookscope.results.memory import CheckpointPlan
 from hookscope.specs.patterns import ROOT
 
+_LINES = 5  # runs until the interval is halved instead
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")  # by name: not their subclasses
 
 
@@ -43,8 +46,8 @@ def plan_checkpoints(
 ) -> CheckpointPlan:
     """Return the fewest blocks to checkpoint for a limit, those that save most first.
 
-    ``run`` runs a step with checkpoints. The number is found by halving, and the peak of the answer
-    is that of a run.
+    ``run`` runs a step with checkpoints. The peak of the answer, and that of one block fewer, which
+    is beyond the limit, are those of runs.
     """
     saved = plain.saved_by_layer()
     sizes = {
@@ -66,8 +69,13 @@ def plan_checkpoints(
     low, high = 0, len(names)  # ``low`` is too few
     if peak_with(high) > limit:
         return CheckpointPlan((), peak_with(high), len(names), 0)
+    kept = [0, *accumulate(sizes[name] for name in names)]
     while high - low > 1:
         middle = (low + high) // 2
+        if len(runs) < _LINES:  # the peak falls with what is no longer saved
+            part = (peak_with(low) - limit) / (peak_with(low) - peak_with(high))
+            middle = bisect_left(kept, kept[low] + part * (kept[high] - kept[low]))
+        middle = min(max(middle, low + 1), high - 1)
         low, high = (low, middle) if peak_with(middle) <= limit else (middle, high)
     order = {layer.name: i for i, layer in enumerate(layers)}
     chosen = tuple(sorted(names[:high], key=order.__getitem__))

@@ -20,13 +20,14 @@ from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanage
 from hookscope.hooks.layers import layers_of, module_running
 from hookscope.hooks.registry import CallRegistry
 from hookscope.model_analysis.memory.allocations import PLACEHOLDER, AllocationLog, Peak
+from hookscope.model_analysis.memory.output_cache import OutputCache
 from hookscope.model_analysis.memory.storage_tracker import LayerClock, StorageTracker
 from hookscope.results.memory import BACKWARD, FORWARD, STEP, MemoryParts
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors, walk
-from hookscope.tensors.torch_internals import fake_tensors
+from hookscope.tensors.torch_internals import disable_current_modes, fake_tensors
 
 LossFunction = Callable[[Any], tuple[Tensor, tuple[Tensor, ...]]]
 
@@ -59,6 +60,7 @@ class FakeStep:
 
     def __init__(
         self,
+        mode: Any,
         module: nn.Module,
         value: Any,
         loss: LossFunction | None,
@@ -66,8 +68,8 @@ class FakeStep:
         autocast: torch.dtype | None,
         dtype: torch.dtype | None,
     ) -> None:
-        self.module = module
-        _replace_values(module, dtype)
+        self.module, self._operators = module, OutputCache(mode)
+        _replace_values(module, dtype, self._operators)
         self.module.train(loss is not None)
         self.is_training = loss is not None
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
@@ -137,24 +139,33 @@ class FakeStep:
                 "The model has no parameter that requires grad, so there is nothing to update.",
                 "Leave out --optimizer for the memory of inference.",
             )
-        optimizer = spec.build(parameters)
         tracker = self._tracker()
-        for parameter in parameters:
-            parameter.grad = torch.empty_like(parameter, requires_grad=False)
-            tracker.register(parameter.grad, PLACEHOLDER, tracker.clock.owner(parameter))
-        tracker.phase = STEP
-        with grad_mode(True), signal_safe(tracker):
-            optimizer.step()
-        optimizer.zero_grad()
+        fused = bool(spec.arguments.get("fused"))  # only where a device has such a step
+        # Elsewhere the meta device allocates the same, in less time than tensors that name a CPU.
+        with nullcontext() if fused else disable_current_modes():
+            owners: dict[Any, str] = {
+                parameter if fused else _on_meta(parameter): tracker.clock.owner(parameter)
+                for parameter in parameters
+            }
+            optimizer = spec.build(list(owners))
+            for parameter, layer in owners.items():
+                parameter.grad = torch.empty_like(parameter, requires_grad=False)
+                tracker.register(parameter.grad, PLACEHOLDER, layer)
+                if not fused:
+                    tracker.register(parameter, PLACEHOLDER, layer)
+            tracker.phase = STEP
+            with grad_mode(True), signal_safe(tracker):
+                optimizer.step()
+            optimizer.zero_grad()
         for owner, state in optimizer.state.items():
             for _, tensor in walk(list(state.values())):
-                self._state[tensor] = tracker.clock.owner(owner)
+                self._state[tensor] = owners[owner]
         tracker.mark(self._state, "optimizer")
         self._step_log = tracker.log
 
     def _tracker(self) -> StorageTracker:
         """A tracker that knows the parameters and buffers."""
-        tracker = StorageTracker(LayerClock(self.layers))
+        tracker = StorageTracker(LayerClock(self.layers), self._operators)
         for layer in self.layers:
             for kind, held in (
                 ("parameters", layer.module._parameters),
@@ -178,7 +189,7 @@ class FakeStep:
         return map_tensors(self._value, make)
 
 
-def _replace_values(model: nn.Module, dtype: torch.dtype | None) -> None:
+def _replace_values(model: nn.Module, dtype: torch.dtype | None, operators: OutputCache) -> None:
     """Replace parameters and buffers by fake ones, floating-point ones in ``dtype`` if given."""
     made: dict[int, Tensor] = {}  # a shared tensor stays shared
     for module in model.modules():
@@ -188,13 +199,19 @@ def _replace_values(model: nn.Module, dtype: torch.dtype | None) -> None:
                 if not isinstance(tensor, Tensor) or (members is held[-1] and not tensor.is_meta):
                     continue
                 if id(tensor) not in made:
-                    made[id(tensor)] = _empty(tensor, dtype)
+                    made[id(tensor)] = _empty(tensor, dtype, operators)
                 members[name] = made[id(tensor)]
 
 
-def _empty(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _on_meta(parameter: Tensor) -> nn.Parameter:
+    shape, stride = tuple(parameter.shape), parameter.stride()
+    empty = torch.empty_strided(shape, stride, dtype=parameter.dtype, device="meta")
+    return nn.Parameter(empty)
+
+
+def _empty(tensor: Tensor, dtype: torch.dtype | None, operators: OutputCache) -> Tensor:
     kind = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-    empty = torch.empty_like(tensor, dtype=kind, device="cpu", requires_grad=False)
+    empty = operators.empty_like(tensor, kind)
     is_parameter = isinstance(tensor, nn.Parameter)
     return nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
 

@@ -20,7 +20,7 @@ from hookscope.files.words import bytes_text
 from hookscope.hooks.layers import Layer
 from hookscope.inputs.batch import build_batch
 from hookscope.inputs.input_reader import Batch
-from hookscope.model_analysis.memory.batch_search import largest_batch
+from hookscope.model_analysis.memory.batch_search import find_batch
 from hookscope.model_analysis.memory.checkpoint_search import plan_checkpoints
 from hookscope.model_analysis.memory.fake_step import FakeStep, StepRun
 from hookscope.model_analysis.memory.plain_loss import loss_of
@@ -56,7 +56,7 @@ def measure(request: Request, options: MemoryOptions) -> Memory:
         batch.value, lambda _, x: torch.empty(tuple(x.shape), dtype=x.dtype, device="meta")
     )
     with signal_safe(mode):
-        step = FakeStep(loaded.module, value, loss, optimizer, autocast, dtype)
+        step = FakeStep(mode, loaded.module, value, loss, optimizer, autocast, dtype)
         if options.limit is not None:
             _check_limit(step, options.limit)
         run = step.run()
@@ -133,7 +133,7 @@ def _fitted(
     if limit is None or step.batch is None:
         return None, None
     peak = run.peak().size
-    largest = largest_batch(lambda batch: step.run(batch).peak().size, step.batch, peak, limit)
+    largest = find_batch(lambda batch: step.run(batch).log, step.batch, run.log, limit)
     if peak <= limit or not step.is_training:
         return largest, None
     plan = plan_checkpoints(lambda names: step.run(None, names), step.layers, run, limit)

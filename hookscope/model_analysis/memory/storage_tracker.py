@@ -19,15 +19,18 @@ from torch.utils.flop_counter import flop_registry
 from hookscope.hooks.layers import Layer, own_parameters
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.model_analysis.memory.allocations import Allocation, AllocationLog
+from hookscope.model_analysis.memory.output_cache import OutputCache
 from hookscope.results.memory import FORWARD, LOSS, STEP
 from hookscope.tensors.torch_internals import (
     TorchDispatchMode,
     cpu_attention,
     cpu_attention_backward,
     current_node,
+    device_of,
     flash_attention,
     flash_attention_backward,
     next_sequence_nr,
+    value_of,
 )
 
 _FLOPS: dict[Any, Callable[..., int]] = {
@@ -88,11 +91,17 @@ class LayerClock(CallSubscriber):
 class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
     """Logs the storages that operators allocate within the block, in the current ``phase``."""
 
-    def __init__(self, clock: LayerClock) -> None:
+    def __init__(self, clock: LayerClock, operators: OutputCache) -> None:
         super().__init__()
+        self._run = operators.run
         self.log, self.phase, self.flops = AllocationLog(), "", 0
         self.clock = clock
         self._live: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address of the storage
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper that keeps the compiler away, which takes as long as an operator."""
+        return False
 
     def register(self, tensor: Tensor, kind: str, layer: str = "") -> None:
         """Log a tensor that was there before."""
@@ -116,7 +125,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
+        if func is device_of:  # every read of a device; most calls are this
+            return args[0].fake_device
+        if func is value_of and self.phase == STEP and args[0].is_meta:
+            return 1  # the memory of an optimizer does not depend on a norm
+        output = self._run(func, args, kwargs or {})
         layer = partial(self._layer_of_first, args) if self.phase == STEP else self.clock.now
         for index, tensor in enumerate(_tensors(output)):
             if self.phase == STEP and args and isinstance(args[0], list):  # of several parameters
