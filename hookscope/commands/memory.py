@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -13,7 +14,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import Output, one_of
 from hookscope.cli.runner import run_analysis
 from hookscope.files.garbage import without_collection
-from hookscope.specs.memory_options import MemoryOptions
+from hookscope.specs.memory_options import MemoryOptions, script_path
 from hookscope.specs.public import Only, Without, public
 from hookscope.specs.request import (
     WEIGHTS_OPTIONS,
@@ -46,6 +47,9 @@ def memory(
     is freed. What an operator allocates and frees inside itself is not seen. A training step is a
     later one: the state of the optimizer is there from its beginning, gradients are not.
 
+    A Python file that calls ``backward()`` is a training script: it runs until it first calls its
+    model, and the step is that of this model, its batch, its optimizer and its autocast.
+
     Args:
         loss: as for ``grads``, with class numbers as target. None: the loss that the model returns,
             cross-entropy if it returns class scores, or else the sum of its output.
@@ -61,10 +65,36 @@ def memory(
         >>> found.parts.parameters, found.parts.total == found.peak
         (46758048, True)
     """
+    path = script_path(request)
+    if path is not None:
+        return _of_script(path, options, loss, layers, run)
     with without_collection():  # no answer depends on when garbage is found
         from hookscope.model_analysis.memory.memory_run import measure
 
         return measure(request, options)
+
+
+def _of_script(
+    path: str, options: MemoryOptions, loss: LossRequest, layers: LayerSelection, run: RunOptions
+) -> Memory:
+    """The first step of a training script; the groups change what the script has chosen."""
+    from hookscope.training.first_step import first_step
+
+    step = first_step(path)
+    own = {"optimizer": step.optimizer, "opt_args": step.opt_args}
+    given = {"optimizer": options.optimizer, "opt_args": options.opt_args}
+    found: Memory = memory(
+        step.module,
+        input=step.value,
+        **(own if options.optimizer is None else given),
+        autocast=options.autocast or step.autocast,
+        limit=options.limit,
+        loss=loss.loss,
+        depth=layers.depth,
+        dtype=run.dtype,
+    )
+    model = {**found.metadata["model"], "spec": path}
+    return replace(found, metadata={**found.metadata, "model": model})
 
 
 EXAMPLES = (
@@ -106,6 +136,7 @@ def memory_command(ctx: click.Context, **values: Any) -> None:
     also prints the largest batch that fits, and the layers to checkpoint if this batch does not.
 
     What an operator allocates and frees inside itself, such as the workspace of a convolution, is
-    not counted.
+    not counted. A training script, as train.py, runs until it first calls its model, whose step is
+    shown.
     """
     run_analysis(ctx, memory, values, OUTPUT)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import RequestError
+from hookscope.files.training_scripts import calls_backward
 from hookscope.specs.command_options import StepOptions
 from hookscope.specs.extract_options import ExtractOptions
-from hookscope.specs.model_spec import ONNX
+from hookscope.specs.model_spec import FILE, ONNX
 from hookscope.specs.request import Request
 from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.value_readers import read_byte_count
@@ -43,6 +44,12 @@ class MemoryOptions:
 
     def check_request(self, request: Request) -> None:
         """Raise RequestError for what is only for a training step, and for a graph of ONNX."""
+        script = script_path(request)
+        if script is not None and (request.input.input is not None or request.input.shape):
+            raise RequestError(
+                f"{script} is a training script, which makes its own input.",
+                "Leave out --input and --shape, or name its model, as FILE.py:NAME.",
+            )
         if self.optimizer is None:
             loss = request.loss is not None and request.loss.loss is not None
             for option, given in (("--loss", loss), ("--opt-arg", bool(self.opt_args))):
@@ -56,3 +63,11 @@ class MemoryOptions:
                 "The graph of an ONNX file runs in onnxruntime, which allocates its own memory.",
                 "Give the PyTorch model that it was made from.",
             )
+
+
+def script_path(request: Request) -> str | None:
+    """Return the file of a training script; None for a model."""
+    spec = request.model.spec
+    if spec is None or spec.source != FILE or spec.text != spec.path:
+        return None
+    return spec.path if calls_backward(spec.path) else None

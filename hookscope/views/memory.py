@@ -56,7 +56,9 @@ def _row(layer: LayerMemory) -> Row:
 
 
 def _bytes_cell(size: int) -> Cell:
-    return Cell(bytes_text(size) if size else "-", short_count_text(size), value=size)
+    return Cell(
+        bytes_text(size) if size else "-", short_count_text(size) if size else "-", value=size
+    )
 
 
 def _peak(result: Memory) -> str:

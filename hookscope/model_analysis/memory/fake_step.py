@@ -70,7 +70,7 @@ class FakeStep:
     ) -> None:
         self.module, self._operators = module, OutputCache(mode)
         _replace_values(module, dtype, self._operators)
-        self.module.train(loss is not None)
+        _set_mode(module, loss is not None)
         self.is_training = loss is not None
         floating = (p.dtype for p in self.module.parameters() if p.is_floating_point())
         self.dtype = next(floating, torch.float32)
@@ -187,6 +187,15 @@ class FakeStep:
             return torch.empty(shape, dtype=cast)
 
         return map_tensors(self._value, make)
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    try:
+        module.train(training)
+    except RequestError as error:  # an exported program
+        raise RequestError(
+            error.message, "Leave out --optimizer for the memory of inference, or name its code."
+        ) from error
 
 
 def _replace_values(model: nn.Module, dtype: torch.dtype | None, operators: OutputCache) -> None:
