@@ -81,7 +81,7 @@ def test_no_target_file_is_unpickled_into_code(
     np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
     torch.save({"x": Evil()}, "evil.pt")
     for name in ("evil.npy", "evil.pt"):
-        with pytest.raises(LossError, match="cannot be read|is not opened"):
+        with pytest.raises(LossError, match=r"cannot be read|is not opened"):
             resolve_target(name, ROWS)
     assert not Path("ran").exists()
 
