@@ -8,13 +8,14 @@ JOBS ?= 2
 PY := "$(BIN)/python"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-all check docs site bench mutate clean venv
+.PHONY: help demo test test-oldest test-gpu test-all check docs site bench mutate clean venv
 .PHONY: ready ready-dev ready-oldest ready-docs ready-mutate
 
 help:
 	@echo 'make demo      install, then run three commands on a trained model'
 	@echo 'make test      install with the development extra, then run the tests (JOBS=2 at once)'
 	@echo 'make test-oldest  the quick tests with the oldest torch and torchvision, in .venv-oldest'
+	@echo 'make test-gpu  the tests that need a GPU, and what recording costs there (DEVICE=cuda)'
 	@echo 'make test-all  the tests and the exhaustive suites: every model of the registry'
 	@echo 'make check     format, lint, types, generated files fresh'
 	@echo 'make docs      write the generated files anew'
@@ -39,6 +40,12 @@ test: ready-dev
 TESTS ?=
 test-oldest: ready-oldest
 	@"$(OLDEST_PYTHON)" -m pytest -n $(JOBS) -m 'not slow and not exhaustive' $(TESTS)
+
+# DEVICE=cpu shows that the tests themselves work, on a machine without a GPU.
+DEVICE ?= cuda
+test-gpu: ready-dev
+	@HOOKSCOPE_TEST_DEVICE=$(DEVICE) $(PY) -m pytest tests/gpu
+	@$(PY) -m bench.on_device $(DEVICE)
 
 test-all: ready-dev
 	@$(PY) -m pytest -n $(JOBS) -m ''

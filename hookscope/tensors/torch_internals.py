@@ -32,7 +32,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("_forward_hooks", "_forward_hooks_always_called", "_forward_hooks_with_kwargs"),
         *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_apply", "_compiled_call_impl"),
     ),
-    "torch.autograd.graph.Node": ("_saved_other", "_sequence_nr"),
+    "torch.autograd.graph.Node": ("_forward_cls", "_saved_other", "_sequence_nr"),
     "torch.amp.GradScaler": ("_per_optimizer_states",),
     "torch.export.ExportedProgram": ("_graph_module", "_graph_signature"),
     "torch._ops.OpOverload": ("_overloadpacket", "_schema"),

@@ -96,7 +96,9 @@ def laid_out_alike(tensor: Tensor) -> Tensor:
     """A copy with the strides of a tensor, by which kernels go; a plain clone closes its gaps."""
     if 0 in tensor.stride():
         return tensor.clone()
-    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
     return empty.copy_(tensor)
 
 
