@@ -205,6 +205,15 @@ def test_private_attributes_of_torchs_objects_are_listed(package: dict[str, ast.
     assert listed <= used | texts
 
 
+class Twice(torch.autograd.Function):
+    """A function of a user's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Double."""
+        return x * 2
+
+
 def samples() -> dict[str, Any]:
     """Each class of ATTRIBUTES, or an object where only that has the attributes."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -214,6 +223,7 @@ def samples() -> dict[str, Any]:
         "torch.UntypedStorage": tensor.untyped_storage(),
         "torch.nn.Module": nn.Linear(2, 2),
         "torch.autograd.graph.Node": (tensor * 2).grad_fn,
+        "the class of the node of a torch.autograd.Function": type(Twice.apply(tensor).grad_fn),
         "torch.amp.GradScaler": torch.amp.GradScaler("cpu"),
         "torch.export.ExportedProgram": program,
         "torch._ops.OpOverload": torch.ops.aten.relu.default,
