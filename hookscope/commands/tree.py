@@ -122,7 +122,7 @@ def tree(
         from hookscope.stores.weights.weight_tree import hash_weights
 
         return hash_weights(initial_weights(request), progress)
-    return describe_request(request, options.shapes)
+    return describe_request(request, options)
 
 
 tree.find_subject = find_subject  # type: ignore[attr-defined]
@@ -158,6 +158,10 @@ EXAMPLES = (
         "hookscope tree resnet18 --depth 2 --shapes --mermaid",
         "A graph for Markdown: boxes, and arrows in execution order.",
     ),
+    Example(
+        "hookscope tree resnet18 --receptive --depth 1",
+        "How much of the input a unit of each layer depends on.",
+    ),
     Example("hookscope tree sample_models/digits.py:trained", "A model from a Python file."),
     Example("hookscope tree sample_models/digits_scripted.pt -v", "A scripted file."),
     Example("hookscope tree sample_models/digits.safetensors", "The tensors in a file of weights."),
@@ -173,7 +177,7 @@ EXAMPLES = (
     "tree",
     options.model,
     options.layers,
-    options_of(TreeOptions, "shapes"),
+    options_of(TreeOptions, "shapes", "receptive"),
     options.shape,
     flag("mermaid", section="Output", help="Print the modules as a graph for Mermaid."),
     flag("dot", section="Output", help="Print the modules as a graph for Graphviz (DOT)."),
@@ -195,7 +199,7 @@ def tree_command(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **va
 
     Each line shows the name that --layer takes, the type with its arguments, the number of own and
     total parameters, and whether they are trainable. A shared module is listed once, with its other
-    names. --shapes uses a pass without values (on the meta device) where possible.
+    names. --shapes and --receptive use a pass without values (on the meta device) where possible.
 
     Of weights (.safetensors, .pth, .pt, .bin, .npz, .gguf, or a folder or an index of several),
     each line shows a part of a name with the dtype, shape, parameters and bytes of its tensors;

@@ -27,6 +27,7 @@ from hookscope.hooks.layers import Layer, check_not_lazy, describe_model, layers
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.inputs.input_checks import check_noise_shape
+from hookscope.model_analysis.receptive.field_run import add_fields
 from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
@@ -38,6 +39,7 @@ from hookscope.specs.module_names import parent_of
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import ModelRequest, Request
 from hookscope.specs.tensor_key import OUTPUT
+from hookscope.specs.weight_options import TreeOptions
 from hookscope.stores.weights.weight_set import WeightSet
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
@@ -51,7 +53,7 @@ from hookscope.tensors.torch_internals import (
 log = logging.getLogger("hookscope")
 
 
-def describe_request(request: Request, shapes: bool) -> ModuleTree:
+def describe_request(request: Request, options: TreeOptions) -> ModuleTree:
     """Return the modules that a request selects."""
     load_again = partial(load, request.model) if request.model.named else None
     loaded = load_modules(request.model, meta=True)
@@ -59,12 +61,14 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
     whole = describe_model(loaded.module, loaded.spec)
     known = {node.name for node in whole.modules}
     names = {layer.name for layer in selected}
-    if shapes:
+    if options.shapes:
         try:
             whole = add_shapes(whole, loaded, request.input.shape, load_again)
         except ForwardError as error:
             error.tree = _select_nodes(error.tree, names)
             raise
+    if options.receptive:
+        whole = add_fields(whole, loaded, request.input.shape, load_again)
     for node in whole.modules:  # modules that ``forward`` added are selected with their parent
         if node.name not in known and parent_of(node.name) in names:
             names.add(node.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hookscope.results.receptive_field import ReceptiveField
 from hookscope.results.result import Result
 from hookscope.specs.patterns import ROOT
 
@@ -34,7 +35,7 @@ class ModuleNode:
     ``parameters`` that requires grad. ``bytes`` is the size of the subtree's parameters and
     buffers. ``arguments`` is the module's ``extra_repr()``. ``source`` is the file and line of its
     ``forward``; for a scripted module, of the code it was made from, if its file has that. ``note``
-    is a remark on a module from a file.
+    is a remark on a module from a file. ``field`` is the receptive field of the output.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModuleNode:
     source: str = ""
     run: LayerRun | None = None
     note: str = ""
+    field: ReceptiveField | None = None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ class TreeOptions:
         " run if the model cannot run there. The shapes are those of the first call; a note names"
         " those of later calls that differ.",
     )
+    receptive: bool = setting(
+        False,
+        "Show receptive fields: size, stride and first centre, in positions of the input.",
+        python="add the receptive field of each module's output: the largest number of positions"
+        " of the input that a unit depends on, the positions from a unit to the next, and the"
+        " centre of the first unit's field, for each side of an image, a volume or a signal."
+        " Without ``shape``, the input is enlarged until no field is cut, as far as the model takes"
+        " that.",
+    )
     hash: bool = setting(
         False,
         "Print two hashes instead: of names and shapes, and of all weights.",
@@ -37,7 +46,11 @@ class TreeOptions:
     def check_request(self, request: Request) -> None:
         """Raise RequestError if ``hash`` is combined with what selects or runs modules."""
         if self.hash:
-            shown = {"shapes": self.shapes, "shape": request.input.shape}
+            shown = {
+                "shapes": self.shapes,
+                "receptive": self.receptive,
+                "shape": request.input.shape,
+            }
             chosen = [name for name in shown if shown[name]]
             check_hash_options([*chosen_options(request.layers), *chosen])
 
@@ -54,7 +67,7 @@ class WeightTrust:
 def check_hash_options(chosen: Iterable[str]) -> None:
     """Raise RequestError if an option is chosen together with ``hash`` that selects names."""
     for name in chosen:
-        if name in ("layers", "types", "depth", "leaves", "shapes", "shape"):
+        if name in ("layers", "types", "depth", "leaves", "shapes", "receptive", "shape"):
             raise RequestError(
                 f"--hash is of all weights, and {spell_option(name)} cannot be combined with it.",
                 "Leave out one of them.",

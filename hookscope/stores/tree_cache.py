@@ -26,6 +26,7 @@ from hookscope.files.atomic_files import write_bytes
 from hookscope.files.cache_folder import cache_folder
 from hookscope.files.hashes import sha256_of
 from hookscope.results.module_tree import AbsentModule, LayerRun, ModuleNode, ModuleTree
+from hookscope.results.receptive_field import FieldSide, ReceptiveField
 from hookscope.specs.model_spec import EXPORTED, TIMM, TORCHSCRIPT, TORCHVISION, ModelSpec
 
 _SOURCES = (TORCHVISION, TIMM, TORCHSCRIPT, EXPORTED)
@@ -118,7 +119,11 @@ def _node(values: dict[str, Any]) -> ModuleNode:
     if run is not None:
         others = tuple(run["other_outputs"])
         run = LayerRun(run["calls"], tuple(run["outputs"]), run["flops"], others)
-    return ModuleNode(**{**values, "aliases": tuple(values["aliases"]), "run": run})
+    field = values["field"]
+    if field is not None:
+        field = ReceptiveField(tuple(FieldSide(**side) for side in field["sides"]))
+    aliases = tuple(values["aliases"])
+    return ModuleNode(**{**values, "aliases": aliases, "run": run, "field": field})
 
 
 def _digest(text: str) -> str:

@@ -25,7 +25,7 @@ _REQUIRED = object()
 
 # Private attributes of PyTorch's objects, used where the object is at hand.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "torch.Tensor": ("_backward_hooks", "_is_view", "_nested_tensor_size", "_version"),
+    "torch.Tensor": ("_backward_hooks", "_base", "_is_view", "_nested_tensor_size", "_version"),
     "torch.UntypedStorage": ("_cdata",),
     "torch.nn.Module": (
         *("_buffers", "_modules", "_parameters", "_non_persistent_buffers_set"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from hookscope.files.words import bytes_text, count_text, plural, short_count_text
 from hookscope.results.module_tree import ModuleNode, ModuleTree
+from hookscope.results.receptive_field import ReceptiveField
 from hookscope.specs.module_names import nearest_ancestors
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.display import View, json_document
@@ -22,13 +24,14 @@ ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 MAX_OTHER_SHAPES = 2
 MAX_TYPE_LENGTH = 20  # characters of a type alone; a long one then takes no room from columns
 MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has all
+FIELD_TITLES = ("field", "stride", "centre")  # of receptive fields, in positions of the input
 MAX_ABSENT = 5  # sentences on modules that are not in the file
 SQUEEZE = (
     *drop("own"),
     *shorten("parameters", "state", "type"),
     *drop("calls", "state"),
     *shorten("source"),
-    *drop("note", "parameters", "source", "type", "FLOPs", "output"),
+    *drop("note", "parameters", "source", "type", "FLOPs", "output", "centre", "stride", "field"),
 )
 # Printed without their name, as in Conv2d(3, 64, 7x7).
 UNNAMED_ARGUMENTS = {
@@ -66,27 +69,41 @@ def name_guides(names: Sequence[str], options: TextOptions) -> list[tuple[str, s
 
 def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:
     """Return the tree and a line of totals."""
-    ran = any(node.run for node in tree.modules)
+    shown = _Shown.of(tree, options.verbose)
     names = [node.name for node in tree.modules]
     guides = name_guides(names, options)
     rows = tuple(
         Row(
-            _cells(node, ran, options.verbose),
+            _cells(node, shown, options.ascii),
             _note(node, failed),
             *guide,
             missing=bool(node.run and not node.run.calls),
         )
         for node, guide in zip(tree.modules, guides, strict=True)
     )
-    lines = result_table(Table(tree_columns(ran, options.verbose), rows, SQUEEZE), options)
+    lines = result_table(Table(tree_columns(shown), rows, SQUEEZE), options)
     lines += sentence(_totals(tree, failed is not None), options, "bold")
     for text in _absent_texts(tree, options.verbose):
         lines += sentence(text, options)
     return lines
 
 
-def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
-    """Return the columns of a tree, those of a run and of the source if they are known."""
+@dataclass(frozen=True)
+class _Shown:
+    """Which optional columns a tree has: of the source, of a run, of receptive fields."""
+
+    sources: bool = True
+    ran: bool = True
+    fields: bool = True
+
+    @classmethod
+    def of(cls, tree: ModuleTree, sources: bool) -> _Shown:
+        ran = any(node.run for node in tree.modules)
+        return cls(sources, ran, any(node.field for node in tree.modules))
+
+
+def tree_columns(shown: _Shown) -> tuple[Column, ...]:
+    """Return the columns of a tree."""
     columns: tuple[Column, ...] = (
         Column("layer"),
         Column("type"),
@@ -94,15 +111,17 @@ def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
         Column("parameters", "params", right=True),
         Column("state", optional=True),
     )
-    if sources:
+    if shown.sources:
         columns = (*columns, Column("source", optional=True))
-    if not ran:
+    if shown.fields:
+        columns = (*columns, *(Column(title, right=True) for title in FIELD_TITLES))
+    if not shown.ran:
         return columns
     calls = Column("calls", right=True, optional=True)
     return (*columns, Column("output"), calls, Column("FLOPs", right=True))
 
 
-def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
+def _cells(node: ModuleNode, shown: _Shown, ascii: bool) -> tuple[Cell, ...]:
     cells: tuple[Cell, ...] = (
         Cell(layer_text(node.name)),
         type_cell(node.type, node.arguments),
@@ -110,10 +129,12 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
         _count_cell(node.parameters),
         _state_cell(node),
     )
-    if sources:
+    if shown.sources:
         source = node.source.rpartition("site-packages/")[2]
         cells = (*cells, Cell(source, short=source.rpartition("/")[2], full=node.source))
-    if not ran:
+    if shown.fields:
+        cells = (*cells, *_field_cells(node.field, ascii))
+    if not shown.ran:
         return cells
     if node.run is None or not node.run.calls:
         return (*cells, Cell(), Cell(value=0), Cell(value=0))
@@ -124,6 +145,23 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
         count_cell(node.run.calls),
         Cell(short_count_text(flops) if flops else "", value=flops),
     )
+
+
+def _field_cells(field: ReceptiveField | None, ascii: bool) -> tuple[Cell, ...]:
+    """Size, stride and first centre, with a number for each side of the input."""
+    if field is None:
+        return Cell(), Cell(), Cell()
+    sides = field.sides
+    sizes = [
+        "all" if side.whole else f"{('>=' if ascii else '≥') * side.cut}{side.size}"
+        for side in sides
+    ]
+    texts = ["all" if all(side.whole for side in sides) else "x".join(sizes)]
+    for numbers in ([side.stride for side in sides], [side.centre for side in sides]):
+        known = any(number is not None for number in numbers)
+        each = ("?" if number is None else f"{number:.4g}" for number in numbers)
+        texts.append("x".join(each) if known else "")
+    return tuple(map(Cell, texts))
 
 
 def type_cell(kind: str, arguments: str) -> Cell:
@@ -286,5 +324,5 @@ def _spatial_dimensions(kind: str) -> int:
 VIEW: View[ModuleTree] = View(
     tree_lines,
     json_document("tree"),
-    columns=(*tree_columns(ran=True, sources=True), NOTE),
+    columns=(*tree_columns(_Shown()), NOTE),
 )

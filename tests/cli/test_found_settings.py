@@ -70,7 +70,8 @@ def test_every_option_was_judged() -> None:
     layer leaves limit live local lr map margin markdown max-bytes max-memory max-tokens mean
     memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops
     opt-arg optimizer partial patch penalty position positions precision preprocess
-    quiet rank raw reduce reduction rename repeat resume rtol saturated scale scores seed shape
+    quiet rank raw receptive reduce reduction rename repeat resume
+    rtol saturated scale scores seed shape
     shapes shard-size shift size skip skip-bad sort splits stats-only std steps stop
     stop-on store-dtype strict structure target task test tokenizer top train train-a
     train-b type units upsample vanishing verbose verify wait warmup weights what workers

@@ -1,0 +1,1 @@
+"""Receptive fields: on which positions of the input each unit of a layer depends."""
