@@ -28,6 +28,7 @@ from hookscope.results.attribution import Attribution as Attribution
 from hookscope.results.diff_result import Diff as Diff
 from hookscope.results.exports import Exported as Exported
 from hookscope.results.exports import ExportedRun as ExportedRun
+from hookscope.results.exports import TrackedRun as TrackedRun
 from hookscope.results.fingerprint import ModelFingerprint as ModelFingerprint
 from hookscope.results.fingerprint_diff import FingerprintDiff as FingerprintDiff
 from hookscope.results.grad_check import GradCheck as GradCheck
@@ -353,7 +354,7 @@ def export(
     *,
     layers: str | Iterable[str] = ...,
     progress: Progress | None = None,
-) -> Exported | ExportedRun: ...
+) -> Exported | ExportedRun | TrackedRun: ...
 def extract(
     model: str | os.PathLike[str] | nn.Module = "resnet18",
     folder: str | os.PathLike[str] = "features/",

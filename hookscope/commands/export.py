@@ -27,6 +27,7 @@ from hookscope.files.output_path import (
     is_run_folder,
     known_ending,
     run_table_ending,
+    tracker_of,
 )
 from hookscope.files.progress_types import Progress
 from hookscope.specs.command_options import ExportOptions
@@ -35,7 +36,7 @@ from hookscope.specs.public import handles, public
 from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, Subject
 
 if TYPE_CHECKING:
-    from hookscope.results.exports import Exported, ExportedRun
+    from hookscope.results.exports import Exported, ExportedRun, TrackedRun
 
 
 @public
@@ -45,7 +46,7 @@ def export(
     *,
     options: ExportOptions,
     progress: Progress | None = None,
-) -> Exported | ExportedRun:
+) -> Exported | ExportedRun | TrackedRun:
     """Write the features of a dataset, tensors of a capture, or the numbers of a run, to one file.
 
     The file is written completely or not at all. Memory does not grow with the number of rows. Each
@@ -63,7 +64,8 @@ def export(
             list for each layer. In files of numpy, bfloat16 and the float8 types become float32 and
             complex32 becomes complex64, with the same values. For a training run: ``.csv`` or
             ``.parquet``, with the columns ``table``, ``step``, ``seconds``, ``model``, ``key``,
-            ``measure`` and ``value``; or a folder, which gets a file of scalars for TensorBoard.
+            ``measure`` and ``value``; a folder, which gets a file of scalars for TensorBoard; or
+            ``wandb:PROJECT`` or ``mlflow:EXPERIMENT``, which gets a new run.
         progress: called with the number of rows done and the total, both summed over the layers;
             for a capture, with numbers of tensors.
 
@@ -75,7 +77,8 @@ def export(
             support the selection, or the file would be inside the folder.
         ResultsFileError: a shard is missing or damaged.
         StoreError: the file cannot be written. An existing file is then unchanged.
-        EnvironmentFault: pyarrow, which Parquet needs, is not installed.
+        EnvironmentFault: pyarrow, which Parquet needs, or the package of a tracker is not
+            installed.
 
     Example:
         >>> import hookscope, numpy, tempfile
@@ -128,12 +131,15 @@ def export_training_run(
     *,
     options: ExportOptions,
     progress: Progress | None = None,
-) -> ExportedRun:
+) -> ExportedRun | TrackedRun:
     """Write the numbers of a training run."""
     from hookscope.stores.runs.rank_runs import open_run
     from hookscope.stores.runs.run_export import export_run
+    from hookscope.stores.runs.run_trackers import export_to_tracker
 
     path = Path(output)
+    if address := tracker_of(path):
+        return export_to_tracker(open_run(features), address, as_texts(options.layers), progress)
     if ending := run_table_ending(path):
         check_output(path, force=True, suffix=ending)
     if path.suffix.lower() not in RUN_TABLES:
@@ -191,7 +197,7 @@ EXAMPLES = (
     ),
     Example(
         "hookscope export sample_models/run -o tensorboard/",
-        "The same as scalars for TensorBoard.",
+        "The same as scalars for TensorBoard. Or wandb:PROJECT, or mlflow:EXPERIMENT.",
     ),
 )
 
@@ -204,7 +210,8 @@ features = click.argument(
 
 OUTPUT = Output(
     "File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
-    " For a training run: .csv, .parquet, or a folder for TensorBoard."
+    " For a training run: .csv, .parquet, a folder for TensorBoard, wandb:PROJECT or"
+    " mlflow:EXPERIMENT."
     " Default: NAME.export.safetensors; for a training run NAME.export.csv.",
     one_of(*TABLES),
     ".{command}.safetensors",
@@ -241,9 +248,14 @@ def export_command(ctx: click.Context, features: str, **values: Any) -> None:
     file = (OUTPUT_OF_RUN if kind == RUNS else OUTPUT).resolve(ctx, name)
     assert file is not None
     console: Console = ctx.obj
-    console.interrupt_message = NOTHING_WRITTEN
+    tracker = tracker_of(file.path) if kind == RUNS else None
+    unfinished = f"Interrupted; the run in {file.path} is not complete."
+    console.interrupt_message = unfinished if tracker else NOTHING_WRITTEN
     job = export.checked(features, file.path, **without_output(values))
     with console.bar("Exporting") as advance:
         done = job(progress=advance)
     console.show(done)
-    console.note(file._replace(path=done.path).written(done.bytes))
+    if tracker:
+        console.note(f"wrote the run {done.name} to {file.path} ({done.place})")
+    else:
+        console.note(file._replace(path=done.path).written(done.bytes))

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Container, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hookscope.errors import RequestError
 from hookscope.files.safetensors_header import METADATA, header_of
@@ -35,6 +36,7 @@ TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
 ANALYSES = (".json", ".csv", *PICTURE_SUFFIXES)  # the formats of an analysis of features
 RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
 VOLUMES = (".nii", ".nii.gz")  # NIfTI
+TRACKERS = ("wandb", "mlflow")  # of experiments: they take the export of a training run
 _MARKLESS = (NPY, *VOLUMES, *RUN_TABLES)  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
 # How a report of findings of ours begins: the first key of one format, the text of the other.
@@ -49,6 +51,27 @@ RUN_FILE = "run.json"  # in the folder of a training run
 FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
 _RANK_FOLDER = re.compile(r"rank(\d+)")
 _NEAR = 4096  # bytes
+
+
+class TrackerAddress(NamedTuple):
+    """Where an experiment tracker keeps runs: a project of wandb, an experiment of MLflow."""
+
+    tracker: str
+    project: str
+
+
+def tracker_of(path: str | os.PathLike[str]) -> TrackerAddress | None:
+    """Return the tracker that an output names, as in ``wandb:PROJECT``; None for a file or folder.
+
+    >>> tracker_of("wandb:digits"), tracker_of("wandb.csv")
+    (TrackerAddress(tracker='wandb', project='digits'), None)
+    """
+    tracker, colon, project = os.fspath(path).partition(":")
+    if not colon or tracker not in TRACKERS:
+        return None
+    if not project.strip():
+        raise RequestError(f"The output {path} names no project.", f"Write {tracker}:NAME.")
+    return TrackerAddress(tracker, project)
 
 
 def names_folder(path: str | os.PathLike[str]) -> bool:
@@ -162,6 +185,8 @@ def known_ending(path: Path, endings: Sequence[str]) -> str:
 def _ending_among(endings: Container[str], path: Path, error: str, hint: str) -> str:
     ending = path.suffix.lower()
     if ending not in endings:
+        if tracker_of(path):
+            raise RequestError(f"{path} can only take the export of a training run.", hint)
         raise RequestError(f"The output {path} {error}.", hint)
     return ending
 
@@ -184,10 +209,10 @@ def map_or_picture_ending(path: Path) -> str:
 
 
 def run_table_ending(path: Path) -> str:
-    """Return the suffix of the export of a run; empty for a folder, which may not exist."""
-    if path.is_dir() or not path.suffix:
+    """Return the suffix of the export of a run; empty for a folder or a tracker."""
+    if tracker_of(path) or path.is_dir() or not path.suffix:
         return ""
-    hint = "Use .csv or .parquet, or the name of a folder for TensorBoard."
+    hint = "Use .csv or .parquet, the name of a folder for TensorBoard, wandb:NAME or mlflow:NAME."
     return _ending_among(RUN_TABLES, path, "has the extension of an unsupported format", hint)
 
 

@@ -46,6 +46,35 @@ class Exported(Result):
 
 
 @dataclass(frozen=True)
+class TrackedRun(Result):
+    """The result of an export of a run to an experiment tracker.
+
+    Attributes:
+        tracker: ``wandb`` or ``mlflow``.
+        project: the project of wandb or the experiment of MLflow.
+        name: name of the run.
+        run_id: its id there.
+        place: its page, or the folder that has it.
+        series: how many series it has.
+        values: how many values.
+    """
+
+    view = "training_run.TRACKED"
+
+    tracker: str
+    project: str
+    name: str
+    run_id: str
+    place: str
+    series: int
+    values: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class ExportedRun(Result):
     """The result of an export of a run.
 

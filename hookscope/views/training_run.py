@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hookscope.file_analysis.run_summary import KeyCurves, LayerSummary, RunSummary
 from hookscope.files.words import count_text, number_text, plural
-from hookscope.results.exports import ExportedRun
+from hookscope.results.exports import ExportedRun, TrackedRun
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.runs.run_info import LossRule, RunInfo, place_of
 from hookscope.stores.runs.series import MEASURES
@@ -235,7 +235,7 @@ def _values_table(view: KeyCurves, options: TextOptions) -> list[Text]:
     return lines
 
 
-def exported_run_lines(result: ExportedRun, options: TextOptions) -> list[Text]:
+def exported_run_lines(result: ExportedRun | TrackedRun, options: TextOptions) -> list[Text]:
     """Return how much of a run was exported."""
     return sentence(f"{plural(result.values, 'value')} of {result.series} series.", options)
 
@@ -256,3 +256,4 @@ VIEW: View[TrainingRun] = View(
 SUMMARY: View[RunSummary] = View(run_lines, lambda summary, file: run_document(summary))
 CURVES: View[KeyCurves] = View(curve_lines)
 EXPORTED: View[ExportedRun] = View(exported_run_lines, json_document("export"))
+TRACKED: View[TrackedRun] = View(exported_run_lines, json_document("export"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,7 +88,7 @@ def _masked_crc(data: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Part:
+class RunPart:
     """Some rows of a table, with the selected series only."""
 
     table: str
@@ -96,29 +96,37 @@ class _Part:
     names: list[Series]
 
 
+class CountedParts:
+    """Counts what passes: ``series`` and the number of ``values``."""
+
+    def __init__(self) -> None:
+        self.series: set[Series] = set()
+        self.values = 0
+
+    def of(self, parts: Iterable[RunPart]) -> Iterator[RunPart]:
+        """Yield parts, and count them."""
+        for part in parts:
+            self.values += int(part.block.present.sum())
+            self.series.update(part.names)
+            yield part
+
+
 def export_run(
     run: TrainingRun, output: Path, layers: Sequence[str], progress: Progress | None = None
 ) -> ExportedRun:
     """Write the numbers of a run as ``.csv``, ``.parquet``, or into a folder for TensorBoard."""
     chosen = set(choose_series(layers, run.names, run.folder))
-    series: set[Series] = set()
-    values = 0
-
-    def parts() -> Iterator[_Part]:
-        nonlocal values
-        for part in _parts(run, chosen, progress):
-            values += int(part.block.present.sum())
-            series.update(part.names)
-            yield part
-
+    counted = CountedParts()
     path, write = _writer(run, output)
     with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
-        write(scratch, parts())
+        write(scratch, counted.of(_parts(run, chosen, progress)))
         size = scratch.stat().st_size
-    return ExportedRun(path, size, len(series), values)
+    return ExportedRun(path, size, len(counted.series), counted.values)
 
 
-def _writer(run: TrainingRun, output: Path) -> tuple[Path, Callable[[Path, Iterator[_Part]], None]]:
+def _writer(
+    run: TrainingRun, output: Path
+) -> tuple[Path, Callable[[Path, Iterator[RunPart]], None]]:
     suffix = output.suffix.lower()
     if suffix == ".csv":
         return output, _write_csv
@@ -130,22 +138,39 @@ def _writer(run: TrainingRun, output: Path) -> tuple[Path, Callable[[Path, Itera
     return path, lambda scratch, parts: _write_events(scratch, parts, started)
 
 
-def _parts(run: TrainingRun, chosen: set[Series], progress: Progress | None) -> Iterator[_Part]:
-    done = 0
+def _parts(run: TrainingRun, chosen: set[Series], progress: Progress | None) -> Iterator[RunPart]:
+    advance = rows_done(run, progress)
     for table in TABLES:
-        for block in run.blocks(table):
-            columns = [n for n, number in enumerate(block.series) if run.names[number] in chosen]
-            names = [run.names[block.series[n]] for n in columns]
-            step = max(MAX_VALUES // max(len(names), 1), 1)
-            for first in range(0, len(block) if names else 0, step):
-                part = block.part(slice(first, first + step), columns)
-                yield _Part(table, part, names)
-            done += len(block)
-            if progress:
-                progress(done, max(done, run.info["steps"]))
+        yield from parts_of(run, table, chosen, advance)
 
 
-def _write_csv(path: Path, parts: Iterator[_Part]) -> None:
+def rows_done(run: TrainingRun, progress: Progress | None) -> Callable[[int], None]:
+    """Return what is called with the number of rows of each block that was read."""
+    done = 0
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress:
+            progress(done, max(done, run.info["steps"]))
+
+    return advance
+
+
+def parts_of(
+    run: TrainingRun, table: str, chosen: Container[Series], advance: Callable[[int], None]
+) -> Iterator[RunPart]:
+    """Yield the rows of a table, with the chosen series, ``MAX_VALUES`` values or a row at once."""
+    for block in run.blocks(table):
+        columns = [n for n, number in enumerate(block.series) if run.names[number] in chosen]
+        names = [run.names[block.series[n]] for n in columns]
+        step = max(MAX_VALUES // max(len(names), 1), 1)
+        for first in range(0, len(block) if names else 0, step):
+            yield RunPart(table, block.part(slice(first, first + step), columns), names)
+        advance(len(block))
+
+
+def _write_csv(path: Path, parts: Iterator[RunPart]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -163,7 +188,7 @@ def _write_csv(path: Path, parts: Iterator[_Part]) -> None:
                 )
 
 
-def _write_parquet(path: Path, parts: Iterator[_Part]) -> None:
+def _write_parquet(path: Path, parts: Iterator[RunPart]) -> None:
     with optional_package("pyarrow", "parquet", "Writing Parquet"):
         import pyarrow as arrow
         from pyarrow import parquet
@@ -200,7 +225,7 @@ def scalar_tag(series: Series) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _write_events(path: Path, parts: Iterator[_Part], started: float) -> None:
+def _write_events(path: Path, parts: Iterator[RunPart], started: float) -> None:
     with path.open("wb") as file:
         write_version(file, started)
         for part in parts:
