@@ -16,6 +16,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.cli.runner import NOTHING_WRITTEN
+from hookscope.files.hub_source import hub_source
 from hookscope.files.input_list import check_entries
 from hookscope.files.shell_words import join_words
 from hookscope.files.text_sources import text_sources
@@ -57,8 +58,9 @@ def extract(
         folder: the folder for the results (see docs/datasets.md).
         input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
             DataLoader that does not shuffle, or the spec of one: ``data.py:photos``. Texts are the
-            lines of ``notes.txt``, or a column of ``reviews.jsonl:COLUMN``, of CSV, of Parquet, or
-            of a folder of the package datasets; the default column is ``text``.
+            lines of ``notes.txt``, or a column of ``reviews.jsonl:COLUMN``, of CSV, of Parquet (of
+            an address too), or of a folder of the package datasets; the default column is ``text``.
+            ``hub:NAME:SPLIT:COLUMN`` streams the images or texts of a data set of that package.
         progress: called with the state of the run after each batch.
 
     Returns:
@@ -118,7 +120,7 @@ inputs = options_of(
         "collect": list,
         "help": "Image, folder, glob, @LIST, .tar file, or FILE.py:NAME. @LIST is a file with one"
         " path per line, NAME a Dataset. Texts: .txt, or FILE:COLUMN of .jsonl, .csv and .parquet."
-        " Repeatable.",
+        " hub:NAME:SPLIT is a data set of the package datasets. Repeatable.",
     },
 )
 
@@ -169,7 +171,7 @@ def extract_command(ctx: click.Context, **values: Any) -> None:
     console: Console = ctx.obj
     folder: str = values["folder"]
     job = extract.checked(**values)
-    if text_sources(values["input"]) is None:
+    if hub_source(values["input"]) is None and text_sources(values["input"]) is None:
         objects = [spec for spec in values["input"] if names_object(spec)]
         for spec in objects:
             parse_function(spec)

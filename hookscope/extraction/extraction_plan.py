@@ -39,8 +39,10 @@ from hookscope.extraction.shard_writer import Shard, plan_shards, shard_row_coun
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.extraction.text_rows import TextDataset, TextRows, token_count
 from hookscope.files.hashes import sha256_of
+from hookscope.files.hub_source import HubSource, hub_source
 from hookscope.files.input_list import InputEntry, list_entries
 from hookscope.files.text_sources import text_sources
+from hookscope.inputs.hub_stream import HubImages, HubStream, HubTexts
 from hookscope.inputs.text_formats import open_texts
 from hookscope.inputs.visible_part import find_visible_part
 from hookscope.results.records import Coverage
@@ -152,7 +154,9 @@ def plan_extraction(
         texts.store_spans()
     runner = _runner(options, prepared, probe)
     row_bytes = sum(column.bytes_for(_TEXT_TOKENS) for column in probe.columns)
-    loader_batch = inputs.batch if isinstance(inputs, DatasetItems) else None
+    loader_batch, in_order = None, False
+    if isinstance(inputs, DatasetItems):
+        loader_batch, in_order = inputs.batch, inputs.in_order
     limits = row_bytes, options.memory, total, prepared.device.type
     batch = options.batch or loader_batch or batch_size(arrange([placeholder]), *limits)
     shard_rows = shard_row_count(sink.row_bytes or row_bytes, batch, options.shard_size, total)
@@ -169,7 +173,7 @@ def plan_extraction(
         load_batches,
         rows.dataset,
         collate=Collator(arrange, placeholder, token_count if texts else None),
-        workers=0 if texts else worker_count(options.workers, group.local_world),
+        workers=0 if texts or in_order else worker_count(options.workers, group.local_world),
         pin=prepared.device.type == "cuda",
     )
     shards = plan_shards(total, shard_rows)
@@ -186,6 +190,8 @@ def _inputs(
 ) -> tuple[DatasetInputs, list[str], str | None]:
     """The inputs, their specs, and the hash of their names, for texts also of their content."""
     input = request.input.input
+    if (hub := hub_source(input)) is not None:
+        return _hub_inputs(hub, options.every)
     if (sources := text_sources(input)) is not None:
         tables = [open_texts(source) for source in sources]
         content = "\n".join(f"{table.name(0)} {table.digest}" for table in tables)
@@ -199,6 +205,18 @@ def _inputs(
     # Names whose bytes are not UTF-8 contain surrogates, which are escaped.
     names = "\n".join(map(_identity, entries)).encode(errors="backslashreplace")
     return entries, specs, hashlib.sha256(names).hexdigest()
+
+
+def _hub_inputs(source: HubSource, every: int) -> tuple[DatasetInputs, list[str], str]:
+    """The images or texts of a split of a data set."""
+    stream = HubStream(source)
+    if not stream.is_image:
+        return TextDataset([HubTexts(stream)], every), [source.spec], stream.digest
+    numbers = range(0, len(stream), every)
+    images = DatasetItems(
+        HubImages(stream), source.spec, lambda call: call(), None, None, numbers, in_order=True
+    )
+    return images, [source.spec], stream.digest
 
 
 def _identity(entry: InputEntry) -> str:

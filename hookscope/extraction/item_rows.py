@@ -39,6 +39,7 @@ class DatasetItems:
     collate: Callable[[list[Any]], Any] | None
     batch: int | None
     numbers: range
+    in_order: bool = False  # whether only one process can read them well
 
 
 def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:

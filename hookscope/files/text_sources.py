@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import InputError
+from hookscope.files.hub_source import names_hub
 from hookscope.files.input_files import list_files
 from hookscope.files.input_list import is_listing
+from hookscope.files.output_path import ADDRESS
 
 LINES, JSON_LINES, CSV, PARQUET, DATASET = "lines", "jsonl", "csv", "parquet", "dataset"
+HUB = "hub"
 DEFAULT_COLUMN = "text"
 
 _PREFIX = "lines:"
@@ -41,7 +44,7 @@ def names_texts(spec: str) -> bool:
     >>> names_texts("reviews.jsonl:body"), names_texts("lines:notes"), names_texts("photos/")
     (True, True, False)
     """
-    if is_listing(spec):  # the files in @list.txt are named one by one
+    if is_listing(spec) or names_hub(spec):  # the files in @list.txt are named one by one
         return False
     return spec.startswith(_PREFIX) or bool(_FILE.fullmatch(spec)) or _folder(spec) is not None
 
@@ -53,7 +56,8 @@ def needs_dataset(spec: str) -> bool:
     (True, False)
     """
     parts = _FILE.fullmatch(spec)
-    return is_listing(spec) or bool(parts and _KINDS[parts["suffix"].lower()] in _LARGE)
+    several = is_listing(spec) or names_hub(spec)
+    return several or bool(parts and _KINDS[parts["suffix"].lower()] in _LARGE)
 
 
 def text_sources(input: Any) -> list[TextSource] | None:
@@ -90,6 +94,13 @@ def _sources(spec: str) -> list[TextSource]:
             f"{spec!r} names a column, but each line of a .txt file is a text.",
             f"Write {parts['path']}.",
         )
+    if ADDRESS in parts["path"] and not os.path.lexists(parts["path"]):
+        if kind != PARQUET:
+            raise InputError(
+                f"{spec!r} is an address, from which tables of Parquet alone are read.",
+                "Download the file.",
+            )
+        return [TextSource(parts["path"], kind, column)]
     return [TextSource(path, kind, column) for path in list_files(parts["path"])]
 
 

@@ -19,6 +19,7 @@ from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import sha256_of
 from hookscope.files.optional_packages import optional_package
+from hookscope.files.output_path import ADDRESS
 from hookscope.files.text_sources import (
     CSV,
     DATASET,
@@ -246,15 +247,30 @@ class _ParquetTexts(TextTable):
         super().__init__(source)
         with optional_package("pyarrow", "parquet", "Reading Parquet"):
             from pyarrow import parquet
-        self._open = parquet.ParquetFile
-        self.digest = sha256_of(source.path)
-        with _arrow_errors(source), self._open(source.path) as table:
+        self._parquet = parquet.ParquetFile
+        self._files = _file_system(source.path) if ADDRESS in source.path else None
+        with _arrow_errors(source), self._open() as table:
+            self.digest = self._digest()
             groups = range(table.num_row_groups)
             counts = [table.metadata.row_group(group).num_rows for group in groups]
             schema = table.schema_arrow
-        self._choose_columns(schema.names, _nested_fields(schema))
+        self._choose_columns(schema.names, nested_fields(schema))
         self._ends = list(accumulate(counts))
         self._in_memory: tuple[int, Any] | None = None
+
+    def _digest(self) -> str:
+        """The hash of a file; of an object in a store that of what the store says of it."""
+        path = self._source.path
+        return sha256_of(path) if self._files is None else str(self._files.ukey(path))
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        if self._files is None:
+            with self._parquet(self._source.path) as table:
+                yield table
+        else:
+            with self._files.open(self._source.path, "rb") as file, self._parquet(file) as table:
+                yield table
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -270,9 +286,23 @@ class _ParquetTexts(TextTable):
         if self._in_memory is None or self._in_memory[0] != number:
             self._in_memory = None  # so that only one is in memory
             names = [self._column, *self.columns]
-            with _arrow_errors(self._source), self._open(self._source.path) as table:
+            with _arrow_errors(self._source), self._open() as table:
                 self._in_memory = number, table.read_row_group(number, columns=names)
         return self._in_memory[1]
+
+
+def _file_system(address: str) -> Any:
+    """The file system of an address, such as s3://bucket/table.parquet."""
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(address)[0]
+    except ImportError as error:
+        raise EnvironmentFault(
+            f"{address} needs a package that is not installed: {error}.", "Install it with pip."
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{address} is not a valid address: {error}.") from error
 
 
 class _DatasetTexts(TextTable):
@@ -290,7 +320,7 @@ class _DatasetTexts(TextTable):
                 WRITE_AGAIN,
             ) from error
         schema = table.features.arrow_schema
-        self._choose_columns(schema.names, _nested_fields(schema))
+        self._choose_columns(schema.names, nested_fields(schema))
         self.digest = f"{table._fingerprint}:{len(table)}"
         plain = table.with_format(None)  # the folder may name another, such as torch
         self._table = plain.select_columns([self._column, *self.columns])
@@ -306,18 +336,18 @@ class _DatasetTexts(TextTable):
     def _values(self, index: int) -> Mapping[str, Any]:
         row: dict[str, Any] = self._table[index]
         return {
-            name: _class_name(self._classes[name], value) if name in self._classes else value
+            name: class_name(self._classes[name], value) if name in self._classes else value
             for name, value in row.items()
         }
 
 
-def _class_name(names: Sequence[str], number: int | None) -> str | None:
-    """The name of a class; None without one, which datasets also mark by -1."""
+def class_name(names: Sequence[str], number: int | None) -> str | None:
+    """Return the name of a class; None without one, which datasets also mark by -1."""
     return names[number] if number is not None and 0 <= number < len(names) else None
 
 
-def _nested_fields(schema: Any) -> list[str]:
-    """The fields whose values are neither texts nor numbers, nor categories of them."""
+def nested_fields(schema: Any) -> list[str]:
+    """Return the fields whose values are neither texts nor numbers, nor categories of them."""
     import pyarrow
 
     types = {
@@ -336,6 +366,13 @@ def _arrow_errors(source: TextSource) -> Iterator[None]:
     except pyarrow.ArrowException as error:
         raise InputError(
             f"{source.path!r} cannot be read as Parquet: {end_sentence(cause(error))}", WRITE_AGAIN
+        ) from error
+    except Exception as error:
+        if ADDRESS not in source.path:
+            raise
+        raise InputError(  # each store raises its own
+            f"{source.path!r} cannot be read: {end_sentence(cause(error))}",
+            "Check the address and your permissions.",
         ) from error
 
 
