@@ -81,7 +81,7 @@ _WHAT = {
     "run",
     program,
     options_of(WatchOptions, "layers", "every", "what", what=_WHAT),
-    options_of(WatchOptions, "stop_on", "live"),
+    options_of(WatchOptions, "stop_on", "fingerprint", "live"),
     options_of(ProgramOptions),
     options_of(Interventions, "edits", "grad_edits", "hooks", "hook_kind", "hook_args"),
     options_of(WatchOptions, "output", output={"help": _OUTPUT, "metavar": "PATH"}),

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import LayerError, RequestError
+from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
 from hookscope.files.output_path import rank_folders
 from hookscope.files.shell_words import quote_word
 from hookscope.files.suggestions import did_you_mean
+from hookscope.results.fingerprint_diff import EntryChange
 from hookscope.results.result import Result
 from hookscope.specs import patterns
 from hookscope.specs.diff_request import RunDiffOptions
+from hookscope.specs.tolerances import ExactDiffOptions
+from hookscope.stores.fingerprint_file import open_fingerprint
 from hookscope.stores.runs.series import (
     BATCH_HASH,
     GENERATORS,
@@ -31,6 +37,7 @@ from hookscope.stores.runs.series import (
     Series,
     kind_of,
 )
+from hookscope.stores.runs.step_fingerprints import step_fingerprints
 from hookscope.stores.runs.training_run import RunTable, TrainingRun
 
 BATCH, LOSS, LOSS_SCALE, LEARNING_RATE, TOTAL = "batch", "loss", "loss_scale", "lr", "gradients"
@@ -77,6 +84,24 @@ class KindComparison:
 
 
 @dataclass(frozen=True)
+class SketchedSteps:
+    """Fingerprints of steps of two runs, compared until one differs by more than rounding.
+
+    Attributes:
+        steps: number of steps that were compared.
+        step: the step of the first difference, in A; None without one.
+        model: the model that differs, as its file is named.
+        change: the first tensor of it that differs.
+    """
+
+    steps: int
+    step: int | None = None
+    model: str = ""
+    change: EntryChange | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
 class RunDiffs(Result):
     """The first of several runs compared with each of the others.
 
@@ -116,6 +141,7 @@ class RunDiff(Result):
         same_batch: another step of A with the batch of B's first step, if there is one.
         a: what is known of A: its folder, script, arguments, status and ranks.
         b: what is known of B.
+        sketched: how the fingerprints of steps differ; None if there are none of the same steps.
     """
 
     view = "run_diff"
@@ -132,6 +158,7 @@ class RunDiff(Result):
     same_batch: int | None
     a: dict[str, Any]
     b: dict[str, Any]
+    sketched: SketchedSteps | None = None
 
     def __repr__(self) -> str:
         place = f"first at step {self.first.step}, {self.first.key}" if self.first else "same"
@@ -143,7 +170,8 @@ class RunDiff(Result):
         matched = not (self.only_a or self.only_b)
         for of_a, of_b, both in (self.steps, self.sampled):
             matched = matched and of_a == of_b == both
-        return self.first is None and (matched or not self.strict)
+        differs = self.first is not None or (self.sketched and self.sketched.step is not None)
+        return not differs and (matched or not self.strict)
 
     @property
     def first(self) -> RunDifference | None:
@@ -184,6 +212,7 @@ class RunDiff(Result):
             "shift": self.shift,
             "seam": self.seam,
             "same_batch": self.same_batch,
+            "fingerprints": self.sketched and asdict(self.sketched),
             "rows": [asdict(row) for row in self.rows],
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
@@ -258,7 +287,35 @@ def _compare_rank(
         _same_batch(a.steps, b.steps, options.shift),
         {},
         {},
+        compare_sketches(a.folder, b.folder, rank, options),
     )
+
+
+def compare_sketches(
+    a: Path, b: Path, rank: int | None, options: RunDiffOptions
+) -> SketchedSteps | None:
+    """Compare the fingerprints of the steps that both runs have, up to the first that differs."""
+    of_a, of_b = step_fingerprints(a), step_fingerprints(b)
+    if len(of_a) == len(of_b) == 1:  # the names of two models may differ
+        of_b = dict(zip(of_a, of_b.values(), strict=True))
+    both = sorted(
+        (step, model)
+        for model in of_a
+        for step in of_a[model]
+        if step - options.shift in of_b.get(model, ())
+    )
+    exact = ExactDiffOptions(layers=options.layers)
+    for number, (step, model) in enumerate(both):
+        one = open_fingerprint(of_a[model][step])
+        other = open_fingerprint(of_b[model][step - options.shift])
+        try:
+            found = compare_fingerprints(one, other, exact)
+        except (LayerError, RequestError):  # the selected layers have series, but no outputs
+            continue
+        if found.first:
+            steps = len({each for each, _ in both[: number + 1]})
+            return SketchedSteps(steps, step, model, found.first, rank)
+    return SketchedSteps(len({step for step, _ in both})) if both else None
 
 
 def _check_shift(a: TrainingRun, shift: int) -> None:
@@ -302,7 +359,13 @@ def _joined(results: Sequence[RunDiff]) -> RunDiff:
         tuple(map(min, zip(*counts, strict=True)))
         for counts in zip(*((result.steps, result.sampled) for result in results), strict=True)
     )
-    return replace(results[0], rows=tuple(rows), steps=steps, sampled=sampled)
+    found = [result.sketched for result in results if result.sketched]
+    sketched = min(found, key=_first_sketched, default=None)
+    return replace(results[0], rows=tuple(rows), steps=steps, sampled=sampled, sketched=sketched)
+
+
+def _first_sketched(found: SketchedSteps) -> float:
+    return inf if found.step is None else found.step
 
 
 def _distinct(results: Iterable[RunDiff], side: str) -> tuple[str, ...]:

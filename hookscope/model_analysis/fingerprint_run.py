@@ -60,12 +60,13 @@ class FingerprintSink(StreamingSink):
     """
 
     def __init__(self, known: ModelFingerprint | None = None) -> None:
-        super().__init__(self._add)
+        super().__init__(self.add)
         self._known = known
         self._first: dict[tuple[str, str, tuple[int, ...]], FingerprintEntry] = {}
         self.entries: list[FingerprintEntry] = []
 
-    def _add(self, record: Record, tensor: Tensor) -> None:
+    def add(self, record: Record, tensor: Tensor) -> None:
+        """Make the entry of a tensor; only its hash is new if it has the bits of an earlier one."""
         digest = (hash_tensors([("", tensor)]) or NO_HASH)[:_DIGITS]
         bits = (digest, record.dtype, record.shape)
         earlier = self._first.get(bits) if digest != NO_HASH else None
@@ -103,7 +104,7 @@ def run_once(
     """Run a model once; return its fingerprint without roundings, to be compared with ``known``."""
     with explain_forward_errors(prepared):
         entries, _ = _run(prepared, known)
-    return ModelFingerprint(entries, {**metadata, "environment": _describe_environment()})
+    return ModelFingerprint(entries, {**metadata, "environment": describe_environment()})
 
 
 def _run(
@@ -137,7 +138,7 @@ def make_fingerprint(prepared: Prepared, metadata: dict[str, Any]) -> ModelFinge
         replace(entry, rounding=rounded(largest if one is None else one, ROUNDING_DIGITS))
         for entry, one in zip(entries, rounding, strict=True)
     )
-    about = {**metadata, "rounding": list(found), "environment": _describe_environment()}
+    about = {**metadata, "rounding": list(found), "environment": describe_environment()}
     return ModelFingerprint(measured, about)
 
 
@@ -183,8 +184,8 @@ def _other_kernels() -> Iterator[None]:
             library.set_flags(_enabled=before, _fp32_precision=None)
 
 
-def _describe_environment() -> dict[str, str]:
-    """What the rounding of a run depends on, apart from versions of packages."""
+def describe_environment() -> dict[str, str]:
+    """Return what the rounding of a run depends on, apart from versions of packages."""
     found = {
         "machine": f"{platform.system()} {platform.machine()}",
         "kernels": torch.backends.cpu.get_cpu_capability(),

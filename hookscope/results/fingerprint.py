@@ -26,6 +26,7 @@ COLUMNS = (
     *("rounding", "hash", "inputs", "projections"),
 )
 DIGITS, ROUNDING_DIGITS = 6, 3
+ASSUMED = "assumed"  # in place of the names of the runs that measured the rounding
 # The first columns are aligned. Fixed, because a new name would otherwise change every line.
 _WIDTHS = (28, 12, 8, 13)
 _MARKS = ' ",=#'

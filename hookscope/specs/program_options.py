@@ -76,7 +76,7 @@ def read_calls(text: str) -> CallChoice:
 
 
 # The options that say what to do with a training, and with the calls of any model.
-_OF_TRAINING = ("stop_on", "live")
+_OF_TRAINING = ("stop_on", "fingerprint", "live")
 _OF_MODES = {
     "stop_after": MODES,
     "calls": (CAPTURE, CHECK, TRACE),

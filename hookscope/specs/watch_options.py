@@ -20,6 +20,9 @@ NAN, INF, SPIKE, DEAD, VANISHING = "nan", "inf", "spike", "dead", "vanishing"
 STOPS = (NAN, INF, SPIKE, DEAD, VANISHING)
 
 INTERVAL = 50  # steps between samples by default, after a denser start
+DENSE_FINGERPRINTS = (
+    64  # sampled steps that all have one; then those whose number is a power of two
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class WatchOptions:
         choices=STOPS,
         commas=True,
         shell_default=None,
+    )
+    fingerprint: bool = setting(
+        False, "Also write a fingerprint of the outputs in sampled steps, for 'hookscope diff'."
     )
     live: bool = setting(False, "Show the numbers while the script runs.")
     output: str | os.PathLike[str] | None = setting(
@@ -100,6 +106,18 @@ class WatchOptions:
             return step % self.every == 0
         # A power of two has a single bit.
         return step % INTERVAL == 0 or (step < INTERVAL and step & (step - 1) == 0)
+
+    def fingerprints(self, step: int) -> bool:
+        """Whether a fingerprint of this step is written: of sampled ones, later fewer and fewer.
+
+        >>> chosen = WatchOptions(fingerprint=True, every=1)
+        >>> [step for step in range(600) if step > 60 and chosen.fingerprints(step)]
+        [61, 62, 63, 64, 128, 256, 512]
+        """
+        if not (self.fingerprint and self.samples(step)):
+            return False
+        place = step // (self.every or INTERVAL)
+        return place < DENSE_FINGERPRINTS or place & (place - 1) == 0
 
 
 def _hold_names(options: WatchOptions, name: str) -> None:

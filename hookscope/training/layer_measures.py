@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from hookscope.training.tensor_measures import (
     unnoticed,
     version_of,
 )
+
+if TYPE_CHECKING:
+    from hookscope.training.output_sketches import OutputSketches
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -109,12 +112,16 @@ class LayerHooks:
         self._is_attached = False
         self._measures: LayerMeasures | None = None
 
-    def begin(self, pending: PendingValues) -> LayerMeasures:
+    def begin(
+        self, pending: PendingValues, sketches: OutputSketches | None = None
+    ) -> LayerMeasures:
         """Measure the calls of a step; the numbers go to ``pending``."""
         self.end()
-        return self.begin_part(pending)
+        return self.begin_part(pending, sketches)
 
-    def begin_part(self, pending: PendingValues) -> LayerMeasures:
+    def begin_part(
+        self, pending: PendingValues, sketches: OutputSketches | None = None
+    ) -> LayerMeasures:
         """Measure the calls of a part of a step; the part before it may still get gradients."""
         if not self._hooks.is_complete:  # as module._forward_hooks.clear() does
             self.detach()
@@ -125,6 +132,7 @@ class LayerHooks:
         self._measures = LayerMeasures(
             self.name, self._model, pending, self._guard, gradients=self._gradients
         )
+        self._measures.sketches = sketches
         return self._measures
 
     def end(self) -> None:
@@ -170,6 +178,7 @@ class LayerMeasures:
         self.is_in_backward = False
         self.batch: dict[Series, float] = {}
         self.hash = BatchHash()
+        self.sketches: OutputSketches | None = None
         self._model = model
         self._pending = pending
         self._gradients = gradients
@@ -198,6 +207,8 @@ class LayerMeasures:
             for series, size in batch_size(arguments).items():
                 self.batch[series] = self.batch.get(series, 0.0) + size
             self.hash.add(self._pending, arguments)
+        if self.sketches is not None and not recomputed:
+            self.sketches.add(layer, output)
         if type(output) is Tensor:
             self._measure(_output_key(layer.name), output, finds_units, recomputed)
             return
@@ -243,6 +254,8 @@ class LayerMeasures:
 
     def join(self, later: LayerMeasures) -> None:
         """Add the numbers of a later part of the step, once those of both have arrived."""
+        if self.sketches is not None and later.sketches is not None:
+            self.sketches.join(later.sketches)
         for key, totals in later._totals.items():
             if key in self._totals:
                 self._totals[key].join_outputs(totals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hookscope.specs.watch_options import (
     ACTIVATIONS,
@@ -17,8 +18,10 @@ from hookscope.training.bad_value_stop import FAULTS, BadValueStop
 from hookscope.training.layer_measures import Guard, LayerHooks, LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.step_record import StepRecord
-from hookscope.training.tensor_measures import PendingValues
 from hookscope.training.watched_models import EVALUATED, WatchedModels
+
+if TYPE_CHECKING:
+    from hookscope.training.output_sketches import OutputSketches
 
 
 class ModelHooks:
@@ -26,6 +29,11 @@ class ModelHooks:
 
     def __init__(self, options: WatchOptions, folder: Path, guard: Guard) -> None:
         self._what = options.what
+        self._new_sketches: Callable[[], OutputSketches] | None = None
+        if options.fingerprint:  # few runs need what it imports
+            from hookscope.training.output_sketches import OutputSketches
+
+            self._new_sketches = OutputSketches
         self._kinds = [kind for kind in FAULTS if kind in options.stop_on]
         self._folder = folder
         self._guard = guard
@@ -43,7 +51,7 @@ class ModelHooks:
         """Make all hooks anew: a model was found, or a part of one was compiled."""
         self.remove()
         self._models = models
-        if ACTIVATIONS in self._what or GRADIENTS in self._what:
+        if self._new_sketches or ACTIVATIONS in self._what or GRADIENTS in self._what:
             self._hooks = [
                 LayerHooks(
                     model.name,
@@ -90,10 +98,9 @@ class ModelHooks:
         else:
             self.detach()
 
-    def _measure(
-        self, record: StepRecord, begin: Callable[[LayerHooks, PendingValues], LayerMeasures]
-    ) -> None:
-        record.layers = [begin(hooks, record.pending) for hooks in self._hooks]
+    def _measure(self, record: StepRecord, begin: Callable[..., LayerMeasures]) -> None:
+        new = self._new_sketches if record.sketches else None
+        record.layers = [begin(hooks, record.pending, new and new()) for hooks in self._hooks]
         record.parameters = [
             ParameterMeasures(
                 model.name, model.parameters, record.pending, optimizer=OPTIMIZER in self._what

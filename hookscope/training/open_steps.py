@@ -93,14 +93,20 @@ class OpenSteps:
     ) -> None:
         self.clock = StepClock()
         self.count = 0
-        self._samples = options.samples
+        self._options = options
         self._models = models
         self._hooks = hooks
         self._recorder = recorder
         self._losses = LossOfSteps()
         self._held: list[StepRecord] = []  # parts, until it is known to which step they belong
         self._holds_after_backward = False
-        self.record = StepRecord(self._samples(0), self._losses)
+        self.record = self._new_record(0)
+
+    def _new_record(self, *numbers: int) -> StepRecord:
+        """A record of what may become the step with one of these numbers."""
+        sketches = any(map(self._options.fingerprints, numbers))
+        is_sampled = any(map(self._options.samples, numbers))
+        return StepRecord(is_sampled, self._losses, sketches=sketches)
 
     @property
     def is_fresh(self) -> bool:
@@ -172,7 +178,7 @@ class OpenSteps:
         self.record.hold()
         self._held.append(self.record)
         numbers = (self.count, self.count + len(self._held))
-        self.record = StepRecord(any(map(self._samples, numbers)), self._losses)
+        self.record = self._new_record(*numbers)
         self._hooks.begin_part(self.record)
 
     @uninterrupted
@@ -180,7 +186,7 @@ class OpenSteps:
         """End the current step, and begin the next."""
         was_sampled = self.record.is_sampled
         self.end_open()
-        self.record = StepRecord(self._samples(self.count), self._losses)
+        self.record = self._new_record(self.count)
         if self.record.is_sampled and self._models.renew():
             self.renew_hooks()
         elif self.record.is_sampled or was_sampled or self._hooks.has_work:
@@ -201,7 +207,8 @@ class OpenSteps:
             part.end_part(None)
         for part in others:
             first.join(part)
-        first.end(self.count, is_sampled=self._samples(self.count))
+        first.sketches = self._options.fingerprints(self.count)
+        first.end(self.count, is_sampled=self._options.samples(self.count))
         self.count += 1
         self._recorder.add(first, self._losses.rule)
 

@@ -248,8 +248,14 @@ class RunRecorder:
                 self._add_row(LAYERS, record.step, layers)
                 self._last_layers = layers
                 self._note_models(record)
+                self._write_fingerprints(record)
             if event := self._rules.judge(record.step, steps, layers):
                 raise TrainingStopped(event)
+
+    def _write_fingerprints(self, record: StepRecord) -> None:
+        for model, sketches in record.sketches_of_models().items() if record.sketches else ():
+            found = sketches.fingerprint(model, record.step, self.writer.info["versions"])
+            self.writer.add_fingerprint(model, record.step, found)
 
     def _add_row(self, table: str, step: int, values: Mapping[Series, float]) -> None:
         seconds = time.perf_counter() - self._began

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -21,6 +21,9 @@ from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.state_measures import StateMeasures, batch_number
 from hookscope.training.tensor_measures import PendingValues, is_measurable, unnoticed
+
+if TYPE_CHECKING:
+    from hookscope.training.output_sketches import OutputSketches
 
 _MAX_NODES = 8  # from the loss on that may scale it
 _UNCHANGED = ("ToCopyBackward0", "CloneBackward0")
@@ -135,9 +138,10 @@ class LossTotal:
 class StepRecord:
     """One step of a training, or a part of one that ends with a step of an optimizer."""
 
-    def __init__(self, is_sampled: bool, losses: LossOfSteps) -> None:
+    def __init__(self, is_sampled: bool, losses: LossOfSteps, *, sketches: bool = False) -> None:
         self.step = 0
         self.is_sampled = is_sampled
+        self.sketches = sketches
         self.called: set[str] = set()
         self.has_ended = False
         self.pending = PendingValues()
@@ -311,6 +315,13 @@ class StepRecord:
             if parameters.name in used or not used:
                 row |= parameters.values(scale)
         return row
+
+    def sketches_of_models(self) -> dict[str, OutputSketches]:
+        """Return the sketches of each model, after ``layer_row``, which joins those of parts."""
+        parts = [layers for part in self._parts for layers in part.layers]
+        first = {layers.name: layers for layers in reversed(parts)}
+        called = {name: layers for name, layers in first.items() if layers.called}
+        return {name: one.sketches for name, one in called.items() if one.sketches is not None}
 
 
 def _joined(measures: Iterable[Measures]) -> list[Measures]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from hookscope.files.words import count_text, plural, shape_text
-from hookscope.results.fingerprint import FingerprintEntry, ModelFingerprint
+from hookscope.results.fingerprint import ASSUMED, FingerprintEntry, ModelFingerprint
 from hookscope.views.display import View, filed_document
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
@@ -54,6 +54,9 @@ def _rounding_lines(result: ModelFingerprint, options: TextOptions) -> list[Text
     if not runs:
         text = f"{count}. The model runs neither in float64 nor with other kernels, so the rounding"
         return sentence(f"{text} is that of the dtype alone.", options, NOTICE_STYLE)
+    if runs == [ASSUMED]:
+        text = f"{count} in one step of a training. How much of it is rounding was not measured."
+        return sentence(text, options)
     return sentence(f"{count}. Rounding from a run {' and one '.join(runs)}.", options)
 
 

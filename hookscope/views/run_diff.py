@@ -16,6 +16,7 @@ from hookscope.file_analysis.run_diff import (
     RunDiff,
     RunDifference,
     RunDiffs,
+    SketchedSteps,
 )
 from hookscope.files.words import FULL_DIGITS, count_text, full_text, plural
 from hookscope.specs.patterns import layer_text
@@ -170,6 +171,8 @@ def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
         ):
             text = f"The weights differ before step {count_text(first.step)} already."
             sentences.append((text, NOTICE_STYLE))
+    if result.sketched:
+        sentences.append(_sketch_sentence(result.sketched))
     style = ALERT_STYLE if result.strict else NOTICE_STYLE
     for counts, noun in ((result.steps, "step"), (result.sampled, "sampled step")):
         if len(set(counts)) > 1:
@@ -181,6 +184,20 @@ def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
         if names:
             sentences.append((f"Only {side} has {join_names(names, options)}.", style))
     return sentences
+
+
+def _sketch_sentence(found: SketchedSteps) -> tuple[str, str]:
+    """What the fingerprints of the steps say, with its style."""
+    if found.change is None or found.step is None:
+        return (
+            f"Fingerprints of {plural(found.steps, 'step')}: no output differs by more than"
+            " rounding.",
+            "green",
+        )
+    change, rank = found.change, "" if found.rank is None else f" of rank {found.rank}"
+    size = change.note or f"by {change.error:.2g} of its norm"
+    text = f"Fingerprints: the first output beyond rounding is {change.key} of {found.model}{rank}"
+    return f"{text}, at step {count_text(found.step)} ({size}).", ALERT_STYLE
 
 
 def _seam_sentences(result: RunDiff) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ def test_every_option_was_judged() -> None:
     calls capture check compile-a compile-b list stop-after trace
     ceiling channel-dim channels channels-last chat color colormap compare config
     correlation count csv dark dead decode depth device device-map direction
-    distance dot dpi dtype edit eps equal-nan every experts exploding floor
+    distance dot dpi dtype edit eps equal-nan every experts exploding fingerprint floor
     forward-only generate grad-edit hash head heads hook-kind json kind l2 labels
     layer leaves limit live local lr map margin markdown max-bytes max-memory max-tokens mean
     memory mermaid metric module neighbors no-config no-output norm only onnx-optimize ops

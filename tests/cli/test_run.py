@@ -162,6 +162,7 @@ def test_a_syntax_error_is_that_of_the_script(hookscope, folder: Path) -> None:
 def test_the_command_has_the_defaults_of_the_options(parse: Parse) -> None:
     params = parse("run", "train.py").params
     fields = {"every": None, "layers": (), "what": None, "stop_on": None, "live": False}
+    fields["fingerprint"] = False
     assert {name: params[name] for name in fields} == fields
     assert params["output"] is None
 

@@ -15,9 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from hookscope.errors import ResultsFileError, StoreError, cause
+from hookscope.results.fingerprint import ModelFingerprint
 from hookscope.stores.runs.row_blocks import BlockFile, RowBlock, concatenate
 from hookscope.stores.runs.run_info import EVENTS_FILE, SERIES_FILE, RunEvent, RunInfo, write_info
 from hookscope.stores.runs.series import TABLES, Series
+from hookscope.stores.runs.step_fingerprints import fingerprint_path
 
 log = logging.getLogger("hookscope")
 
@@ -103,6 +105,17 @@ class RunWriter:
     def add_event(self, event: RunEvent) -> None:
         """Append an event; it is on the disk at once."""
         self._append(EVENTS_FILE, [event])
+
+    def add_fingerprint(self, model: str, step: int, fingerprint: ModelFingerprint) -> None:
+        """Write the fingerprint of a model in one step; it is on the disk at once."""
+        if not self._writes():
+            return
+        path = fingerprint_path(self.folder, model, step)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            fingerprint.save(path)
+        except (OSError, StoreError) as error:
+            self._fail(error.message if isinstance(error, StoreError) else cause(error))
 
     def flush(self) -> None:
         """Write all rows that are in memory."""
