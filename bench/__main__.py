@@ -17,6 +17,7 @@ from statistics import median
 
 from bench import (
     datasets,
+    golden_test,
     headers,
     large_capture,
     start_up,
@@ -541,6 +542,13 @@ MEASURES = (
         2.5,
         "ms",
         lambda: inside("bench.training", "mlp", "0", "40", "5", "stop"),
+    ),
+    Measure(
+        "a test of resnet50 with hookscope_golden",
+        "one that runs the model once",
+        1.6,
+        "ms",
+        lambda: times(golden_test.compared(5)),
     ),
     Measure(
         "2,000 watched steps, peak memory",
