@@ -178,6 +178,7 @@ def cam(
     target: Any = "argmax",
     scores: str | None = None,
     box: int | None = None,
+    receptive: str | None = None,
     upsample: str = "bilinear",
     steps: int | None = None,
     baseline: Any = None,

@@ -204,10 +204,23 @@ class CamImage(_ClassScore):
     largest: Number
 
 
+class CamUnit(TypedDict):
+    """The unit of a layer with the highest activation; ``field`` has the first and last position.
+
+    ``unit`` is its place in the output, without the batch.
+    """
+
+    layer: str
+    unit: list[int]
+    activation: Number
+    field: list[list[int]]
+
+
 class CamObject(CamImage, total=False):
-    """One image of which a detected object is explained; ``box`` is left, top, right, bottom."""
+    """One image with a box: left, top, right, bottom, of an object or of a receptive field."""
 
     box: list[float]
+    strongest: CamUnit
     detection: int
     detections: int
 

@@ -650,6 +650,15 @@ class CamOptions:
         " from 0: of torchvision's detectors the score that they return, of models with ``logits``"
         " and ``pred_boxes`` as in transformers the logit.",
     )
+    receptive: str | None = setting(
+        None,
+        "Draw what the strongest unit of this layer depends on, as a box.",
+        metavar="NAME",
+        complete="layers",
+        python="the name of a layer: its unit with the highest activation, and the positions of"
+        " the input that this unit depends on, are in the metadata of each image under"
+        " ``strongest``, and drawn as a box over an image.",
+    )
     upsample: str = setting(
         cam_methods.UPSAMPLINGS[0],
         "How the map is resized to the image.",
@@ -687,6 +696,8 @@ class CamOptions:
             self.by, self.layer, self.steps, self.baseline, self.upsample, self.patch
         )
         check_target(self.target)
+        if self.receptive is not None and self.box is not None:
+            raise RequestError("--receptive and --box both draw a box.", "Leave out one of them.")
 
 
 def check_early_stop(request: Request, options: CaptureOptions) -> None:

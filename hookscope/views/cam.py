@@ -67,6 +67,8 @@ def _sentences(cam: CamMetadata) -> Iterator[str]:
     for entry in cam["images"]:
         if "detection" in entry:
             yield _object_text(entry)
+        if "strongest" in entry:
+            yield _unit_text(entry)
     if "layers" in cam:
         tokens, *others = cam["tokens"]
         read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
@@ -83,6 +85,18 @@ def _sentences(cam: CamMetadata) -> Iterator[str]:
             f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; the sum over"
             f" the pixels differs from the change of the score by at most {number_text(gap)}."
         )
+
+
+def _unit_text(entry: CamObject) -> str:
+    """Which unit has the highest activation, and what it depends on."""
+    strongest = entry["strongest"]
+    ranges = ", ".join(f"{first} to {last}" for first, last in strongest["field"])
+    unit = ",".join(map(str, strongest["unit"]))
+    value = number_text(parse_number(strongest["activation"]))
+    return (
+        f"Strongest unit of {layer_text(strongest['layer'])} for {entry['spec']}: {unit} ({value});"
+        f" it depends on positions {ranges} of the input's sides."
+    )
 
 
 def _object_text(entry: CamObject) -> str:

@@ -34,6 +34,7 @@ from hookscope.model_analysis.cams.layer_methods import (
     LayerCam,
     ScoreCam,
 )
+from hookscope.model_analysis.cams.strongest_unit import strongest_units
 from hookscope.results.metadata import CamLayer, CamMetadata, CamObject
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions
@@ -72,6 +73,13 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
         maps = inputs.at_input(maps, nearest=nearest)
     image, origin = displayable_image(inputs.image, inputs.prepared.recipe)
     entry = METHODS[method]
+    images = _image_entries(inputs, result, maps)
+    if options.receptive is not None:
+        for one, unit in zip(images, strongest_units(inputs, options.receptive), strict=True):
+            one["strongest"] = unit
+            if inputs.kind == "image":
+                (top, bottom), (left, right) = unit["field"]
+                one["box"] = [left, top, right + 1, bottom + 1]
     metadata = {
         "method": entry.name,
         "formula": entry.formula,
@@ -82,7 +90,7 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
         **({"scores": inputs.score.part} if inputs.score.part else {}),
         "input": inputs.kind,
         "image": origin,
-        "images": _image_entries(inputs, result, maps),
+        "images": images,
     }
     return _capture_of(inputs, result, maps, image), cast(CamMetadata, metadata)
 

@@ -112,8 +112,7 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[misc]
             replaced = arguments | bounds
             if any(tensor.is_meta for tensor in _tensors(replaced)):
                 raise NeedsValues(name)
-            moved = list(_tensors(func(**replaced)))
-            return moved
+            return list(_tensors(func(**{key: _on_cpu(one) for key, one in replaced.items()})))
         rule = RULES.get(name)
         if rule is None:
             rule = elementwise if torch.Tag.pointwise in func.tags else everything
@@ -172,6 +171,12 @@ def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
     """The arguments of an operator by their names."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_on_cpu(one) for one in value]
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
