@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 MODEL = """
 import torch
@@ -21,9 +22,9 @@ def example_input():
 
 def test_the_columns_have_size_stride_and_centre(run, tmp_path) -> None:
     (tmp_path / "net.py").write_text(MODEL)
-    done = run("tree", "net.py:net", "--receptive", "--shape", "1x1x20x24")
+    done = run("tree", "net.py:net", "--receptive", "--shape", "1x1x20x24", cwd=tmp_path)
     assert done.rc == 0, done.stderr
-    header, *rows = (line.split("\t") for line in done.stdout.splitlines() if "\t" in line)
+    header, *rows = (re.split(r"\s{2,}", line) for line in done.stdout.splitlines()[:-1])
     found = [
         [dict(zip(header, row, strict=True))[k] for k in ("field", "stride", "centre")]
         for row in rows
@@ -45,7 +46,9 @@ def test_the_same_from_the_cache_and_as_json(run) -> None:
 
 def test_a_model_without_an_image_is_refused(refused, tmp_path) -> None:
     (tmp_path / "net.py").write_text(MODEL)
-    assert "the input of net.py:words is 1x5" in refused("tree", "net.py:words", "--receptive")
+    assert "the input of net.py:words is 1x5" in refused(
+        "tree", "net.py:words", "--receptive", cwd=tmp_path
+    )
 
 
 def test_what_has_no_positions_of_one_input_is_refused(refused, repo) -> None:
