@@ -153,6 +153,20 @@ MEASURES = (
         "ms",
         lambda: inside("bench.in_process", "recording", "40"),
     ),
+    *(
+        Measure(
+            what,
+            "the same hooks by hand",
+            limit,
+            "ms",
+            lambda words=words: inside("bench.attach", words, "40"),  # type: ignore[misc]
+        )
+        for words, what, limit in (
+            ("identity", "recording 150 modules that do nothing, once", 1.8),
+            ("one", "attaching to a layer of resnet50", 1.1),
+            ("all", "attaching to all layers of resnet50", 2.6),
+        )
+    ),
     Measure(
         "a call of one of 1,000 small modules, recorded",
         "with a cloning hook by hand",
