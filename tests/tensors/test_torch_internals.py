@@ -29,6 +29,7 @@ OTHERS = {
     *("_args_from_interpreter_flags", "_run_module_as_main"),  # of subprocess and runpy
     *("_from_config", "_hf_hook", "_no_split_modules", "_skip_keys_device_placement"),
     "_ortvalue",  # of onnxruntime
+    "_resolve_features",  # of datasets
 }
 
 
