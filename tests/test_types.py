@@ -33,7 +33,7 @@ SAID = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_type_checker_sees_keywords_and_results(repo: Path, tmp_path: Path) -> None:
     (tmp_path / "used.py").write_text(USED, encoding="utf-8")
     command = ("-m", "mypy", "--config-file=", "--cache-dir", tmp_path / "c")

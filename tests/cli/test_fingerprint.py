@@ -115,7 +115,8 @@ def test_net(hookscope_golden, slope):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("workers", [("-n", "2"), ()])
 def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, workers) -> None:
     import subprocess
 

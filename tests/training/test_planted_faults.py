@@ -59,6 +59,7 @@ def stopped(work: Path) -> RunEvent:
     return event
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "step", "phase", "layer", "keys"),
     [
@@ -120,6 +121,7 @@ def test_the_capture_has_what_the_call_got_although_the_script_has_it_no_more(
     assert capture[which].isnan().all(dim=1).tolist() == [False, False, True, False, False]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("saves", "call"),
     [
@@ -256,6 +258,7 @@ for step in range(40):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("check", "layer", "before", "forward", "rate"),
     [
@@ -326,6 +329,7 @@ def test_a_spike_of_the_gradient_norm_ends_the_script(watched, work: Path) -> No
     assert (event.step, event.phase) == (30, "backward") and "the gradient norm" in event.message
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "layer", "bias"), [("dead", "act", -100), ("vanishing", "first", -40)]
 )
@@ -349,6 +353,7 @@ def test_units_that_stay_dead_and_gradients_that_stay_small_end_the_script(
     assert (event.step, event.kind, event.layer) == (7, kind, layer)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", ["torch.jit.script(net)", "torch.export.export(net, (x,))"])
 def test_a_model_that_is_scripted_or_exported_in_the_middle_is_watched_on(
     watched, work: Path, call: str

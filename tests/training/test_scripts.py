@@ -118,7 +118,7 @@ def assert_watched(folder: Path, steps: int, models: str) -> None:
     assert ".grad" in {Path(series.what).suffix for series in run.layers.series}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "steps", "models"), CASES)
 def test_a_script_that_is_watched_at_each_step_does_the_same(
