@@ -65,6 +65,7 @@ class GradientWatcher:
     def __init__(self, hooks: HookSet, sink: TensorSink) -> None:
         self.waiting: dict[RecordKey, None] = {}
         self.views: set[RecordKey] = set()
+        self.refused: set[RecordKey] = set()  # parameters for which a function returned None
         self.open_calls = 0
         self._hooks = hooks
         self._sink = sink
@@ -170,7 +171,10 @@ class GradientWatcher:
         self.waiting.pop(key, None)
 
     def _on_parameter(self, key: RecordKey, parameter: Tensor, gradient: Tensor | None) -> None:
-        if gradient is None or not self._sink.open or self.open_calls:
+        if not self._sink.open or self.open_calls:
+            return
+        if gradient is None:  # PyTorch calls this for a parameter that the pass reached
+            self.refused.add(key)
             return
         self.waiting.pop(key, None)
         # The number of a backward pass, not of a call of the module.

@@ -70,6 +70,7 @@ from hookscope.tensors.torch_internals import DisableTorchFunctionSubclass
 
 log = logging.getLogger("hookscope")
 
+RETURNED_NONE = "a backward function returned None for it"
 UNFINISHED = "the run ended before it"
 
 
@@ -167,6 +168,9 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         if error is not None:
             reason = UNFINISHED
         for key in watcher.waiting:
+            if key in watcher.refused and error is None:
+                self.sink.mark_absent(key, RETURNED_NONE)
+                continue
             # After a change in place, autograd continues with the base of a view, also for earlier
             # views of that base: nothing reaches their own nodes in the graph.
             shared = (
