@@ -43,7 +43,8 @@ def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | N
         # Module._call_impl and its helpers. The innermost has the arguments that hooks returned.
         if frame.f_code.co_filename != nn.Module.__call__.__code__.co_filename:
             continue
-        if variables.get("self") is module and {"args", "kwargs"} <= variables.keys():
+        # Not ``<= variables.keys()``: in Python 3.13 these keys are a list.
+        if variables.get("self") is module and "args" in variables and "kwargs" in variables:
             call = variables["args"], variables["kwargs"]
     return call
 
