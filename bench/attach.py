@@ -23,12 +23,13 @@ COUNT = 150
 
 
 def by_hand(model: nn.Module, names: set[str], run: Callable[[], object]) -> dict[str, Tensor]:
-    """Return clones of what the modules return."""
+    """Return clones of the tensors that the modules return while ``run`` does."""
     kept: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, args: object, output: Tensor) -> None:
-            kept[name] = output.detach().clone()
+    def keep(name: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(module: nn.Module, args: object, output: object) -> None:
+            if isinstance(output, Tensor):
+                kept[name] = output.detach().clone()
 
         return hook
 

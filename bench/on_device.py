@@ -17,6 +17,7 @@ import torchvision
 from torch import Tensor, nn
 
 import hookscope
+from bench.attach import by_hand
 
 ROUNDS = 15
 
@@ -67,28 +68,6 @@ WORKS = (
 )
 
 
-def by_hand(model: nn.Module, batch: Tensor, names: set[str]) -> dict[str, Tensor]:
-    """Return clones of what the modules return."""
-    kept: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: object, output: object) -> None:
-            if isinstance(output, Tensor):
-                kept[name] = output.detach().clone()
-
-        return hook
-
-    handles = [
-        module.register_forward_hook(keep(name))
-        for name, module in model.named_modules()
-        if name in names
-    ]
-    model(batch)
-    for handle in handles:
-        handle.remove()
-    return kept
-
-
 def measure(work: DeviceWork, device: str) -> str:
     """Return the line of one kind of work."""
     model, batch = work.model().eval().to(device), work.batch().to(device)
@@ -100,7 +79,7 @@ def measure(work: DeviceWork, device: str) -> str:
         with hookscope.record(model, layers=work.layers):
             model(batch)
 
-    ways = (lambda: by_hand(model, batch, names), recorded)
+    ways = (lambda: by_hand(model, names, lambda: model(batch)), recorded)
     times: list[list[float]] = [[], []]
     peaks = [0, 0]
     for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.files.signal_safety import SignalSafeContext, signal_safe_contextmanager
-from hookscope.sources.structure import structure_of
+from hookscope.sources.structure import is_optimized, structure_of
 from hookscope.tensors import torch_internals
 from hookscope.tensors.threads import SharedSetting
 
@@ -57,7 +57,7 @@ def without_compilation(model: nn.Module) -> Iterator[bool]:
 
 def is_compiled(module: nn.Module) -> bool:
     """Return whether a module runs compiled code."""
-    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+    return is_optimized(module) or module._compiled_call_impl is not None
 
 
 class FunctionMode(SignalSafeContext[None]):

@@ -69,11 +69,10 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
             yield module
         elif is_scripted(model):
             yield _stand_in(stack, model)
+        elif not structure_of(model).has_scripted:
+            yield model
         else:
-            scripted_parts = structure_of(model).has_scripted
-            for parent in (
-                [m for m in model.modules() if not is_scripted(m)] if scripted_parts else ()
-            ):
+            for parent in [m for m in model.modules() if not is_scripted(m)]:
                 for name, child in parent._modules.items():
                     if child is not None and is_scripted(child):
                         _substitute(stack, parent._modules, name, _stand_in(stack, child))

@@ -62,7 +62,7 @@ class ModelStructure:
         references = {module: weakref.ref(module) for module in modules}
         self.chosen: dict[object, tuple[int, ...]] = {}  # the layers of each request of ``select``
         self.has_scripted = any(map(is_scripted, modules))
-        self._is_optimized = any(type(x).__name__ == "OptimizedModule" for x in modules)
+        self._is_optimized = any(map(is_optimized, modules))
         self.layers = tuple(
             NamedModule(names[0], tuple(names[1:]), references[module])
             for module, names in _names(model).items()
@@ -97,6 +97,11 @@ class ModelStructure:
             return True
         modules = [x.module() for x in self._parents] + [leaf() for leaf in self._leaves]
         return any(map(_compiled_call, modules))
+
+
+def is_optimized(module: nn.Module) -> bool:
+    """Whether a module is what ``torch.compile`` returned; its class takes long to import."""
+    return type(module).__name__ == "OptimizedModule"
 
 
 _compiled_call = attrgetter("_compiled_call_impl")

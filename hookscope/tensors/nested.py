@@ -155,6 +155,21 @@ def _walk(
             yield from _walk(item, (*path, name), (*above, id(value)), whole, caches)
 
 
+def operator_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in the arguments or the output of an operator, in less time than ``walk``.
+
+    >>> len(list(operator_tensors(([torch.ones(1), 2], {"out": torch.ones(1)}))))
+    2
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from operator_tensors(one)
+    elif isinstance(value, dict):
+        yield from operator_tensors(list(value.values()))
+
+
 def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
     """Return every distinct tensor in ``value`` under its first path; nested ones stay whole.
 

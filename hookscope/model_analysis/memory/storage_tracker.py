@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.model_analysis.memory.allocations import Allocation, AllocationLog
 from hookscope.model_analysis.memory.output_cache import OutputCache
 from hookscope.results.memory import FORWARD, LOSS, STEP
+from hookscope.tensors.nested import operator_tensors
 from hookscope.tensors.torch_internals import (
     TorchDispatchMode,
     cpu_attention,
@@ -131,7 +132,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
             return 1  # the memory of an optimizer does not depend on a norm
         output = self._run(func, args, kwargs or {})
         layer = partial(self._layer_of_first, args) if self.phase == STEP else self.clock.now
-        for index, tensor in enumerate(_tensors(output)):
+        for index, tensor in enumerate(operator_tensors(output)):
             if self.phase == STEP and args and isinstance(args[0], list):  # of several parameters
                 layer = partial(self._layer_of_first, args[0][index : index + 1])
             self._note(tensor, layer, func.name())
@@ -166,15 +167,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
 
     def _layer_of_first(self, args: Iterable[Any]) -> str:
         """The layer of the first tensor among the arguments: an optimizer has no other."""
-        numbers = (self._number(tensor) for tensor in _tensors(args))
+        numbers = (self._number(tensor) for tensor in operator_tensors(args))
         found = next((number for number in numbers if number is not None), None)
         return "" if found is None else self.log.allocations[found].layer
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in the arguments or the output of an operator."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)

@@ -24,6 +24,7 @@ from hookscope.model_analysis.receptive.dependency_rules import (
     everything,
     none,
 )
+from hookscope.tensors.nested import operator_tensors
 from hookscope.tensors.torch_internals import TorchDispatchMode
 
 Bounds = tuple[
@@ -67,13 +68,13 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        followed = any(tensor in self._bounds for tensor in _tensors((args, kwargs)))
+        followed = any(tensor in self._bounds for tensor in operator_tensors((args, kwargs)))
         output = func(*args, **kwargs)
         name = func.name().partition("::")[2].partition(".")[0]
         in_place = name.endswith("_") and not name.startswith("__")
         if not followed:
             return output
-        outputs = list(_tensors(output))
+        outputs = list(operator_tensors(output))
         if outputs:
             arguments = _by_name(func, args, kwargs)
             found = self._passed_on(func, name.rstrip("_") if in_place else name, arguments, output)
@@ -88,10 +89,10 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, name: str, arguments: dict[str, Any], output: Any
     ) -> Iterator[Bounds | None]:
         """The bounds of each output."""
-        outputs = list(_tensors(output))
+        outputs = list(operator_tensors(output))
         if name in CONSTANTS:
             return iter([None] * len(outputs))
-        count = next(len(self._bounds[t]) for t in _tensors(arguments) if t in self._bounds)
+        count = next(len(self._bounds[t]) for t in operator_tensors(arguments) if t in self._bounds)
         each = [self._one_bound(func, name, arguments, outputs, k) for k in range(count)]
         return iter(list(zip(*each, strict=True)))
 
@@ -110,9 +111,11 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[misc]
             return [call.first.reshape(shapes[0])]
         if name not in RULES and (func.is_view or name in MOVES):
             replaced = arguments | bounds
-            if any(tensor.is_meta for tensor in _tensors(replaced)):
+            if any(tensor.is_meta for tensor in operator_tensors(replaced)):
                 raise NeedsValues(name)
-            return list(_tensors(func(**{key: _on_cpu(one) for key, one in replaced.items()})))
+            return list(
+                operator_tensors(func(**{key: _on_cpu(one) for key, one in replaced.items()}))
+            )
         rule = RULES.get(name)
         if rule is None:
             rule = elementwise if torch.Tag.pointwise in func.tags else everything
@@ -127,7 +130,9 @@ class DependencyTracker(TorchDispatchMode):  # type: ignore[misc]
         if isinstance(value, Tensor):
             found = self._bounds.get(value)
             return None if found is None else found[k]
-        if isinstance(value, list | tuple) and any(t in self._bounds for t in _tensors(value)):
+        if isinstance(value, list | tuple) and any(
+            t in self._bounds for t in operator_tensors(value)
+        ):
             return [
                 one
                 if not isinstance(one, Tensor)
@@ -177,14 +182,3 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_on_cpu(one) for one in value]
     return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in the arguments or the output of an operator."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
