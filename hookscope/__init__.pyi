@@ -626,6 +626,7 @@ def record(
     what: str | Iterable[str] = ...,
     grads: bool = False,
     ops: bool = False,
+    device: str | torch.device | None = None,
 ) -> AbstractContextManager[Capture]: ...
 def report(
     file: str | os.PathLike[str] | WeightSet | InMemory,

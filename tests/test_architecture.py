@@ -155,6 +155,7 @@ def test_importing_hookscope_imports_nothing_heavy() -> None:
     assert heavy_after("import hookscope") == set()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("package", TORCH_FREE)
 def test_torch_free_packages_import_no_torch(package: str, repo: Path) -> None:
     names = [name for name, _ in modules_of(repo / "hookscope") if name.split(".")[0] == package]

@@ -85,7 +85,7 @@ def test_blocks_of_a_page_run_in_order(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", python_blocks())
 def test_python_block_runs(text: str, samples_folder: Path, run, run_script) -> None:
     for words in (words for line, words in WRITERS.items() if line in text):

@@ -10,13 +10,15 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from hookscope.errors import LayerError
+from hookscope.errors import LayerError, RequestError
+from hookscope.execution.prepare import usable_device
 from hookscope.execution.provenance import versions
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import select
 from hookscope.hooks.op_recorder import is_graph, record_ops
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_sink import DeviceSink
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.structure import unchanged_structure
 from hookscope.sources.wrappers import unwrapped
@@ -38,14 +40,16 @@ def record(
     what: str | Iterable[str] = ("output",),
     grads: bool = False,
     ops: bool = False,
+    device: str | torch.device | None = None,
 ) -> Iterator[Capture]:
     """Record the layers of ``module`` whenever it runs in the ``with`` block.
 
-    Every call of every selected layer is recorded, as copies on the module's device. All hooks are
-    removed at the end of the block. With ``grads=True`` a backward pass in the block adds the
-    gradients: at each value named in ``what``, and at the parameters of the selected layers. A
-    parameter's gradient is that of one backward pass; the second pass is call 2. The model works on
-    its own tensors, and its gradients are bit-identical to those without recording.
+    Every call of every selected layer is recorded, as copies on the module's device, or on
+    ``device``. All hooks are removed at the end of the block. With ``grads=True`` a backward pass
+    in the block adds the gradients: at each value named in ``what``, and at the parameters of the
+    selected layers. A parameter's gradient is that of one backward pass; the second pass is call 2.
+    The model works on its own tensors, and its gradients are bit-identical to those without
+    recording.
 
     Args:
         module: the model, in any mode and on any device; also a scripted or traced model, or an
@@ -57,9 +61,13 @@ def record(
         what: ``output``, ``input`` or both.
         grads: also record gradients.
         ops: also record the results of functions that the selected layers call between modules.
+        device: where the copies are kept. With "cpu" the memory of a GPU does not grow: each value
+            goes to pinned memory of the host while the model runs on.
 
     Raises:
         LayerError: a pattern matches nothing.
+        RequestError: ``device`` is no device, or there is no module for which it is chosen.
+        EnvironmentFault: this torch cannot use the device.
 
     Example:
         >>> import torch, hookscope
@@ -74,6 +82,11 @@ def record(
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     if module is None:
+        if device is not None:
+            raise RequestError(
+                "device is for the layers of one module, and no module was passed.",
+                "Pass the module to record(), or leave out device.",
+            )
         with _recorded_block(as_texts(selection.layers), kinds) as capture:
             yield capture
         return
@@ -84,7 +97,8 @@ def record(
             check_onnx_ops(is_graph(open_module), ops)
             spec = type(unwrapped(open_module)).__name__
             selected = select(open_module, selection.layers, spec=spec)
-            recorder = Recorder(open_module, selected, kinds, caches=True)
+            sink = None if device is None else DeviceSink(usable_device(device))
+            recorder = Recorder(open_module, selected, kinds, sink=sink, caches=True)
             capture = stack.enter_context(recorder)
         stack.enter_context(record_ops(recorder))
         capture.metadata = {"command": "record", "model": {"spec": spec}, "versions": versions()}

@@ -214,6 +214,27 @@ def _placed(
     return _move_model(loaded.module, device, dtype, live=live), device
 
 
+def _accelerators() -> dict[str, bool]:
+    """Whether this torch can use them."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """Return a device by name, which torch can use."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "meta":
+        raise RequestError(f"{name} is not a device with memory.", "Use cpu, cuda, cuda:1 or mps.")
+    if not _accelerators().get(device.type, True):
+        raise EnvironmentFault(
+            f"There is no {device.type} device that this torch can use.",
+            "Use --device cpu, or install a torch built for it.",
+        )
+    return device
+
+
 def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.device:
     if device := dispatch_device(modules_in(module)):
         if name is not None:
@@ -224,17 +245,11 @@ def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.
         return device
     if name is None and live:
         return next((t.device for t in module.parameters()), torch.device("cpu"))
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    accelerator = next((kind for kind, available in present.items() if available), None)
+    accelerator = next((kind for kind, available in _accelerators().items() if available), None)
     if name == "auto":
         name = accelerator or "cpu"
         log.info("device: %s", name)
-    device = torch.device(name or "cpu")
-    if not present.get(device.type, True):
-        raise EnvironmentFault(
-            f"There is no {device.type} device that this torch can use.",
-            "Use --device cpu, or install a torch built for it.",
-        )
+    device = usable_device(name or "cpu")
     if device.type == "cpu" and accelerator:
         log.info("device: cpu; a %s device is available (--device %s)", accelerator, accelerator)
     return device

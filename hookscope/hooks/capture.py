@@ -19,6 +19,7 @@ from hookscope.escapes import encodable
 from hookscope.files.output_path import SUFFIX, recording_ending
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.files.words import bytes_text, plural
+from hookscope.hooks.device_copies import DeviceCopies
 from hookscope.hooks.module_call import RecordKey, TensorOrigin
 from hookscope.results.records import Record, Recording, find_key, free_name
 from hookscope.results.stats import Stats
@@ -98,6 +99,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         self._taken: set[str] = set()
         super().__init__()
         self._file = file  # has some of the tensors already
+        self.copies: DeviceCopies | None = None  # which make the tensors
         self.output: Any = None
 
     def __getitem__(self, key: str) -> Tensor:
@@ -261,8 +263,17 @@ class Capture(Recording, Mapping[str, Tensor]):
     def _tensors(self, tensors: dict[str, Tensor]) -> None:
         self._stored = tensors
 
+    def wait(self) -> None:
+        """Wait until the values of all tensors are there."""
+        if self.copies is not None:
+            self.copies.wait()
+
     def make_keys(self) -> None:
-        """Give keys to all tensors that were added; none refers to its module then."""
+        """Give keys to all tensors that were added, and wait for their values.
+
+        No key refers to its module then.
+        """
+        self.wait()
         if self._added:
             self._make_keys()
 

@@ -157,6 +157,7 @@ class GradientWatcher:
             self._differentiable[key] = False
         parts = list(nested.walk(gradient)) if gradient.is_nested else [((), gradient)]
         if key in self._arrivals:
+            self._sink.capture.wait()
             for total, (_, part) in zip(self._arrivals[key], parts, strict=True):
                 if total is not None:
                     _add_to(total, part.detach())
@@ -196,7 +197,7 @@ def _add_to(total: Tensor, part: Tensor) -> None:
     if part.layout is not total.layout:
         dense = part.to_dense()
         part = dense if total.layout is torch.strided else dense.to_sparse(total.sparse_dim())
-    total.add_(part)
+    total.add_(part.to(total.device))
 
 
 @dataclass

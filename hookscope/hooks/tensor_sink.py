@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hookscope.errors import CheckFailed, StoreError
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.device_copies import DeviceCopies
 from hookscope.hooks.module_call import RecordKey
 from hookscope.results.located_positions import LocatedPositions, locate
 from hookscope.results.metadata import StoredPositions
@@ -109,7 +110,7 @@ class CaptureSink(SinkBase):
         if self.max_bytes is not None:
             self._count_bytes(key, tensor, self.max_bytes)
         try:
-            clone = tensor.clone() if self.file is None else self.file.clone(tensor)
+            clone = self._clone(tensor)
         except StoreError:
             self.open = False
             raise
@@ -123,6 +124,9 @@ class CaptureSink(SinkBase):
             self.file.release(clone)
         return clone
 
+    def _clone(self, tensor: Tensor) -> Tensor:
+        return tensor.clone() if self.file is None else self.file.clone(tensor)
+
     def _count_bytes(self, key: RecordKey, tensor: Tensor, limit: int) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
         if self._bytes > limit:
@@ -131,6 +135,17 @@ class CaptureSink(SinkBase):
                 f"Stopped at {key.layer.title}: more than {limit:,} bytes would be recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
+
+
+class DeviceSink(CaptureSink):
+    """Stores the tensors on another device than the model's."""
+
+    def __init__(self, device: str | torch.device) -> None:
+        super().__init__()
+        self._copies = self.capture.copies = DeviceCopies(device)
+
+    def _clone(self, tensor: Tensor) -> Tensor:
+        return self._copies.copy(tensor)
 
 
 class ShapeSink(CaptureSink):

@@ -91,6 +91,7 @@ def test_json_is_what_the_file_holds(run: Run, tmp_path: Path) -> None:
     assert "replacing an earlier file" in again.stderr and "resuming" not in again.stderr
 
 
+@pytest.mark.exhaustive
 @on_unix
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_environment) -> None:
@@ -122,6 +123,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     assert (slow / "whole.json").read_bytes() == (slow / "Net.ablate.json").read_bytes()
 
 
+@pytest.mark.exhaustive
 @on_unix
 @pytest.mark.slow
 def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> None:

@@ -60,6 +60,7 @@ for option in sorted(cli.commands[name].options(), key=lambda option: option.key
 SAMPLE = {"capture", "extract", "plot", "config"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

@@ -26,6 +26,7 @@ def test_it_runs_without_torch(clean_environment, tmp_path: Path, name: str) -> 
     assert "torch" not in loaded(clean_environment, tmp_path, *COMMANDS[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_json_is_the_result_and_the_same_each_time(run, name: str) -> None:
     done = run(*COMMANDS[name], "--json")

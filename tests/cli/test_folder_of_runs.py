@@ -106,6 +106,7 @@ def test_diff_compares_the_first_run_with_each_of_the_others(run: Run, work: Pat
     assert done.rc == 2 and "resnet18 is not the folder of a training run" in done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "shows"),
     [

@@ -242,6 +242,7 @@ def test_config_shows_what_is_refused(run, tmp_path: Path) -> None:
     assert "refused" not in named.stdout + named.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_nothing_of_a_found_file_runs_before_it_is_named(run, tmp_path: Path) -> None:
     work = tmp_path / "work"

@@ -18,6 +18,7 @@ FILES = (SCRIPTED, TRACED, EXPORTED)
 ORIGINAL = "sample_models/digits.py:trained"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["capture", "grads"])
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_gives_the_keys_and_values_of_its_model(

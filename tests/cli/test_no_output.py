@@ -14,6 +14,7 @@ from hookscope.cli.output_file import writes_file
 WITH_OUTPUT = ("capture", "grads", "step", "ablate", "sweep", "cam")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", WITH_OUTPUT)
 def test_nothing_is_written_and_the_result_is_the_same(

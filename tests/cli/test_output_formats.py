@@ -59,6 +59,7 @@ def test_every_command_that_writes_is_here() -> None:
     assert found == {*WRITERS, "extract", "run", "tree"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", WRITERS)
 def test_other_endings_are_refused_before_torch_is_imported(
     clean_environment, tmp_path: Path, refused, command: str

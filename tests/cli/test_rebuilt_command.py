@@ -105,6 +105,7 @@ def squared(output):
 IMAGE = "--input 'my five.png'"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line",

@@ -408,6 +408,7 @@ def hook(module, input, output):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_declared_option_is_read_alike(sides: Sides, monkeypatch, name: str) -> None:
     """Each value, right and wrong, in a call that ends before it runs: what is asked, or the error.
@@ -450,7 +451,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_none_of_thirty_requests_differs(sides: Sides, name: str) -> None:
     lines = requests_of(name)

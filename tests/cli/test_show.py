@@ -41,6 +41,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "line",

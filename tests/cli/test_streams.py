@@ -210,6 +210,7 @@ def test_a_terminal_shows_a_status_first_and_wipes_it(tiny, clean_environment) -
     assert "├" in text or "└" in text
 
 
+@pytest.mark.sampled(3)
 @on_unix
 @pytest.mark.slow
 @pytest.mark.parametrize(("flag", "term"), [("-q", "xterm"), ("--json", "xterm"), ("", "dumb")])

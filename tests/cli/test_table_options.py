@@ -104,6 +104,7 @@ CAPITALS = f"hf:{REPO}/sample_models/capitals"
 PERU = ("--input", "text:the capital of Peru is", "--no-output")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "column"),

@@ -42,7 +42,7 @@ def tree(cache: Path, *arguments: str, option: str = "") -> tuple[str, str, bool
     return done.stdout, "\n".join(rest), imported
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", CASES, ids=lambda arguments: "_".join(arguments))
 def test_the_second_run_prints_the_same_without_torch(tmp_path: Path, arguments: list[str]) -> None:
@@ -53,6 +53,7 @@ def test_the_second_run_prints_the_same_without_torch(tmp_path: Path, arguments:
         assert tree(tmp_path, *arguments, option="--no-cache") == first
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_user_code_is_never_stored(tmp_path: Path) -> None:
     for _ in range(2):

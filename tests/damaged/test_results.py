@@ -110,6 +110,7 @@ def packed(table: object, rest: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + rest
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rounds", "seed"), few_or_many(12, 50))
 @pytest.mark.parametrize("made", MAKE)
 def test_a_damaged_file_of_results_is_refused_in_a_sentence(

@@ -357,6 +357,7 @@ def test_no_hook_and_no_memory_format_stays_on_a_module_that_was_given(photos, t
     assert joined(out, "0/output").shape == (12, 4, 14, 14)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "batch", "idle"),

@@ -96,6 +96,17 @@ def test_values_come_to_the_host_as_arrays(device: str) -> None:
     assert isinstance(array, np.ndarray) and np.array_equal(array, capture["layer4"].cpu().numpy())
 
 
+def test_values_that_are_copied_to_the_host_are_those_of_the_device(device: str) -> None:
+    model, x = resnet(device), images(device)
+    with torch.no_grad():
+        expected = outputs(model, x)  # some of which the model overwrites in place
+        with hookscope.record(model, device="cpu") as capture:
+            model(x)
+    assert all(value.device.type == "cpu" for value in capture.values())
+    assert capture.keys() == expected.keys()
+    assert all(same_bits(capture[key], value.cpu()) for key, value in expected.items())
+
+
 def test_a_whole_dataset_has_the_rows_of_a_loop_by_hand(device: str, tmp_path: Path) -> None:
     model, x = resnet(device), images("cpu", 10)
     hookscope.extract(

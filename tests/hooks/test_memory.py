@@ -75,7 +75,7 @@ def sizes(net: nn.Module) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("use", USES)
 def test_recordings_leave_nothing_in_the_model_and_in_the_process(
     use: str, monkeypatch: pytest.MonkeyPatch

@@ -193,6 +193,7 @@ finally:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path, clean_environment) -> None:

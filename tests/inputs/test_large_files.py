@@ -79,6 +79,7 @@ except HookscopeError as error:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_long_cells_that_are_no_numbers_take_no_longer_than_others(tmp_path: Path) -> None:
     pytest.importorskip("resource")  # the process limits itself with it

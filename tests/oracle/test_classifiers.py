@@ -49,6 +49,7 @@ def size(name: str) -> tuple[int, int]:
     return (64, 64)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases())
 def test_classifier_agrees_with_hand_written_hooks_and_autograd(name: str) -> None:

@@ -88,6 +88,7 @@ def _anonymous(process: int) -> int:
     return next((int(words[1]) * 1024 for words in lines), 0)  # none in a process that has ended
 
 
+@pytest.mark.exhaustive
 def test_a_capture_does_not_copy_the_weights(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_command_knows_a_registered_source(register, run: Run, repo: Path) -
     assert (done.rc, "Linear(2, 2)" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "package"), [("timm:resnet18", "timm"), ("hf:x", "transformers")])
 def test_a_missing_package_is_told_with_its_extra(
@@ -233,6 +234,7 @@ def test_a_name_that_is_not_cached_is_told_and_nobody_is_asked(run: Run, tmp_pat
     assert "HF_HUB_OFFLINE is set" in done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_commands_take_these_words(run: Run, tmp_path: Path) -> None:
     word = f"hf:{write_configuration('llama', tmp_path / 'llama')}"

@@ -104,6 +104,7 @@ def test_model_arguments_reach_the_builder() -> None:
         load("resnet18", meta=True, model_args={"weights": "DEFAULT"})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account")
 def test_building_on_meta_takes_no_memory_beside_the_import() -> None:

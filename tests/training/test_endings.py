@@ -50,6 +50,7 @@ for step in range(2):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_pattern_that_matches_no_layer_is_a_warning_with_near_names(watched, work: Path) -> None:
     ended = watched(TWO_MODELS, "--layer", "haed", "--layer", "conv")
     assert ended.status == 0
@@ -70,6 +71,7 @@ def test_a_pattern_need_not_match_in_each_model(watched, work: Path) -> None:
     assert {series.module for series in record(work).layers.series} == {"", "conv", "head"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
@@ -281,7 +283,7 @@ def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float
     assert len(left.layers) > 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("delay", [0, 0.013, 0.11])
 def test_ctrl_c_in_the_middle_of_a_step(watched, work: Path, delay: float) -> None:
     def interrupt(pid: int) -> None:

@@ -180,6 +180,7 @@ def test_two_correct_processes_tell_nothing(
 # The pages
 
 
+@pytest.mark.sampled(3)
 @needs_landlock
 @pytest.mark.parametrize(
     ("page", "options"),

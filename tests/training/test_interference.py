@@ -129,7 +129,7 @@ INTERFERES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", INTERFERES)
 def test_a_script_that_interferes_trains_the_same_and_is_recorded(
     both_ways, work, how: str

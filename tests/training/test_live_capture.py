@@ -157,6 +157,7 @@ def test_a_live_capture_twenty_times_with_either_side_killed(tmp_path: Path) -> 
     assert_as_by_hand(tmp_path, captures)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "number", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 6))]
 )

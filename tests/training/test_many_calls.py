@@ -54,6 +54,7 @@ def test_numbers_that_wait_on_a_device_are_the_same(
     assert rows[2]["0/output", "nonfinite"] == hand.rows[2]["0/output", "nonfinite"] > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("evaluates", [False, True], ids=["accumulation", "teacher"])
 def test_a_step_of_any_number_of_calls_takes_no_more_memory(
     tmp_path: Path, evaluates: bool

@@ -300,6 +300,7 @@ DIVIDED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", DIVIDED)
 @pytest.mark.parametrize("optimizers", [1, 2])
 def test_losses_that_the_script_divides_are_added_up(

@@ -68,7 +68,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.equal(other)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("words", "names"), CASES)
 def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
     run: Callable[..., Finished], words: str, names: str, tmp_path: Path
@@ -88,7 +88,7 @@ def test_a_program_ends_as_without_hookscope_and_its_models_have_its_names(
         assert [one["what"] for one in listed["unseen"]] == ["work() in another process"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("words", "names"), CASES)
 def test_values_are_those_of_hand_written_hooks(
     run: Callable[..., Finished], words: str, names: str, tmp_path: Path

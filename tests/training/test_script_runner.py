@@ -219,6 +219,7 @@ SIGNALS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_script_ends_as_under_python(compare, end: str) -> None:
     compare(ENDS[end])

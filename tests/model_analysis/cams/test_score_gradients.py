@@ -92,6 +92,7 @@ MODELS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize(("make", "shape"), MODELS)
 def test_observing_finds_what_clones_find(make, shape, frozen) -> None:
@@ -121,6 +122,7 @@ def test_where_autograd_cannot_be_asked_clones_tell(make, layer) -> None:
     assert same_bits(shot[f"{cloned.candidate.layer.name}/cam"], wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layer", [None, "model.layer4"])
 @pytest.mark.parametrize("by", ["gradcam", "gradcam++", "hirescam", "layercam"])
 def test_a_map_from_gradients_takes_one_run_of_the_model(layer, by) -> None:

@@ -32,6 +32,7 @@ def net(*widths):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("sides", "count"), [("a", 1), ("b", 9), ("ab", 1)])
 def test_what_is_wrong_when_it_is_compiled_is_named(sides: str, count: int) -> None:
     names: dict[str, Any] = {}

@@ -86,6 +86,7 @@ def compared(a: Any, dump: Path, **options: Any) -> Diff:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["dump", "d.npz", "d.safetensors", "d.pt", "d.pth"])
 def test_a_fault_is_found_at_its_layer_in_every_format(run, tmp_path, arrays, name) -> None:
     dump = write(tmp_path / name, arrays)

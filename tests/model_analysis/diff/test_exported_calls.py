@@ -116,6 +116,7 @@ def compared(kind: type[nn.Module], exporter: str, folder: Path) -> Diff:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", [Loop, Swapped, Turns, Outputs])
 def test_a_correct_export_is_equal(kind: type[nn.Module], exporter: str, tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def negate_last_tanh(proto: onnx.ModelProto) -> None:
     proto.graph.node.insert(at + 1, negative)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize(
     ("kind", "fault", "first"),

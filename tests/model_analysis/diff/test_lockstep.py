@@ -221,6 +221,7 @@ def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
     assert [row.key for row in found.rows] == ["0/output", "./output"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_holds_a_few_tensors_and_not_two_captures(clean_environment) -> None:

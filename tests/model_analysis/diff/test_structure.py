@@ -287,6 +287,7 @@ def test_the_blocks_that_a_larger_model_has_are_named_by_the_command(run) -> Non
     assert (same.rc, json.loads(same.stdout)["same"]) == (0, True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("file", [*DIGITS[1:], f"{SAMPLES}/digits.onnx"])
 def test_a_file_of_the_same_model_has_the_same_layers(run, file: str) -> None:
     for words in (DIGITS[0], file), (file, DIGITS[0]):

@@ -12,6 +12,7 @@ from hookscope.model_analysis.memory.output_cache import OutputCache
 from tests.model_analysis.memory.profiled_steps import UNet, images, llama, resnet, tokens, vit
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "value", "optimizer"),
     [

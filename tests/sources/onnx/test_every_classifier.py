@@ -150,6 +150,7 @@ def check(found: EagerComparison, model: nn.Module, uncalled: set[str]) -> None:
     assert found.largest[0] < TOLERANCE, found.largest
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [

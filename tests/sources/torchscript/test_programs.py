@@ -45,6 +45,7 @@ def hold_equal(pair: Pair, example: Example) -> None:
         assert not difference(*results), f"called with {call}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_gives_what_torchscript_gives(name: str, tmp_path: Path) -> None:
     hold_equal(both(EXAMPLES[name], tmp_path), EXAMPLES[name])
@@ -148,6 +149,7 @@ DIFFERENTIABLE = [
 DIFFERENTIABLE.remove("Sequentials")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_torchscript(name: str, tmp_path: Path) -> None:
     example = EXAMPLES[name]

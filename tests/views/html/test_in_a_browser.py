@@ -74,6 +74,7 @@ def test_text_is_searched_anywhere_in_names(opened, html) -> None:
     assert len(shown_layers(page)) == 10
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("typed", "names"),
     [
@@ -283,6 +284,7 @@ def test_dark_follows_the_system_until_somebody_says_otherwise(opened, html) -> 
     assert ground(light) == 255
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_nothing_scrolls_sideways_but_the_table(opened, folder, width) -> None:
     pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html

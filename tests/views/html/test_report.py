@@ -155,6 +155,7 @@ def test_more_tensors_are_shown_smaller() -> None:
     assert all((a.maps, a.side, a.rows) > (b.maps, b.side, b.rows) for a, b in pairwise(steps))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_path) -> None:
     capture = hookscope.Capture()

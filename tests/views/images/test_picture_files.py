@@ -22,6 +22,7 @@ def file(repo: Path) -> Path:
     return repo / "sample_models" / "five.safetensors"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ending", BEGINNINGS)
 @pytest.mark.parametrize("kind", ["maps", "hist", "flow", "heat"])
 def test_the_same_picture_gives_the_same_bytes(file, tmp_path, ending, kind) -> None:
@@ -35,7 +36,7 @@ def test_the_same_picture_gives_the_same_bytes(file, tmp_path, ending, kind) -> 
     assert written[0].startswith(BEGINNINGS[ending])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", BEGINNINGS)
 @pytest.mark.parametrize(

@@ -434,6 +434,7 @@ def test_names_of_layers_lie_apart_and_on_the_paper(holding: Save, layers: int) 
     assert figure.get_figheight() < 20
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 2, 16, 60])
 @pytest.mark.parametrize("scale", ["grid", "each"])
 def test_panels_and_their_titles_lie_apart(holding: Save, count: int, scale: str) -> None:

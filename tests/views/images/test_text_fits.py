@@ -107,6 +107,7 @@ PLOTS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("what", "keys", "how"), PLOTS)
 def test_texts_of_a_plot_fit(what, keys, how, tmp_path: Path, repo: Path, monkeypatch) -> None:
     monkeypatch.chdir(repo)
@@ -202,12 +203,14 @@ ANALYSES: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ANALYSES)
 def test_texts_of_an_analysis_fit(name: str, repo: Path, monkeypatch) -> None:
     monkeypatch.chdir(repo)
     assert faults(draw_analysis(ANALYSES[name](), 150).figure) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 24, 25, 130])
 def test_texts_of_similarities_fit(count: int) -> None:
     assert faults(drawn_similarities(count)) == []

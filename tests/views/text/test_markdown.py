@@ -58,7 +58,7 @@ def test_marks_in_names_are_shown_as_they_are() -> None:
     assert page.paragraphs == notebook.paragraphs
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "words",
     [
