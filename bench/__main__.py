@@ -472,6 +472,13 @@ MEASURES = (
         lambda: inside("bench.own_dataset"),
     ),
     Measure(
+        "16 images through resnet18 in memory",
+        "a DataLoader loop by hand",
+        1.3,
+        "ms",
+        lambda: inside("bench.small_dataset"),
+    ),
+    Measure(
         "writing 1 GB in shards with their checksums",
         "one file, written and synced",
         1.25,

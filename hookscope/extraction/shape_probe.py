@@ -1,20 +1,22 @@
 """Shapes and execution order of the selected layers, determined before the first batch.
 
-The model runs on the meta device with two and with three rows, which also shows whether the order
-of the layers depends on data; see ``execution/trial_pass.py``. The dimension whose size is the
-number of rows is the dimension of the rows.
+The model runs on the meta device, which also shows whether the order of the layers depends on data;
+see ``execution/trial_pass.py``. The dimension whose size is the number of rows is the dimension of
+the rows. A number that divides no other size shows it in one pass; otherwise two passes do, with
+two and with three rows.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError, InputError, LayerError
 from hookscope.execution.forward import forward_error
@@ -26,10 +28,12 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.results.records import Coverage, Record
 from hookscope.sources.wrappers import dispatch_device
+from hookscope.tensors.nested import walk
 
 log = logging.getLogger("hookscope")
 
 FEW, MORE = 2, 3  # numbers of rows of the two passes
+ONE_PASS = (7, 11, 13, 17)  # primes: numbers of rows of one pass, if no size is a multiple
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ class ShapeProbe:
     last: tuple[str, int] | None
     coverage: Coverage
 
+    def __post_init__(self) -> None:
+        for column in self.columns:
+            if column.dim:
+                log.info("%s: batch dimension %d moved to the front", column.record.key, column.dim)
+
 
 def probe_shapes(
     module: nn.Module,
@@ -84,6 +93,12 @@ def probe_shapes(
     """Run ``module`` in eval mode on the meta device, or with real values if that fails."""
     values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
     with preserve_model_state(module, train=False, seed=seed):
+        rows = next((n for n in ONE_PASS if _is_unlike(n, module, values[0])), None)
+        if rows is not None and autocast is None and texts is None:
+            with suppress(Exception):
+                found = _probe_once(module, layers, kinds, make_inputs(rows), rows, seed)
+                if found is not None:
+                    return found
         with_values = autocast is not None  # autocast's dtypes are known only with real values
         last = None
         try:
@@ -105,6 +120,34 @@ def probe_shapes(
     if texts:
         columns = tuple(_text_column(column, other[0], texts) for column in columns)
     return ShapeProbe(columns, last, few.coverage)
+
+
+def _is_unlike(number: int, module: nn.Module, value: Any) -> bool:
+    """Whether no size of a parameter, a buffer or an input is a multiple of a number."""
+    tensors = chain(module.parameters(), module.buffers(), (x for _, x in walk(value)))
+    return all(size % number for tensor in tensors for size in tensor.shape)
+
+
+def _probe_once(
+    module: nn.Module,
+    layers: Sequence[Layer],
+    kinds: Iterable[str],
+    value: Any,
+    rows: int,
+    seed: int,
+) -> ShapeProbe | None:
+    """Probe with one pass; return None if it leaves a doubt."""
+    found = TrialModel(module, layers, train=False, seed=seed).run(kinds, value)
+    if found.doubt:
+        return None
+    columns: list[RecordColumn] = []
+    for record in found.capture.records:
+        tensor = found.capture[record.key]
+        dims = [dim for dim, size in enumerate(tensor.shape) if size % rows == 0]
+        if len(dims) != 1 or tensor.shape[dims[0]] != rows:
+            return None
+        columns.append(_column(record, dims[0], tensor))
+    return ShapeProbe(tuple(columns), found.order and found.order.last, found.capture.coverage)
 
 
 def _record_with_values(
@@ -149,10 +192,12 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
                 " one by one.",
             )
         [dim] = changed
-        if dim:
-            log.info("%s: batch dimension %d moved to the front", record.key, dim)
-        shape = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
-        yield RecordColumn(record, dim, tuple(shape), tensor.dtype)
+        yield _column(record, dim, tensor)
+
+
+def _column(record: Record, dim: int, tensor: Tensor) -> RecordColumn:
+    shape = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
+    return RecordColumn(record, dim, tuple(shape), tensor.dtype)
 
 
 def _text_column(column: RecordColumn, other: Capture, texts: TextLengths) -> RecordColumn:

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+import torchvision
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hookscope
-from hookscope.errors import ForwardError, InputError
+from hookscope.errors import ForwardError, InputError, LayerError
+from hookscope.execution.trial_pass import TrialModel
+from hookscope.extraction import shape_probe
+from hookscope.hooks.layers import layers_of
+from hookscope.specs.tensor_key import OUTPUT
 
 
 class Branching(nn.Module):
@@ -129,3 +134,62 @@ def test_a_program_for_one_input_is_refused_with_a_repair_that_there_is(tmp_path
         extract(program, tmp_path / "out", layers=".")
     assert "dynamic_shapes" in caught.value.hint
     assert "--shape" not in caught.value.hint
+
+
+class Odd(nn.Module):
+    """Sizes that may be taken for the number of rows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.constant, self.folded = nn.Identity(), nn.Identity()
+        self.last, self.norm = nn.Linear(4, width), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.width % 2:
+            self.constant(torch.arange(self.width))
+            self.folded(x.reshape(-1, 2))
+        return self.last(self.norm(x)).t()
+
+
+NETS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {
+    "resnet18": lambda: (torchvision.models.resnet18(), (3, 64, 64)),
+    "vit_b_16": lambda: (torchvision.models.vit_b_16(), (3, 224, 224)),
+    "lstm": lambda: (nn.LSTM(5, 7), (9, 5)),  # the rows are the second dimension
+    "bfloat16": lambda: (torchvision.models.resnet18().bfloat16(), (3, 64, 64)),
+    **{f"width {n}": lambda n=n: (Odd(n), (4,)) for n in (5, 6, 7, 14, 11, 7 * 11, 7 * 11 * 13 * 17)},
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_one_pass_finds_the_rows_that_two_passes_find(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, shape = NETS[name]()
+    layers = layers_of(model)
+    dtype = next(model.parameters()).dtype
+    rows_second = isinstance(model, nn.LSTM)
+
+    def inputs(rows: int) -> Tensor:
+        sizes = (shape[0], rows, *shape[1:]) if rows_second else (rows, *shape)
+        return torch.randn(sizes, dtype=dtype)
+
+    def probed() -> object:
+        try:
+            found = shape_probe.probe_shapes(model, layers, {OUTPUT}, inputs)
+        except LayerError as error:
+            return str(error)
+        records = [(x.record.key, x.dim, x.shape, x.dtype) for x in found.columns]
+        return records, found.last
+
+    once = probed()
+    monkeypatch.setattr(shape_probe, "ONE_PASS", ())
+    assert once == probed()
+
+
+def test_a_trial_pass_refuses_a_batch_normalization_that_does_not_fit() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(5)).eval()
+    trial = TrialModel(model, layers_of(model), train=False, seed=0)
+    with pytest.raises(RuntimeError, match="running_mean"):
+        trial.run({OUTPUT}, torch.zeros(2, 3, 8, 8))
