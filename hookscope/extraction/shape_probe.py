@@ -147,7 +147,8 @@ def _probe_once(
         if len(dims) != 1 or tensor.shape[dims[0]] != rows:
             return None
         columns.append(_column(record, dims[0], tensor))
-    return ShapeProbe(tuple(columns), found.order and found.order.last, found.capture.coverage)
+    last = None if found.order is None else found.order.last
+    return ShapeProbe(tuple(columns), last, found.capture.coverage)
 
 
 def _record_with_values(
