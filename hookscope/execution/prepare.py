@@ -208,9 +208,15 @@ def _placed(
 
         module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
         return module, dispatch(module, run.device_map, run.max_memory)
+    if loaded.source == ONNX:
+        from hookscope.sources.onnx.graph_modules import GraphModel
+
+        assert isinstance(loaded.module, GraphModel)
+        name = "cpu" if run.device in (None, "auto") else run.device
+        loaded.module.compute_on(_parse_device(name))
+        return loaded.module, torch.device("cpu")  # where its values are
     live = loaded.source == LIVE
-    name = "cpu" if loaded.source == ONNX else run.device
-    device = _choose_device(name, loaded.module, live=live)
+    device = _choose_device(run.device, loaded.module, live=live)
     return _move_model(loaded.module, device, dtype, live=live), device
 
 
@@ -219,14 +225,19 @@ def _accelerators() -> dict[str, bool]:
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
 
 
-def usable_device(name: str | torch.device) -> torch.device:
-    """Return a device by name, which torch can use."""
+def _parse_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
         device = torch.device("meta")
     if device.type == "meta":
         raise RequestError(f"{name} is not a device with memory.", "Use cpu, cuda, cuda:1 or mps.")
+    return device
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """Return a device by name, which torch can use."""
+    device = _parse_device(name)
     if not _accelerators().get(device.type, True):
         raise EnvironmentFault(
             f"There is no {device.type} device that this torch can use.",

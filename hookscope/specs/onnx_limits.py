@@ -71,18 +71,18 @@ def check_onnx_run(
             "An ONNX file has no method generate, so it cannot generate tokens.",
             f"Leave out --generate, or {_GIVE_SOURCE}",
         )
-    devices: tuple[tuple[str, str | None], ...]
-    devices = (("--dtype", run.dtype), ("--device-map", run.device_map))
-    if str(run.device) not in ("None", "auto", "cpu"):
-        devices = (("--device", str(run.device)), *devices)
-    for option, value in devices:
+    if run.device is not None and run.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
+        raise RequestError(
+            "An ONNX file runs on the CPU or on a CUDA device, so"
+            f" --device {run.device} does not apply.",
+            "Leave it out. HOOKSCOPE_DEVICE counts as --device.",
+        )
+    for option, value in (("--dtype", run.dtype), ("--device-map", run.device_map)):
         if value is not None:
             raise RequestError(
-                f"An ONNX file runs on the CPU, in the dtypes that it was exported with, so"
+                "An ONNX file runs on one device, in the dtypes that it was exported with, so"
                 f" {option} {value} does not apply.",
-                "Leave it out. HOOKSCOPE_DEVICE counts as --device."
-                if option == "--device"
-                else f"Leave it out, or {_GIVE_SOURCE}",
+                f"Leave it out, or {_GIVE_SOURCE}",
             )
     if interventions.value_edits or interventions.gradient_edits:
         raise RequestError(

@@ -157,7 +157,7 @@ NETS: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {
     "vit_b_16": lambda: (torchvision.models.vit_b_16(), (3, 224, 224)),
     "lstm": lambda: (nn.LSTM(5, 7), (9, 5)),  # the rows are the second dimension
     "bfloat16": lambda: (torchvision.models.resnet18().bfloat16(), (3, 64, 64)),
-    **{f"width {n}": lambda n=n: (Odd(n), (4,)) for n in (5, 6, 7, 14, 11, 7 * 11, 7 * 11 * 13 * 17)},
+    **{f"width {n}": lambda n=n: (Odd(n), (4,)) for n in (5, 6, 7, 14, 77, 17017)},
 }
 
 

@@ -191,6 +191,10 @@ class GraphModel(GraphPart):
         super().train(False)
         return self
 
+    def compute_on(self, device: torch.device) -> None:
+        """Compute on a device, as ``GraphSession.compute_on`` does; values stay on the CPU."""
+        self._onnx_program.session.compute_on(device)
+
     def to(self, *args: Any, **kwargs: Any) -> GraphModel:
         """Return itself, or raise RequestError for another dtype or device."""
         device: Any
@@ -203,8 +207,8 @@ class GraphModel(GraphPart):
     def _apply(self, fn: Any, recurse: bool = True) -> GraphModel:
         """Raise RequestError: this is what changes dtype and device of a module."""
         raise RequestError(
-            "An ONNX model runs on the CPU, in the dtypes of its file.",
-            f"Leave out --dtype and --device. {_GIVE_SOURCE}",
+            "An ONNX model gives values on the CPU, in the dtypes of its file.",
+            f"Do not move or convert it. {_GIVE_SOURCE}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs the graph of an ONNX file with onnxruntime on the CPU, and returns the chosen values."""
+"""Runs the graph of an ONNX file with onnxruntime, and returns the chosen values on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from hookscope.errors import ModelError
+from hookscope.errors import EnvironmentFault, ModelError
 from hookscope.files.signal_safety import uninterrupted
 from hookscope.sources.onnx.dtypes import (
     is_numpy_dtype,
@@ -43,6 +43,7 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _LAST_NODE = 60  # seconds that a node may take after Ctrl-C
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _SPINNING = "session.intra_op.allow_spinning"
 _NO_PREPACKING = "session.disable_prepacking"
 _HALF_TENSOR = "tensor(float16)"
@@ -166,6 +167,23 @@ class GraphSession:
     def __init__(self, file: OnnxFile, graph: Graph, optimize: str) -> None:
         self.file, self._graph, self.optimize = file, graph, optimize
         self._sessions: OrderedDict[tuple[str, ...], tuple[Any, list[str]]] = OrderedDict()
+        self._device = torch.device("cpu")
+
+    def compute_on(self, device: torch.device) -> None:
+        """Compute on the CPU or on a CUDA device from now on.
+
+        Raises:
+            EnvironmentFault: this onnxruntime cannot compute on CUDA devices.
+        """
+        if device.type == "cuda" and _CUDA not in import_onnxruntime().get_available_providers():
+            raise EnvironmentFault(
+                "The installed onnxruntime cannot compute on a CUDA device.",
+                "Replace it: python -m pip uninstall onnxruntime, then python -m pip install"
+                " onnxruntime-gpu. Or leave out --device.",
+            )
+        if device != self._device:
+            self._device = device
+            self._sessions.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphSession:
         return self
@@ -249,8 +267,8 @@ class GraphSession:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
             options.add_external_initializers([t.name for t in from_memory], values)
         try:
-            return runtime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            session = runtime.InferenceSession(
+                proto.SerializeToString(), options, providers=self._providers()
             )
         except Exception as error:  # of a type for each of its status codes
             raise ModelError(
@@ -258,6 +276,20 @@ class GraphSession:
                 "Update it: python -m pip install --upgrade onnxruntime. Or export the model again,"
                 " with an older opset_version.",
             ) from error
+        if self._device.type == "cuda" and _CUDA not in session.get_providers():
+            raise EnvironmentFault(
+                "onnxruntime could not load its part for CUDA devices, and would compute on the"
+                " CPU.",
+                "Install the versions of CUDA and cuDNN that this onnxruntime-gpu was built for,"
+                " or leave out --device.",
+            )
+        return session
+
+    def _providers(self) -> list[Any]:
+        """What computes the nodes; the CPU computes those that CUDA has no code for."""
+        if self._device.type == "cpu":
+            return [_CPU]
+        return [(_CUDA, {"device_id": self._device.index or 0, "use_tf32": 0}), _CPU]
 
 
 def _results(

@@ -16,7 +16,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 from torch import nn
 
 import hookscope
-from hookscope.errors import CheckFailed, EditError, InputError, RequestError
+from hookscope.errors import CheckFailed, EditError, EnvironmentFault, InputError, RequestError
 from hookscope.sources.onnx import value_shapes
 from tests.conftest import Run
 from tests.sources.onnx.conftest import Exported, images
@@ -287,7 +287,7 @@ REFUSED: list[tuple[str, str]] = [
     ("capture NET --edit y=zero", "--edit does not work"),
     ("capture NET --train", "--train does not apply"),
     ("capture NET --dtype float16", "--dtype float16 does not apply"),
-    ("capture NET --device cuda", "--device cuda does not apply"),
+    ("capture NET --device mps", "--device mps does not apply"),
     ("capture NET --weights default", "--weights does not apply"),
     ("capture NET --model-arg a=1", "--model-arg does not apply"),
     ("capture NET --ops", "--ops records functions of PyTorch"),
@@ -306,6 +306,50 @@ def test_what_cannot_be_done_is_refused_before_torch_is_imported(
     done = run(*(small if word == "NET" else word for word in line.split()))
     assert done.rc == 2 and reason in done.stderr and not done.stdout
     assert "Traceback" not in done.stderr and "weights:" not in done.stderr
+
+
+class OnCuda:
+    """An onnxruntime that says it has CUDA, and notes what it was asked to compute with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, loads: bool = True) -> None:
+        import onnxruntime
+
+        self.asked: list[Any] = []
+        plain = onnxruntime.InferenceSession
+
+        def opened(model: bytes, options: Any, providers: list[Any]) -> Any:
+            self.asked = providers
+            session = plain(model, options, providers=["CPUExecutionProvider"])
+            names = ["CUDAExecutionProvider"] if loads else []
+            session.get_providers = lambda: [*names, "CPUExecutionProvider"]
+            return session
+
+        monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+        names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+
+
+def test_a_cuda_device_is_given_to_onnxruntime_by_its_number(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = OnCuda(monkeypatch)
+    plain = hookscope.capture(small, input=X)
+    assert double.asked == ["CPUExecutionProvider"]
+    shot = hookscope.capture(small, input=X, device="cuda:1")
+    (first, settings), other = double.asked
+    assert (first, other) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert settings["device_id"] == 1
+    assert {key: value.device.type for key, value in shot.items()} == dict.fromkeys(plain, "cpu")
+
+
+def test_an_onnxruntime_that_would_compute_on_the_cpu_instead_is_refused(
+    small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EnvironmentFault, match="The installed onnxruntime cannot"):
+        hookscope.capture(small, input=X, device="cuda")
+    OnCuda(monkeypatch, loads=False)
+    with pytest.raises(EnvironmentFault, match="would compute on the CPU"):
+        hookscope.capture(small, input=X, device="cuda")
 
 
 def test_the_same_is_refused_in_python(small: str) -> None:
