@@ -148,7 +148,7 @@ def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) 
     inputs: list[tuple[TensorPath, Tensor]] = []
     call = prepared.fresh_call()
     if objective.penalty:
-        call = _requiring_grad(call, inputs)
+        call = requiring_grad(call, inputs)
     capture.output = forward(prepared, capture, call)
     loss = objective.compute(prepared, capture.output)
     metadata: dict[str, Any] = {"loss": _loss_entry(loss, objective.raw)}
@@ -181,8 +181,8 @@ def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) 
     return metadata
 
 
-def _requiring_grad(call: Any, leaves: list[tuple[TensorPath, Tensor]]) -> Any:
-    """The call with clones of its floating-point tensors, which become ``leaves``."""
+def requiring_grad(call: Any, leaves: list[tuple[TensorPath, Tensor]]) -> Any:
+    """Return the call with clones of its floating-point tensors, which become ``leaves``."""
 
     def clone(path: TensorPath, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():

@@ -56,6 +56,12 @@ FORWARDS = {
     "    x += layer(x)  # here\nreturn x",
     "weight": "x = self.b(self.act(self.a(x)))\nwith torch.no_grad():\n"
     "    self.b.weight.mul_(0.9)  # here\nreturn x",
+    "swapped": "x = self.a(x).sigmoid()\nx[0], x[1] = x[1].clone(), x[0].clone()  # here\nreturn x",
+    "own_part": "out = torch.zeros(5, 4, 4)\nout[:, 0] = x\nfor i in range(1, 4):\n"
+    "    out[:, i] = self.a(out[:, i - 1]).tanh()  # here\nreturn out",
+    "chain": "x = self.a(x).exp()\nx.mul_(2).add_(1)  # here\nreturn x",
+    "thrown_away": "parts = [self.a(x).exp(), self.b(x).exp()]\n"
+    "[one.mul_(2) for one in parts]  # here\nreturn sum(parts)",
     "dropout": "x = self.a(x).exp()\nreturn F.dropout(x, 0.5, True, True)  # here",
 }
 
@@ -148,6 +154,53 @@ for step in range(4):
     total.backward()
 """
 
+KEPT_STATE = """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.hidden = nn.GRU(3, 4), None
+    def forward(self, x):
+        out, self.hidden = self.rnn(x, self.hidden)  # here
+        return out
+model = Model()
+for step in range(3):
+    model(torch.randn(5, 2, 3)).mean().backward()
+"""
+
+RETAINED = """\
+rnn, head = nn.RNN(3, 4), nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], lr=0.1)
+h = torch.zeros(1, 2, 4)
+for step in range(4):
+    out, h = rnn(torch.randn(6, 2, 3), h)
+    optimizer.zero_grad()
+    head(out).mean().backward(retain_graph=True)
+    optimizer.step()  # here
+"""
+
+BANK = """\
+net, bank = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), []
+for step in range(3):
+    bank.append(net(torch.randn(5, 4)))  # here
+    torch.cat(bank).logsumexp(0).sum().backward()
+"""
+
+SUMMED = """\
+def train():
+    net, total = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), 0.0
+    for step in range(3):
+        total += net(torch.randn(5, 4)).square().mean()  # here
+        total.backward()
+train()
+"""
+
+MAX_NORM = """\
+table, head = nn.Embedding(6, 4, max_norm=0.5), nn.Linear(4, 4)
+for step in range(2):
+    keys = head(table.weight)
+    (table(torch.arange(3)) @ keys.t()).sum().backward()  # here
+"""
+
 SHARED_HEADS = """\
 def train():
     body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
@@ -182,6 +235,10 @@ NO_GRADIENTS = {
     "cast": "out = net(x).long()  # here\n    loss = (out * 1.0).mean()",
     "item": "value = net(x).mean().item()  # here\n    loss = torch.tensor(value)",
     "numpy": "value = net(x).detach().numpy()  # here\n    loss = torch.from_numpy(value).mean()",
+    "copied": "out = torch.tensor([net(x).mean(), net(-x).mean()])  # here\n    loss = out.sum()",
+    "first_order": "x.requires_grad_()\n    out, = torch.autograd.grad(net(x).sum(), x)  # here\n"
+    "    loss = out.norm()",
+    "switched_off": "torch.set_grad_enabled(False)\n    loss = net(x).mean()  # here",
     "rounded": "out = net(x) > 0  # here\n    loss = out.float().mean()",
 }
 
@@ -209,6 +266,11 @@ SCRIPTS: dict[str, str] = {
     "hidden": HEAD + HIDDEN,
     "lstm": HEAD + LSTM,
     "running": HEAD + RUNNING,
+    "summed": HEAD + SUMMED,
+    "kept_state": HEAD + KEPT_STATE,
+    "retained": HEAD + RETAINED,
+    "bank": HEAD + BANK,
+    "max_norm": HEAD + MAX_NORM,
     "shared_heads": HEAD + SHARED_HEADS,
     "twice": HEAD + TWICE,
     "gan_freed": HEAD + GAN_FREED,
@@ -218,7 +280,7 @@ SCRIPTS: dict[str, str] = {
 # No single statement helps, or none that may be changed.
 WITHOUT_CHANGE = {
     *("argmax", "cast", "numpy", "item", "rounded"),
-    *("dropout", "out", "weight", "ema"),
+    *("dropout", "out", "weight", "ema", "thrown_away"),
 }
 
 _CORRECT_FORWARDS = (

@@ -62,6 +62,41 @@ def test_the_line_is_named_and_a_change_was_tried(watched, name: str) -> None:
     assert "could not" not in story
 
 
+@needs_landlock
+def test_a_state_that_begins_as_none_is_kept_so(watched) -> None:
+    tried = "Tried: with `self.hidden = None if self.hidden is None else self.hidden.detach()`"
+    assert any(tried in line for line in watched(SCRIPTS["kept_state"]).messages)
+
+
+@needs_landlock
+def test_frozen_parameters_are_named(watched) -> None:
+    ended = watched(
+        HEAD
+        + dedent("""\
+            net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).requires_grad_(False)
+            for step in range(2):
+                net(torch.ones(2, 3)).sum().backward()
+            """)
+    )
+    [said] = [line for line in ended.messages if "cannot get a gradient" in line]
+    assert "4 parameters" in said and "net.0.weight, net.0.bias, net.2.weight and others" in said
+
+
+@needs_landlock
+def test_gradients_that_another_file_disables_are_told_with_its_line(watched, work: Path) -> None:
+    (work / "layers.py").write_text(
+        "from torch import nn\nclass Body(nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x)\n"
+    )
+    ended = watched(
+        "import torch\nfrom layers import Body\nbody = Body(3, 3)\nfor step in range(2):\n"
+        "    with torch.no_grad():\n        out = body(torch.ones(2, 3))\n"
+        "    out.sum().backward()\n"
+    )
+    [said] = [line for line in ended.messages if "with gradients disabled" in line]
+    assert "layers.py:4" in said and "by `with torch.no_grad()` in script.py:5." in said
+
+
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_script_has_no_story(watched, name: str) -> None:

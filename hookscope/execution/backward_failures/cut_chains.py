@@ -7,6 +7,7 @@ argument did, is a cut; what is computed from such results has the cuts of its a
 from __future__ import annotations
 
 import ast
+import copy
 import sys
 import weakref
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.execution.backward_failures.code_sites import (
@@ -32,15 +33,38 @@ from hookscope.execution.backward_failures.diagnosis import (
     place_of,
 )
 from hookscope.execution.backward_failures.graph_nodes import differentiated
-from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+from hookscope.execution.backward_failures.module_names import ModuleNames
+from hookscope.execution.backward_failures.source_patches import (
+    ReplacedExpression,
+    SourcePatch,
+    StatementChange,
+)
 from hookscope.execution.failures import frames
+from hookscope.files.words import plural
 from hookscope.hooks.op_recorder import plain_name
 from hookscope.results.failure import NO_GRADIENT
 from hookscope.tensors.nested import walk
 
 _DETACHING = {"detach", "detach_", "data"}
 _TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__array__"}
+_COPYING = {"tensor", "as_tensor", "asarray", "from_numpy"}
+_NO_TENSOR = "returns no tensor"
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled")
+_GRAD = "grad"
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class DisablingLine:
+    """A statement that disables gradients."""
+
+    file: str
+    line: int
+
+    @property
+    def source(self) -> str:
+        """Its text."""
+        return frames.source_line(self.file, self.line).partition("#")[0].rstrip(" :")
 
 
 @dataclass(frozen=True)
@@ -52,14 +76,16 @@ class GradientCut:
         function: name of the function.
         site: the line.
         reason: the end of a sentence about the call.
-        mode: the line of the statement that disables gradients there; 0 for none.
+        is_disabled: whether gradients were disabled.
+        mode: the statement that disabled them, if one was found.
     """
 
     number: int
     function: str
     site: CallSite | None
     reason: str
-    mode: int = 0
+    is_disabled: bool = False
+    mode: DisablingLine | None = None
 
 
 class CutWatch(TorchFunctionMode):
@@ -69,6 +95,7 @@ class CutWatch(TorchFunctionMode):
         super().__init__()
         self.cuts: list[GradientCut] = []
         self.left: list[GradientCut] = []  # calls that return numbers or arrays
+        self.frozen: dict[Tensor, None] = {}  # parameters that were used
         self._of_tensor: dict[int, tuple[weakref.ref[Tensor], frozenset[GradientCut]]] = {}
 
     def __torch_function__(
@@ -79,13 +106,15 @@ class CutWatch(TorchFunctionMode):
             return result
         inputs = [tensor for _, tensor in walk((args, kwargs or {}))]
         known = frozenset[GradientCut]().union(*map(self.cuts_of, inputs))
+        parameters = [one for one in inputs if isinstance(one, nn.Parameter)]
+        self.frozen |= dict.fromkeys(one for one in parameters if not one.requires_grad)
         carries = any(tensor.requires_grad for tensor in inputs)
         if not carries and not known:
             return result
         name = _name_of_function(func)
         outputs = [tensor for _, tensor in walk(result)]
         if not outputs and name in _TO_PYTHON:
-            self.left.append(self._cut(name, "returns no tensor"))
+            self.left.append(self._cut(name, _NO_TENSOR))
         for tensor in outputs:
             if not tensor.requires_grad:
                 new = {self._cut(name, _reason(name, tensor))} if carries else set()
@@ -98,10 +127,9 @@ class CutWatch(TorchFunctionMode):
         return cuts if reference is not None and reference() is tensor else frozenset()
 
     def _cut(self, name: str, reason: str) -> GradientCut:
-        mode = 0 if torch.is_grad_enabled() else _line_of_mode(sys._getframe(1))
-        if not torch.is_grad_enabled():
-            reason = "ran with gradients disabled"
-        cut = GradientCut(len(self.cuts), name, site_of_call(), reason, mode)
+        site, is_disabled = site_of_call(), not torch.is_grad_enabled()
+        mode = _disabling_line(sys._getframe(1), site) if is_disabled else None
+        cut = GradientCut(len(self.cuts), name, site, reason, is_disabled, mode)
         self.cuts.append(cut)
         return cut
 
@@ -117,22 +145,35 @@ def _name_of_function(function: Any) -> str:
 def _reason(name: str, result: Tensor) -> str:
     if name in _DETACHING:
         return "cuts the graph off"
+    if name in _COPYING:
+        return "copies values into a new tensor, without their graph"
+    if name == _GRAD:
+        return "returns gradients without a graph of their own"
     if not (result.is_floating_point() or result.is_complex()):
         dtype = str(result.dtype).removeprefix("torch.")
         return f"returns {dtype}, which has no gradient"
     return "has no derivative here"
 
 
-def _line_of_mode(frame: FrameType | None) -> int:
-    """The line of the innermost ``with torch.no_grad()`` or decorator around what is running."""
+def _disabling_line(frame: FrameType | None, site: CallSite | None) -> DisablingLine | None:
+    """The innermost ``with torch.no_grad()`` or decorator around what is running.
+
+    Without any, the only call in the file of the site that disables gradients from then on.
+    """
     while frame is not None:
-        line, code = frame.f_lineno, frame.f_code
-        for node in _modes_in(code.co_filename):
+        line, file = frame.f_lineno, frame.f_code.co_filename
+        for node in _modes_in(file):
             body = node.body
             if body[0].lineno <= line <= (body[-1].end_lineno or line):
-                return node.lineno if isinstance(node, ast.With) else node.decorator_list[0].lineno
+                place = node if isinstance(node, ast.With) else node.decorator_list[0]
+                return DisablingLine(file, place.lineno)
         frame = frame.f_back
-    return 0
+    if site is None:
+        return None
+    nodes = ast.walk(frames.parsed(site.file))
+    calls = [node for node in nodes if isinstance(node, ast.Expr) and _is_mode(node.value)]
+    off = [node.lineno for node in calls if ast.unparse(node.value).endswith("(False)")]
+    return DisablingLine(site.file, off[0]) if len(off) == 1 else None
 
 
 def _modes_in(file: str) -> Iterator[ast.With | ast.FunctionDef]:
@@ -155,16 +196,26 @@ def _is_mode(node: ast.expr) -> bool:
 
 
 def diagnose_no_gradient(
-    error: BaseException, watch: CutWatch, name_of: NameOf
+    error: BaseException, watch: CutWatch, names: ModuleNames
 ) -> Diagnosis | None:
     """Return where the chain from the parameters to a loss was cut."""
     site = site_of_error(error)
     cuts = frozenset[GradientCut]().union(*map(watch.cuts_of, differentiated(error)))
     by_number = sorted(cuts or watch.left[-1:], key=lambda cut: cut.number)
     if not by_number:
-        return None
-    cut = by_number[0] if by_number[0].mode else by_number[-1]
-    return _diagnosis_of(cut, site, name_of)
+        return _diagnosis_of_frozen(watch, site, names) if watch.frozen else None
+    cut = by_number[0] if by_number[0].is_disabled else by_number[-1]
+    return _diagnosis_of(cut, site, names)
+
+
+def _diagnosis_of_frozen(watch: CutWatch, loss: CallSite | None, names: ModuleNames) -> Diagnosis:
+    first = ", ".join(map(names.of_parameter, list(watch.frozen)[:_MOST_NAMES]))
+    used = plural(len(watch.frozen), "parameter")
+    said = f"The step used {used} that cannot get a gradient (requires_grad is False): {first}"
+    said += " and others." if len(watch.frozen) > _MOST_NAMES else "."
+    advice = "set requires_grad_(True) for the parameters that are to be trained."
+    story = ("The loss depends on nothing that requires grad.", said)
+    return Diagnosis(NO_GRADIENT, story, lines_of([loss]), (), (advice,))
 
 
 def _diagnosis_of(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> Diagnosis | None:
@@ -172,10 +223,14 @@ def _diagnosis_of(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> D
     if site is None:
         return None
     subject = f"`{site.text}` in {place_of(site, name_of)}"
-    if cut.mode:
-        source = frames.source_line(site.file, cut.mode).partition("#")[0].rstrip(" :")
-        story = [f"{subject} ran with gradients disabled, by `{source}` in line {cut.mode}."]
-    elif cut.reason == "returns no tensor":
+    if cut.mode is not None:
+        where = f"line {cut.mode.line}"
+        if cut.mode.file != site.file:
+            where = f"{frames.short_path(cut.mode.file)}:{cut.mode.line}"
+        story = [f"{subject} ran with gradients disabled, by `{cut.mode.source}` in {where}."]
+    elif cut.is_disabled:
+        story = [f"{subject} ran with gradients disabled, by an earlier call."]
+    elif cut.reason == _NO_TENSOR:
         story = [f"{subject} returns a number or an array, which has no graph."]
     else:
         story = [f"{subject} {cut.reason}."]
@@ -190,38 +245,65 @@ def _diagnosis_of(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> D
 
 
 def _advice(cut: GradientCut) -> str:
-    if cut.mode:
+    if cut.is_disabled:
+        if cut.mode is None or "(False)" in cut.mode.source:
+            return "enable gradients again, with torch.set_grad_enabled(True)."
         return "compute what the loss depends on outside of that block."
     if cut.function in ("argmax", "argmin"):
         return "compute the loss from the scores themselves, as cross_entropy does."
+    if cut.function in _COPYING:
+        return "put tensors together with torch.stack or torch.cat, which keep their graphs."
+    if cut.function == _GRAD:
+        return "compute the gradients with create_graph=True."
     return "compute the loss from the result with its graph."
 
 
 def _repairs(cut: GradientCut, site: CallSite) -> Iterator[SourcePatch]:
     """Changes that leave the graph whole."""
     statement = site.statement
-    if cut.mode:
-        yield from _without_mode(site, cut.mode)
-    elif statement is not None and cut.function in (*_DETACHING, *_TO_PYTHON):
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and node.attr == cut.function:
-                whole = ast.unparse(statement)
-                called = f"{ast.unparse(node)}()"
-                old = called if called in whole else ast.unparse(node)
-                new = whole.replace(old, ast.unparse(node.value))
-                change = StatementChange(span_of(statement), instead=new)
-                words = f"without `{old.removeprefix(ast.unparse(node.value))}` there"
+    if cut.mode is not None:
+        yield from _without_mode(cut.mode)
+    if statement is None:
+        return
+    if cut.is_disabled:
+        enabled = "torch.set_grad_enabled(True)"
+        change = StatementChange(span_of(statement), before=enabled)
+        yield SourcePatch(f"with `{enabled}` before line {statement.lineno}", site.file, (change,))
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.expr):
+            for new, words in _with_graph(cut.function, node):
+                whole = ReplacedExpression(node, new).visit(copy.deepcopy(statement))
+                change = StatementChange(span_of(statement), instead=ast.unparse(whole))
                 yield SourcePatch(words, site.file, (change,))
 
 
-def _without_mode(site: CallSite, line: int) -> Iterator[SourcePatch]:
-    for node in _modes_in(site.file):
-        if isinstance(node, ast.With) and node.lineno == line:
+def _with_graph(function: str, node: ast.expr) -> Iterator[tuple[str, str]]:
+    """Yield what can stand in the place of an expression that cuts the graph, and words for it."""
+    called = isinstance(node, ast.Call)
+    part = node.func if isinstance(node, ast.Call) else node
+    if getattr(part, "attr", getattr(part, "id", "")) != function:
+        return
+    if function in (*_DETACHING, *_TO_PYTHON) and isinstance(part, ast.Attribute):
+        yield ast.unparse(part.value), f"without `.{function}{'()' * called}` there"
+    elif function in _COPYING and isinstance(node, ast.Call) and node.args:
+        new = f"torch.stack({ast.unparse(node.args[0])})"
+        for one in (new, ast.unparse(node.args[0])):
+            yield one, f"with `{shortened(one)}` there"
+    elif function == _GRAD and isinstance(node, ast.Call):
+        call = copy.deepcopy(node)
+        call.keywords.append(ast.keyword("create_graph", ast.Constant(True)))
+        yield ast.unparse(call), f"with create_graph=True in line {node.lineno}"
+
+
+def _without_mode(mode: DisablingLine) -> Iterator[SourcePatch]:
+    for node in _modes_in(mode.file):
+        if isinstance(node, ast.With) and node.lineno == mode.line:
             body = "\n".join(
                 f"    {row}" for one in node.body for row in ast.unparse(one).split("\n")
             )
             others = [ast.unparse(item) for item in node.items if not _is_mode(item.context_expr)]
             head = f"with {', '.join(others)}:" if others else "if True:"
             change = StatementChange(span_of(node), instead=f"{head}\n{body}")
-            words = f"without `{shortened(ast.unparse(node.items[0]))}` in line {line}"
-            yield SourcePatch(words, site.file, (change,))
+            words = f"without `{shortened(ast.unparse(node.items[0]))}` in line {mode.line}"
+            yield SourcePatch(words, mode.file, (change,))

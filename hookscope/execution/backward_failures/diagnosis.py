@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from hookscope.execution.backward_failures.code_sites import CallSite
+from hookscope.execution.backward_failures.detached_variables import detached_in_loop
 from hookscope.execution.backward_failures.graph_observer import (
+    INPUT,
     RESULT,
     GraphObserver,
     InPlaceChange,
     SavedTensor,
 )
 from hookscope.execution.backward_failures.in_place_changes import (
+    cloned_arguments,
     has_inplace,
     moved_after,
     operator_name,
@@ -94,15 +97,35 @@ def diagnose_in_place(observer: GraphObserver, name_of: NameOf) -> Diagnosis | N
     sites += [change.site, backward]
     story.append(_overwriting(change, backward, name_of))
     story += _later_changes(saved, change)
-    # Another tensor in the place of a weight would leave the weight as it was.
-    candidates = [] if saved.is_weight else list(replacements(change))
-    suggestion = "let the operator return a new tensor, or clone the tensor before it is changed."
+    candidates = tuple(_candidates(saved, change, backward))
+    return Diagnosis(IN_PLACE, tuple(story), lines_of(sites), candidates, (_advice(saved, change),))
+
+
+def _candidates(
+    saved: SavedTensor, change: InPlaceChange, backward: CallSite | None
+) -> Iterator[SourcePatch]:
+    """Changes with which the saved tensor may stay as it was, the best first."""
+    if not saved.is_weight:  # another tensor in its place would leave the weight as it was
+        yield from replacements(change)
     if change.site is not None and backward is not None:
         moved = moved_after(change.site, backward)
-        candidates += [] if moved is None else [moved]
-    if change.site is not None and change.site.is_optimizer:
-        suggestion = "compute the loss again after the step of the optimizer, or step later."
-    return Diagnosis(IN_PLACE, tuple(story), lines_of(sites), tuple(candidates), (suggestion,))
+        yield from [] if moved is None else [moved]
+        if change.site.is_optimizer:  # the graph may be of a step before
+            yield from detached_in_loop(backward)
+    if saved.role == INPUT and saved.site is not None:
+        yield from cloned_arguments(saved.site)
+
+
+def _advice(saved: SavedTensor, change: InPlaceChange) -> str:
+    site = change.site
+    if site is not None and site.is_optimizer:
+        return (
+            "compute the loss again after the step of the optimizer, step later, or detach() what"
+            " is kept from the step before."
+        )
+    if saved.is_weight:
+        return "change the weight after the backward pass, or compute the loss after the change."
+    return "let the operator return a new tensor, or clone the tensor before it is changed."
 
 
 def lines_of(sites: Iterable[CallSite | None]) -> tuple[CodeLine, ...]:
@@ -115,6 +138,8 @@ def _overwriting(change: InPlaceChange, backward: CallSite | None, name_of: Name
     site, by = change.site, f"`{operator_name(change)}`"
     if site is not None and site.layer is not None and has_inplace(site):
         by = f"{name_of(site.layer)} (`{type(site.layer).__name__}(inplace=True)`)"
+    elif change.operator.startswith("aten::embedding_renorm_"):
+        by = "the `max_norm` of an embedding"
     place = "" if site is None else f" in {place_of(site, name_of)}"
     when = " in a backward pass" if change.in_backward else " before backward"
     beside = site is not None and backward is not None and site.is_beside(backward)

@@ -12,6 +12,10 @@ from hookscope.execution.backward_failures.code_sites import (
     site_of_error,
     span_of,
 )
+from hookscope.execution.backward_failures.detached_variables import (
+    detached_in_loop,
+    detached_where_used,
+)
 from hookscope.execution.backward_failures.diagnosis import (
     Diagnosis,
     NameOf,
@@ -25,13 +29,8 @@ from hookscope.execution.backward_failures.graph_nodes import (
     number_of,
 )
 from hookscope.execution.backward_failures.graph_observer import BackwardPass, GraphObserver
-from hookscope.execution.backward_failures.loops import loops_around, read_before_written
 from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
-from hookscope.execution.failures import frames
 from hookscope.results.failure import FREED
-
-_MOST_NAMES = 6  # that are tried
-_FORMS = ("{0}.detach()", "tuple(one.detach() for one in {0})")
 
 
 def diagnose_freed(
@@ -55,11 +54,13 @@ def diagnose_freed(
     sites = [made, used, first.site if first else None, second]
     candidates: list[SourcePatch] = []
     if carried and second is not None:
-        candidates += _detached_in_loop(second)
+        candidates += detached_in_loop(second)
+    if carried and used is not None:
+        candidates += detached_where_used(used, kept=True)
     if first is not None and first.site is not None:
         candidates += _retained(first.site)
-    if carried:
-        candidates += _detached_where_used(used)
+    if carried and used is not None:
+        candidates += detached_where_used(used, kept=False)
     suggestions = _SUGGESTIONS[carried]
     is_complete = made is not None and first is not None
     return Diagnosis(FREED, story, lines_of(sites), tuple(candidates), suggestions, is_complete)
@@ -88,7 +89,7 @@ def _last_use(
 
 
 _SUGGESTIONS = {
-    True: ("detach() the tensor where the next step begins.",),
+    True: ("detach() the tensor where the next step begins, or compute it again in each step.",),
     False: ("add the losses and call backward() once, or give the first one retain_graph=True.",),
 }
 
@@ -112,42 +113,6 @@ def _story(
             f" {place_of(used, name_of)}."
         )
     return tuple(sentences)
-
-
-def _detached_in_loop(backward: CallSite) -> Iterator[SourcePatch]:
-    """Changes that cut variables off where the body of a loop around the pass begins."""
-    tree = frames.parsed(backward.file)
-    for loop in reversed(list(loops_around(tree, backward.line))):
-        first = loop.body[0]
-        for name in read_before_written(loop.body)[:_MOST_NAMES]:
-            for form in _FORMS:
-                yield _assigned_before(name, form, first, backward.file, loop.lineno)
-
-
-def _assigned_before(
-    name: str, form: str, statement: ast.stmt, file: str, loop: int = 0
-) -> SourcePatch:
-    assignment = f"{name} = {form.format(name)}"
-    where = (
-        f"at the start of the loop in line {loop}" if loop else f"before line {statement.lineno}"
-    )
-    change = StatementChange(span_of(statement), before=assignment)
-    return SourcePatch(f"with `{assignment}` {where}", file, (change,))
-
-
-def _detached_where_used(used: CallSite | None) -> Iterator[SourcePatch]:
-    """Changes that cut a variable off before the statement that uses it."""
-    statement = used.statement if used is not None else None
-    if used is None or statement is None:
-        return
-    names = [
-        ast.unparse(node)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
-    ]
-    for name in list(dict.fromkeys(names))[:_MOST_NAMES]:
-        for form in _FORMS:
-            yield _assigned_before(name, form, statement, used.file)
 
 
 def _retained(first: CallSite) -> Iterator[SourcePatch]:

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.nn import functional
 
-from hookscope.execution.backward_failures.code_sites import CallSite, CodeSpan, shortened, span_of
+from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
 from hookscope.execution.backward_failures.graph_observer import InPlaceChange
 from hookscope.execution.backward_failures.loops import loops_around
-from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+from hookscope.execution.backward_failures.source_patches import (
+    ReplacedExpression,
+    SourcePatch,
+    StatementChange,
+)
 from hookscope.execution.failures import frames
 
 _SYMBOLS: dict[type[ast.operator], str] = {
@@ -63,7 +67,8 @@ def has_inplace(site: CallSite) -> bool:
 
 def _assigned_subscript(statement: ast.stmt | None) -> ast.Subscript | None:
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return next((target for target in targets if isinstance(target, ast.Subscript)), None)
+    parts = [p for t in targets for p in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+    return next((part for part in parts if isinstance(part, ast.Subscript)), None)
 
 
 def _called_name(call: ast.Call) -> str:
@@ -154,19 +159,44 @@ def _without_change(site: CallSite, statement: ast.stmt) -> str:
     new = _other_call(call)
     if new is None:
         return ""
-    if is_statement:
-        target = _changed_argument(call)
-        return f"{target} = {ast.unparse(new)}" if target else ""
-    return ast.unparse(_CallReplacer(place, new).visit(copy.deepcopy(statement)))
+    changed = ast.unparse(
+        ReplacedExpression(call, ast.unparse(new)).visit(copy.deepcopy(statement))
+    )
+    if not isinstance(statement, ast.Expr):
+        return changed
+    # The new tensor would be thrown away.
+    target = _changed_argument(call) if _is_in_chain(call, statement.value) else ""
+    return f"{target} = {changed}" if target else ""
 
 
-class _CallReplacer(ast.NodeTransformer):
-    def __init__(self, place: CodeSpan, new: ast.Call) -> None:
-        self._place, self._new = place, new
+def _is_in_chain(call: ast.Call, whole: ast.expr) -> bool:
+    """Whether all of an expression works in place, after a call: ``x.mul_(2).add_(1)``."""
+    while span_of(whole) != span_of(call):
+        inner = getattr(whole.func, "value", None) if isinstance(whole, ast.Call) else None
+        if inner is None or not (isinstance(whole, ast.Call) and _works_in_place(whole)):
+            return False
+        whole = inner
+    return True
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace the call at the place."""
-        return self._new if span_of(node) == self._place else self.generic_visit(node)
+
+def cloned_arguments(saver: CallSite) -> Iterator[SourcePatch]:
+    """Yield changes that give a clone to the call that saves its argument."""
+    statement, saving = saver.statement, saver.expression
+    if statement is None:
+        return
+    arguments: list[ast.expr] = []
+    if isinstance(saving, ast.BinOp):
+        arguments = [saving.left, saving.right]
+    elif isinstance(saving, ast.Call):
+        arguments = [*saving.args]
+        if isinstance(saving.func, ast.Attribute) and not _is_module(saving.func):
+            arguments.append(saving.func.value)
+    for argument in arguments:
+        if isinstance(argument, ast.Name | ast.Attribute | ast.Subscript):
+            clone = f"{ast.unparse(argument)}.clone()"
+            new = ast.unparse(ReplacedExpression(argument, clone).visit(copy.deepcopy(statement)))
+            change = StatementChange(span_of(statement), instead=new)
+            yield SourcePatch(f"with `{clone}` in line {saver.line}", saver.file, (change,))
 
 
 def _other_call(call: ast.Call) -> ast.Call | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hookscope.execution.backward_failures.code_sites import contains
 
+_APPENDING = ("append", "extend", "insert", "appendleft")
 Loop = ast.For | ast.While | ast.AsyncFor
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
@@ -27,9 +28,13 @@ def loops_around(scope: ast.AST, line: int) -> Iterator[Loop]:
 def read_before_written(body: Sequence[ast.stmt]) -> list[str]:
     r"""Return the variables and attributes that a loop's body reads first and assigns later.
 
+    A list to which something is appended counts as both.
+
     >>> body = ast.parse("out, h = rnn(x, h)\nloss = out.sum()\ntotal += loss").body
     >>> read_before_written(body)
     ['h', 'total']
+    >>> read_before_written(ast.parse("bank.append(net(x))").body)
+    ['bank']
     """
     read: dict[str, None] = {}
     written: set[str] = set()
@@ -40,4 +45,9 @@ def read_before_written(body: Sequence[ast.stmt]) -> list[str]:
             texts.add(ast.unparse(statement.target))
         read |= dict.fromkeys(sorted(texts - written))
         written |= {ast.unparse(node) for node in names if isinstance(node.ctx, ast.Store)}
+        written |= {
+            ast.unparse(node.value)
+            for node in names
+            if isinstance(node, ast.Attribute) and node.attr in _APPENDING
+        }
     return [name for name in read if name in written]

@@ -20,7 +20,7 @@ from hookscope.execution.backward_failures.observed_failure import FailureObserv
 from hookscope.execution.backward_failures.source_patches import SourcePatch, patched
 from hookscope.execution.failures.trials import is_distributed, on_meta_device, quiet
 from hookscope.execution.forward import forward_error
-from hookscope.execution.objective import Objective
+from hookscope.execution.objective import Objective, requiring_grad
 from hookscope.execution.prepare import Prepared
 from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.capture import Capture
@@ -31,7 +31,7 @@ from hookscope.results.records import Record
 from hookscope.specs.model_spec import LIVE
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import grad_mode
-from hookscope.tensors.nested import walk
+from hookscope.tensors.nested import TensorPath, walk
 
 
 @contextmanager
@@ -89,17 +89,23 @@ def _explained(kind: str, prepared: Prepared, objective: Objective) -> BackwardF
         # do.
         is_copy = prepared.loaded.source == LIVE and kind != NAN
         run = on_meta_device(prepared) if is_copy else prepared
-        trial = partial(_try, run, None if is_copy else objective, kind)
-        diagnosis = trial([])
-        if diagnosis is not None and diagnosis.kind == kind:
-            return tried_failure(diagnosis, trial)
+        for of_input in (False, True):  # what fails may be the gradient of the input
+            trial = partial(_try, run, None if is_copy else objective, kind, of_input)
+            diagnosis = trial([])
+            if diagnosis is not None and diagnosis.kind == kind:
+                return tried_failure(diagnosis, trial)
     return None
 
 
 def _try(
-    run: Prepared, objective: Objective | None, kind: str, patches: Sequence[SourcePatch]
+    run: Prepared,
+    objective: Objective | None,
+    kind: str,
+    of_input: bool,
+    patches: Sequence[SourcePatch],
 ) -> Diagnosis | None:
     """Run forward and backward with changes; None if both are right."""
+    inputs: list[tuple[TensorPath, Tensor]] = []
     layers = layers_of(run.module)
     names = {one.module: "" if one.name == ROOT else one.name for one in layers}
     observer = FailureObserver(kind)
@@ -114,11 +120,14 @@ def _try(
     ):
         try:
             with observer.observing():
-                output = run.run(*run.fresh_call())
+                args, kwargs = run.fresh_call()
+                if of_input:
+                    args, kwargs = requiring_grad((args, kwargs), inputs)
+                output = run.run(args, kwargs)
                 _loss_of(run, objective, output).backward()
         except Exception as error:
             failed = error
-        return observer.diagnose(failed, ModuleNames(names))
+        return observer.diagnose(failed, ModuleNames(names, [one for _, one in inputs]))
 
 
 def _loss_of(run: Prepared, objective: Objective | None, output: Any) -> Tensor:

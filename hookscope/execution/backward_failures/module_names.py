@@ -11,10 +11,14 @@ from hookscope.files.words import shape_text
 
 
 class ModuleNames:
-    """The names of modules; that of a module without one is its class."""
+    """The names of modules; that of a module without one is its class.
 
-    def __init__(self, names: Mapping[nn.Module, str]) -> None:
-        self._names = names
+    Attributes:
+        inputs: the tensors of the model's input that get a gradient.
+    """
+
+    def __init__(self, names: Mapping[nn.Module, str], inputs: Sequence[Tensor] = ()) -> None:
+        self._names, self.inputs = names, inputs
 
     def __call__(self, module: nn.Module) -> str:
         """Return the name of a module."""

@@ -18,7 +18,11 @@ from hookscope.execution.backward_failures.backward_watch import (
 from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
 from hookscope.execution.backward_failures.diagnosis import Diagnosis, lines_of, place_of
 from hookscope.execution.backward_failures.module_names import ModuleNames
-from hookscope.execution.backward_failures.source_patches import SourcePatch, StatementChange
+from hookscope.execution.backward_failures.source_patches import (
+    ReplacedExpression,
+    SourcePatch,
+    StatementChange,
+)
 from hookscope.files.words import count_text, plural
 from hookscope.results import failure
 
@@ -83,7 +87,7 @@ def diagnose_nonfinite(watch: BackwardWatch, names: ModuleNames) -> Diagnosis | 
         sites.append(site)
     if born.gave == INFINITE and (turned := next((r for r in later if r.gave == NAN), None)):
         site = watch.site_of(turned.node)
-        story.append(f"It became NaN in {_name(turned)}, that of {_subject(site, names)}.")
+        story.append(f"It became NaN in {_name(turned)}, the backward of {_subject(site, names)}.")
         sites.append(site)
     story.append(_reached(watch, names))
     story += _ended(watch, later, names, sites)
@@ -149,16 +153,22 @@ def _chooser(watch: BackwardWatch, born: NodeRun) -> object | None:
 
 def _reached(watch: BackwardWatch, names: ModuleNames) -> str:
     """The sentence that says which parameters have it."""
-    parameters = {run.parameter: run.got for run in watch.runs if run.parameter is not None}
-    bad = [parameter for parameter, got in parameters.items() if got]
+    leaves = {run.parameter: run.got for run in watch.runs if run.parameter is not None}
+    at_input = [leaves.pop(one, "") for one in names.inputs]
+    bad = [parameter for parameter, got in leaves.items() if got]
     if not bad:
-        return f"None of {plural(len(parameters), 'parameter')} has it."
+        rest = f"None of {plural(len(leaves), 'parameter')} has it"
+        return f"The input of the model has it. {rest}." if any(at_input) else f"{rest}."
     first = [names.of_parameter(one) for one in bad[:_MOST_NAMES]]
+    if len(bad) == len(leaves):
+        all_of_them = "The only parameter has it"
+        if len(bad) > 1:
+            all_of_them = f"All {plural(len(bad), 'parameter')} have it"
+        some = ", the first are " if len(bad) > _MOST_NAMES else ": "
+        return f"{all_of_them}{some}{_list(first)}."
     verb = "has" if len(bad) == 1 else "have"
-    if len(bad) == len(parameters):
-        return f"All {plural(len(bad), 'parameter')} {verb} it, the first are {_list(first)}."
-    total = f"{count_text(len(bad))} of {plural(len(parameters), 'parameter')} {verb} it"
-    finite = [names.of_parameter(one) for one, got in parameters.items() if not got]
+    total = f"{count_text(len(bad))} of {plural(len(leaves), 'parameter')} {verb} it"
+    finite = [names.of_parameter(one) for one, got in leaves.items() if not got]
     rest = f"finite are {_list(finite[:_MOST_NAMES])}{_more(len(finite))}"
     return f"{total}: {_list(first)}{_more(len(bad))}; {rest}."
 
@@ -190,6 +200,8 @@ def _remedy_of(born: NodeRun) -> _Remedy | None:
 def _advice(born: NodeRun, remedy: _Remedy | None) -> str:
     if remedy is not None:
         return f"{remedy.advice}: change its argument there, before the function, not its result."
+    if _name(born).startswith(("LinalgEig", "LinalgSvd")):
+        return "equal eigenvalues or singular values have no derivative of their vectors."
     if "Softmax" in _name(born):
         return "a row with only -inf has no softmax: leave one entry, or leave the row out."
     if born.dtype == torch.float16 and born.gave == INFINITE:
@@ -213,7 +225,7 @@ def _repairs(site: CallSite | None, remedy: _Remedy | None, born: NodeRun) -> It
         text = ast.unparse(found)
         if not isinstance(found, ast.Name | ast.Call | ast.Attribute):
             text = f"({text})"
-        changed = _Replaced(found, remedy.change.format(text, small))
+        changed = ReplacedExpression(found, remedy.change.format(text, small))
         new = ast.unparse(changed.visit(copy.deepcopy(node)))
         whole = ast.unparse(changed.visit(copy.deepcopy(statement)))
         change = StatementChange(span_of(statement), instead=whole)
@@ -237,18 +249,3 @@ def _argument_of(node: ast.AST, remedy: _Remedy) -> ast.expr | None:
     else:
         values = node.args if is_division else [node.func.value]
     return values[0] if values else None
-
-
-class _Replaced(ast.NodeTransformer):
-    """Replaces an expression, which is found by its place."""
-
-    def __init__(self, old: ast.expr, new: str) -> None:
-        self._place = type(old), span_of(old)
-        self._new: ast.expr = ast.parse(new, mode="eval").body
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        """Return the new expression in place of the old one."""
-        if isinstance(node, ast.expr) and (type(node), span_of(node)) == self._place:
-            return self._new
-        visited: ast.AST = super().visit(node)
-        return visited

@@ -81,6 +81,21 @@ class _Changer(ast.NodeTransformer):
         return made
 
 
+class ReplacedExpression(ast.NodeTransformer):
+    """Replaces an expression, which is found by its place, by the source of another one."""
+
+    def __init__(self, old: ast.expr, new: str) -> None:
+        self._place = type(old), span_of(old)
+        self._new: ast.expr = ast.parse(new, mode="eval").body
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Return the new expression in place of the old one."""
+        if isinstance(node, ast.expr) and (type(node), span_of(node)) == self._place:
+            return self._new
+        visited: ast.AST = super().visit(node)
+        return visited
+
+
 def changed_tree(tree: ast.Module, file: str, patches: Sequence[SourcePatch]) -> ast.Module:
     """Change the statements of a file in its tree, which is changed itself."""
     wanted = [change for patch in patches if patch.file == file for change in patch.changes]

@@ -22,7 +22,7 @@ from hookscope.execution.backward_failures.source_patches import (
 from tests.training.failing_steps import FORWARDS, NET
 
 MODEL = "import torch, torch.nn.functional as F\nfrom torch import nn\n" + NET.partition("net =")[0]
-NOT_TRIED = {"dropout", "out", "weight"}
+NOT_TRIED = {"dropout", "out", "weight", "thrown_away"}
 
 
 def failing(model: object, **options: object) -> ForwardError:

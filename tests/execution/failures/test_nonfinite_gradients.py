@@ -63,6 +63,15 @@ def test_a_story_is_read_from_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert "PowBackward0" in read["story"][0]
 
 
+def test_nan_at_the_input_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = written(tmp_path, "size = (x * 0).sqrt()  # here\nreturn size + self.a(x)")
+    monkeypatch.chdir(tmp_path)
+    failure = hookscope.grads("net.py:Net", shape=(5, 4), loss="sum").metadata["failure"]
+    assert f"net.py:{line}" in failure["story"][0]
+    assert failure["story"][-1] == "The input of the model has it. None of 2 parameters has it."
+    assert "clamp_min" in failure["tried"][0]
+
+
 class Root(nn.Module):
     """A live model with an infinite gradient, which a ReLU keeps from its parameters or not."""
 
