@@ -29,6 +29,7 @@ from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors, walk
 from hookscope.tensors.torch_internals import disable_current_modes, fake_tensors
 
+_MEASURED = "measure it with torch.profiler.profile(profile_memory=True)."
 LossFunction = Callable[[Any], tuple[Tensor, tuple[Tensor, ...]]]
 
 
@@ -272,8 +273,13 @@ def _explained(module: nn.Module, value: Any, error: BaseException, phase: str) 
         return ForwardError(
             f"What {where} computes depends on values ({error}), and this run has none.",
             layer,
-            hint="The memory of data-dependent code is not known before it runs: measure it with"
-            " torch.profiler.profile(profile_memory=True).",
+            hint=f"The memory of data-dependent code is not known before it runs: {_MEASURED}",
+        )
+    if isinstance(error, AssertionError) and "targets" in message:  # detectors of torchvision
+        return ForwardError(
+            f"A training step of {where} needs targets, and this run has none: {message}",
+            layer,
+            hint=f"What a detector computes depends on the values of its targets: {_MEASURED}",
         )
     unsupported = isinstance(error, fakes.UnsupportedOperatorException)
     if unsupported or "no fake impl" in str(error) or "register_fake" in str(error):

@@ -39,16 +39,21 @@ _Recipe = tuple[Callable[[list[Any]], Any], tuple[_Made | None, ...]]
 
 
 class OutputCache:
-    """Runs operators of PyTorch on the fake tensors of a mode, and on those of the meta device."""
+    """Runs operators of PyTorch on the fake tensors of a mode, and on those of the meta device.
+
+    Where PyTorch makes fake tensors in another way, every operator runs, which takes longer.
+    """
 
     def __init__(self, mode: Any) -> None:
         self._mode, self._fakes = mode, fake_tensors()
         self._known: dict[Any, _Recipe | None] = {}
+        self._can_make = self._makes_tensors()
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what the operator returns for these arguments."""
         tensors: list[Tensor] = []
-        key = self._key(func, args, kwargs, tensors) if _has_fixed_shapes(func) else None
+        is_fixed = self._can_make and _has_fixed_shapes(func)
+        key = self._key(func, args, kwargs, tensors) if is_fixed else None
         if key is None:
             return func(*args, **kwargs)
         if key in self._known:
@@ -61,7 +66,19 @@ class OutputCache:
 
     def empty_like(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a tensor without values with the shape and strides of another one."""
-        return self._tensor(_Made(tuple(tensor.shape), tensor.stride(), 0, dtype, True), ())
+        shape, stride = tuple(tensor.shape), tensor.stride()
+        if self._can_make:
+            return self._tensor(_Made(shape, stride, 0, dtype, True), ())
+        with self._mode:
+            return torch.empty_strided(shape, stride, dtype=dtype, device=_CPU)
+
+    def _makes_tensors(self) -> bool:
+        """Whether the private names that this class uses are there, and do what it expects."""
+        made = _Made((1,), (1,), 0, torch.float32, True)
+        try:
+            return self._metadata(self._tensor(made, ())) == ((1,), (1,), 0, torch.float32, True)
+        except Exception:  # a name is missing, or has other arguments
+            return False
 
     def _key(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """All that the shapes of the output depend on; None if that is not known."""

@@ -127,7 +127,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is device_of:  # every read of a device; most calls are this
-            return args[0].fake_device
+            return getattr(args[0], "fake_device", None) or func(*args)
         if func is value_of and self.phase == STEP and args[0].is_meta:
             return 1  # the memory of an optimizer does not depend on a norm
         output = self._run(func, args, kwargs or {})

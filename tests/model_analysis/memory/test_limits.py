@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
@@ -114,6 +115,13 @@ def test_what_cannot_run_without_values_is_explained(model: nn.Module, said: str
     with pytest.raises(ForwardError, match=said) as caught:
         hookscope.memory(model, input=torch.ones(2, 3))
     assert caught.value.hint
+
+
+def test_a_detector_in_training_is_explained() -> None:
+    model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None)
+    with pytest.raises(ForwardError, match="needs targets, and this run has none") as caught:
+        hookscope.memory(model, input=[torch.rand(3, 64, 64)], optimizer="sgd")
+    assert "torch.profiler" in caught.value.hint
 
 
 def test_a_live_model_is_not_changed() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 import hookscope
 from hookscope.errors import RequestError
+from hookscope.model_analysis.memory import output_cache
 from hookscope.model_analysis.memory.output_cache import OutputCache
 from tests.model_analysis.memory.profiled_steps import UNet, images, llama, resnet, tokens, vit
 
@@ -27,6 +30,18 @@ def test_the_answer_is_the_same_without_the_cache(make, value, optimizer, monkey
     with_cache = hookscope.memory(make(), input=value, optimizer=optimizer)
     monkeypatch.setattr(OutputCache, "run", lambda self, func, args, kwargs: func(*args, **kwargs))
     assert hookscope.memory(make(), input=value, optimizer=optimizer) == with_cache
+
+
+@pytest.mark.parametrize(
+    "names", [{}, {"FakeTensor": lambda mode, values: values, "in_kernel_invocation_manager": None}]
+)
+def test_the_answer_is_the_same_where_private_names_are_missing_or_other(
+    names: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = images(2, 64)
+    expected = hookscope.memory(resnet(), input=value, optimizer="adamw")
+    monkeypatch.setattr(output_cache, "fake_tensors", lambda: SimpleNamespace(**names))
+    assert hookscope.memory(resnet(), input=value, optimizer="adamw") == expected
 
 
 def test_integers_are_not_taken_for_floats() -> None:
