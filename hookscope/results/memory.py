@@ -78,13 +78,15 @@ class BatchLimit:
         limit: the limit in bytes.
         batch: the largest batch; 0 if no batch fits.
         peak: the peak in bytes with that batch; 0 if there is none.
-        next_peak: the peak in bytes with one sample more.
+        next_peak: the peak in bytes with the next batch that runs.
+        next_batch: that batch: one sample more, or the smallest that the model runs with.
     """
 
     limit: int
     batch: int
     peak: int
     next_peak: int
+    next_batch: int
 
 
 @dataclass(frozen=True)

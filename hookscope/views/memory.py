@@ -84,10 +84,13 @@ def _limit(result: Memory) -> str:
     if limit is None:
         return ""
     if not limit.batch:
-        return f"No batch fits {bytes_text(limit.limit)}: 1 needs {bytes_text(limit.next_peak)}."
+        return (
+            f"No batch fits {bytes_text(limit.limit)}: {count_text(limit.next_batch)} needs"
+            f" {bytes_text(limit.next_peak)}."
+        )
     return (
         f"The largest batch within {bytes_text(limit.limit)} is {count_text(limit.batch)}"
-        f" ({bytes_text(limit.peak)}); {count_text(limit.batch + 1)} needs"
+        f" ({bytes_text(limit.peak)}); {count_text(limit.next_batch)} needs"
         f" {bytes_text(limit.next_peak)}."
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from hookscope.errors import ForwardError
+from hookscope.errors import ForwardError, RequestError
 from hookscope.model_analysis.memory.allocations import AllocationLog
 from hookscope.results.memory import BatchLimit
 
@@ -22,7 +22,11 @@ def find_batch(
     Where that run does not have the peak that the logs foretell, all batches that are tried run.
     """
     peak = log.peak().size
-    foretold = log.line_to(log_of(2 * batch), batch)
+    try:
+        twice = log_of(2 * batch)
+    except ForwardError as error:
+        raise _not_larger(batch, 2 * batch, error) from error
+    foretold = log.line_to(twice, batch)
     if foretold is not None:
         found = largest_batch(lambda n: foretold(n - batch).peak().size, batch, peak, limit)
         tried, expected = (found.batch, found.peak) if found.batch else (1, found.next_peak)
@@ -43,10 +47,10 @@ def largest_batch(peak_of: Callable[[int], int], batch: int, peak: int, limit: i
     def measure(size: int) -> None:
         try:
             known[size] = peak_of(size)
-        except ForwardError:
+        except ForwardError as error:
             if size > batch:
-                raise
-            known[size] = math.inf  # as batch normalisation of one sample
+                raise _not_larger(batch, size, error) from error
+            known[size] = -math.inf  # as batch normalisation of one sample: more may run
 
     measure(2 * batch)
     while True:
@@ -59,12 +63,17 @@ def largest_batch(peak_of: Callable[[int], int], batch: int, peak: int, limit: i
         else:
             guess = (fits + beyond) // 2
         measure(min(max(guess, fits + 1), beyond - 1))
-    following = known[beyond]
-    return BatchLimit(
-        limit,
-        fits,
-        int(known.get(fits, 0)),
-        0 if math.isinf(following) else int(following),
+    if math.isinf(known.get(fits, 0)):  # it does not run
+        fits = 0
+    return BatchLimit(limit, fits, int(known.get(fits, 0)), int(known[beyond]), beyond)
+
+
+def _not_larger(batch: int, size: int, error: ForwardError) -> RequestError:
+    """The error of a model whose code has the number of samples in it."""
+    return RequestError(
+        f"The model runs with a batch of {batch} and not with one of {size}, so --limit cannot look"
+        f" for the largest batch. {error.message}",
+        "Leave out --limit, or let the model take the number of samples from its input.",
     )
 
 

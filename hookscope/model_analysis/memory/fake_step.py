@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -103,7 +104,11 @@ class FakeStep:
             tracker.register(tensor, "inputs")
         chosen = [layer.module for layer in self.layers if layer.name in checkpoints]
         registry = CallRegistry(self.module)
-        with _checkpointed(chosen), registry.subscribed(tracker.clock, self.layers):
+        with (
+            _checkpointed(chosen),
+            registry.subscribed(tracker.clock, self.layers),
+            _without_log_lines(),
+        ):
             self._pass(tracker, args, kwargs)
         for parameter in self.module.parameters():
             parameter.grad = None
@@ -242,6 +247,17 @@ def _checkpointed(modules: Sequence[nn.Module]) -> Iterator[None]:
                 del members["forward"]
             else:
                 members["forward"] = forward
+
+
+@signal_safe_contextmanager
+def _without_log_lines() -> Iterator[None]:
+    """Keep PyTorch from logging the traceback of an operator that fails without values."""
+    log = logging.getLogger(fake_tensors().__name__)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -145,6 +145,8 @@ class OutputCache:
 
     def _metadata(self, tensor: Any) -> _Metadata | None:
         """What a tensor without values is, in the order of ``_Made``; None for any other."""
+        if tensor.layout is not torch.strided:
+            return None
         is_fake = type(tensor) is self._fakes.FakeTensor
         if is_fake:
             if tensor.constant is not None or tensor.fake_device != _CPU:

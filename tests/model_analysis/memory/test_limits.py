@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,10 @@ from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
+from hookscope.files.words import bytes_text
 from hookscope.model_analysis.memory.batch_search import largest_batch
+from hookscope.views.memory import memory_lines
+from hookscope.views.text.text_table import TextOptions
 from tests.model_analysis.memory.profiled_steps import PlainStep
 
 
@@ -49,6 +54,60 @@ def test_the_largest_batch_is_found_where_the_peak_is_not_linear() -> None:
 
 def test_no_batch_is_an_answer() -> None:
     assert largest_batch(lambda batch: 1000 + batch, 4, 1004, 1000).batch == 0
+
+
+def normalized() -> nn.Module:
+    """A model that does not run with one sample."""
+    return nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Linear(64, 10))
+
+
+class OfSixteen(nn.Linear):
+    """A model that runs with 16 samples alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.zeros(16, 1)
+
+
+def test_the_smallest_batch_that_runs_is_named_where_none_fits() -> None:
+    options = {"input": torch.randn(16, 32), "optimizer": "sgd"}
+    fixed = hookscope.memory(normalized(), **options).parts
+    limit = 2 * fixed.parameters + fixed.buffers + 700
+    found = hookscope.memory(normalized(), limit=limit, **options)
+    two = hookscope.memory(normalized(), input=torch.randn(2, 32), optimizer="sgd").peak
+    assert found.limit is not None
+    assert (found.limit.batch, found.limit.next_batch, found.limit.next_peak) == (0, 2, two)
+    assert f"No batch fits {bytes_text(limit)}: 2 needs {bytes_text(two)}." in "\n".join(
+        line.plain for line in memory_lines(found, TextOptions())
+    )
+
+
+def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch() -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addHandler(handler)
+    try:
+        with pytest.raises(RequestError, match="with a batch of 16 and not with one of 32"):
+            hookscope.memory(OfSixteen(8, 4), input=torch.randn(16, 8), limit=10**6)
+    finally:
+        log.removeHandler(handler)
+    assert records == []  # PyTorch would log a traceback
+    assert not log.disabled
+
+
+def test_sparse_gradients_have_a_peak() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(4000, 32, sparse=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.table(x).sum(1)
+
+    value = torch.randint(0, 4000, (64, 8))
+    found = hookscope.memory(Sums(), input=value, optimizer="sgd")
+    assert abs(found.peak / PlainStep(Sums(), value, "SGD").peak() - 1) < 0.03
 
 
 def test_the_checkpoints_that_fit_a_batch_are_those_that_a_program_would_need() -> None:
