@@ -29,6 +29,7 @@ from hookscope.results.diff_result import Diff as Diff
 from hookscope.results.exports import Exported as Exported
 from hookscope.results.exports import ExportedRun as ExportedRun
 from hookscope.results.exports import TrackedRun as TrackedRun
+from hookscope.results.feature_scatter import FeatureScatter as FeatureScatter
 from hookscope.results.fingerprint import ModelFingerprint as ModelFingerprint
 from hookscope.results.fingerprint_diff import FingerprintDiff as FingerprintDiff
 from hookscope.results.grad_check import GradCheck as GradCheck
@@ -604,9 +605,13 @@ def plot(
     dim: int | None = None,
     scale: str = "grid",
     dark: bool = False,
+    layer: str | None = None,
+    method: str = "pca",
+    color_by: str | None = None,
+    neighbors: int = 5,
     trust: bool = False,
     progress: NamedProgress | None = None,
-) -> Drawing: ...
+) -> Drawing | FeatureScatter: ...
 def probe(
     features: str | os.PathLike[str],
     *,

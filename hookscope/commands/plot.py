@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,21 +16,25 @@ from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
-from hookscope.cli.output_file import PICTURE, without_output
+from hookscope.cli.output_file import PICTURE, one_of, without_output
 from hookscope.cli.run_context import show_logs
 from hookscope.cli.runner import NOTHING_WRITTEN, checked_job, job_step, show_picture
 from hookscope.commands.subject import as_weights, check_trust, find_subject
-from hookscope.files.output_path import runs_in
+from hookscope.errors import RequestError
+from hookscope.files.output_path import ANALYSES, PAGE, runs_in
 from hookscope.files.progress_types import NamedProgress
+from hookscope.specs.choices import SCATTER
+from hookscope.specs.features_options import ScatterOptions
 from hookscope.specs.patterns import as_texts
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.public import Only, handles, public
-from hookscope.specs.subject_kinds import CAPTURES, RUNS, WEIGHTS
+from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, WEIGHTS
 from hookscope.specs.weight_options import WeightTrust
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.figures.drawing import Drawing
 
 if TYPE_CHECKING:
+    from hookscope.results.feature_scatter import FeatureScatter
     from hookscope.stores.capture_file import CaptureFile, InMemory
     from hookscope.stores.weights.weight_set import WeightSet
 
@@ -42,10 +47,11 @@ def plot(
     keys: str | Iterable[str] = (),
     *,
     options: PlotOptions,
+    scatter: ScatterOptions,
     pickled: WeightTrust,
     progress: NamedProgress | None = None,
-) -> Drawing:
-    """Plot a capture, training runs, or the tensors of a file of weights.
+) -> Drawing | FeatureScatter:
+    """Plot a capture, training runs, the rows of features, or the tensors of a file of weights.
 
     Of the folder of a training run, loss, gradient norm and learning rate are drawn over the steps,
     or the curves of ``keys``. Of a folder of runs, those of all runs. Only ``dark`` applies.
@@ -57,6 +63,10 @@ def plot(
     A result of ``cam`` is drawn as the maps over their images, unless ``keys`` or ``kind`` are
     given. No other option applies to that picture.
 
+    Of a features folder, the rows of one layer are points, by PCA, UMAP or t-SNE. The result has
+    the points, their nearest rows and outliers; its ``save`` also writes a page, CSV and JSON. Of
+    more than 5,000 rows, that many are drawn.
+
     Args:
         file: the file of a capture, a capture in memory, the folder of a training run or of
             several, or weights: a file, a folder or an index.
@@ -64,10 +74,11 @@ def plot(
             tensors in the file.
         trust: of a pickled model, build it, which runs code, and plot its weights.
         progress: of weights: called with the megabytes that were read, the total, and the name of
-            the tensor.
+            the tensor; of features with the rows that were read, the total, and ``rows``.
 
     Returns:
-        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
+        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure. Of features,
+        a ``FeatureScatter``, which has these too.
 
     Raises:
         ResultsFileError, WeightsFileError: the file cannot be read.
@@ -135,6 +146,35 @@ def plot_runs(
     return draw_run_panels(panels, title, names, options.dark)
 
 
+@handles(plot, FEATURES)
+def plot_features(
+    file: str | os.PathLike[str],
+    keys: str | Iterable[str] = (),
+    *,
+    options: Annotated[PlotOptions, Only("kind", "seed", "dark")],
+    scatter: ScatterOptions,
+    progress: NamedProgress | None = None,
+) -> FeatureScatter:
+    """Plot the rows of a features folder."""
+    from hookscope.file_analysis.scatter_run import scatter_rows
+    from hookscope.stores.features.features import Features
+
+    if options.kind not in (None, SCATTER):
+        raise RequestError(
+            f"--kind {options.kind} draws recorded tensors, and {os.fspath(file)} is a features"
+            " folder.",
+            f"Take --kind {SCATTER}, or leave it out.",
+        )
+    names = [*as_texts(keys), *([scatter.layer] if scatter.layer else [])]
+
+    def advance(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done, total, "rows")
+
+    result = scatter_rows(Features(file), names, scatter, options.seed, advance)
+    return replace(result, dark=options.dark)
+
+
 @handles(plot, WEIGHTS)
 def plot_weights(
     file: str | os.PathLike[str] | WeightSet,
@@ -169,6 +209,13 @@ def _plot_cam(capture: CaptureFile) -> Drawing:
     return draw_cam(sheet_of(capture, OverlayStyle()), heading(capture.metadata["cam"]))
 
 
+OUTPUT = replace(
+    PICTURE,
+    help="Picture to write: .png, .jpg, .svg or .pdf; of features also .html, .csv or .json."
+    " Default: NAME.plot.png.",
+)
+SCATTER_OUTPUT = replace(OUTPUT, ending_of=one_of(*ANALYSES, PAGE))
+
 EXAMPLES = (
     Example(
         "hookscope plot sample_models/five.safetensors",
@@ -192,6 +239,10 @@ EXAMPLES = (
         " --scale each --dark -o relu2.svg",
         "The nine strongest maps, each with its own scale, on a dark background.",
     ),
+    Example(
+        "hookscope plot sample_models/features/ --layer fc -o points.html",
+        "The rows of a features folder as points (PCA), with outliers and nearest rows.",
+    ),
 )
 
 
@@ -200,10 +251,11 @@ EXAMPLES = (
     picture_options.tensors,
     options_of(PlotOptions, "kind", "channels", "by", "count", "seed", "dim"),
     picture_options.appearance,
+    options_of(ScatterOptions),
     options.trust_weights,
-    PICTURE.options,
+    OUTPUT.options,
     examples=EXAMPLES,
-    main="kind channels by count scale output",
+    main="kind channels by count color-by output",
     topics="keys",
 )
 def plot_command(ctx: click.Context, **values: Any) -> None:
@@ -218,15 +270,25 @@ def plot_command(ctx: click.Context, **values: Any) -> None:
 
     For weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and
     without a KEY mean and spread of all; --kind is then hist or flow.
+
+    For a features folder, plots the rows of the layer KEY as points, and prints those that are
+    farthest from others. -o page.html shows names, images and nearest rows.
     """
     console: Console = ctx.obj
     from hookscope.stores.weights.open_weights import default_stem
 
     job = checked_job(ctx, plot, without_output(values))
-    file = PICTURE.resolve(ctx, default_stem(values["file"]))
+    output, folders = (OUTPUT, ()) if job.kind != FEATURES else (SCATTER_OUTPUT, (values["file"],))
+    file = output.resolve(ctx, default_stem(values["file"]), folders=folders)
     assert file is not None
     console.interrupt_message = NOTHING_WRITTEN
     show_logs(console)
     with job_step(console, job, "Drawing ...") as progress:
         drawing = job(**progress)
-    show_picture(console, drawing, file, "plot")
+        if job.kind == FEATURES:
+            size = drawing.save(file.path, file.dpi)
+    if job.kind != FEATURES:
+        show_picture(console, drawing, file, "plot")
+        return
+    console.show(drawing, str(file.path))
+    console.note(file.written(size))

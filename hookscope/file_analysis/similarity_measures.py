@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from hookscope.file_analysis.layer_rows import Matrix, RowMap, RowStream, centre
 from hookscope.specs.features_options import EUCLIDEAN
 
 VARIANCE = 0.99
+_PAIR_COPIES = 12  # matrices of all pairs of two blocks that are in memory at once
 _NONE = 1e-13  # of the largest eigenvalue: rounding errors of a matrix without full rank
 
 
@@ -224,31 +225,72 @@ def standardized(values: Matrix) -> Matrix:
 
 
 def nearest_rows(
-    stream: RowStream, layer: int, prepare: RowMap, neighbors: int, memory: int, distance: str
-) -> NDArray[np.intp]:
-    """Return the nearest other rows of each row, (rows, neighbors); of equal ones the first."""
-    count, source = len(stream), stream.layers[layer]
-    near = np.empty((count, neighbors), np.intp)
-    # The distances of a block to all rows, and their order; and two blocks of rows.
-    rows = memory // (3 * 8 * count + 2 * 8 * source.width)
+    stream: RowStream,
+    layer: int,
+    rows: NDArray[np.intp],
+    prepare: RowMap,
+    neighbors: int,
+    memory: int,
+    distance: str,
+) -> tuple[NDArray[np.intp], Matrix]:
+    """Return the rows of the stream that are nearest to some of them; of equal ones the first.
+
+    Both results are (rows, neighbors): the positions in the stream, and what orders them: for
+    ``euclidean`` the squared distance, else the negative product of the prepared rows.
+    """
+    source = stream.layers[layer]
+    # A block has its rows, those of another block, and some matrices of all their pairs.
+    size = min(memory // (4 * 8 * source.width), math.isqrt(memory // (_PAIR_COPIES * 8)))
+    near, gaps = np.empty((2, len(rows), neighbors))
     at = 0
-    for part in stream.parts(rows):
+    for part in replace(stream, numbers=rows).parts(size):
         left = prepare(source.matrix(part))
-        distances = np.empty((len(part), count))
+        own = np.searchsorted(stream.numbers, part)
+        found = np.zeros((len(part), 0), np.intp), np.zeros((len(part), 0))
         start = 0
-        for other in stream.parts(rows):
-            right = prepare(source.matrix(other))
-            products = left @ right.T
-            if distance == EUCLIDEAN:
-                # |a - b|^2 without |a|^2, which is the same for the whole row.
-                products = 2 * products - np.sum(right**2, axis=1)
-            distances[:, start : start + len(other)] = -products
+        for other in stream.parts(size):
+            pairs = _pair_gaps(left, prepare(source.matrix(other)), distance)
+            inside = np.flatnonzero((own >= start) & (own < start + len(other)))
+            pairs[inside, own[inside] - start] = math.inf
+            found = _smallest(found, pairs, start, neighbors)
             start += len(other)
-        distances[np.arange(len(part)), np.arange(at, at + len(part))] = math.inf
-        near[at : at + len(part)] = np.argsort(distances, axis=1, kind="stable")[:, :neighbors]
+        order = np.argsort(found[1], axis=1, kind="stable")
+        near[at : at + len(part)], gaps[at : at + len(part)] = (
+            np.take_along_axis(values, order, 1) for values in found
+        )
         at += len(part)
         stream.advance(len(part))
-    return near
+    return near.astype(np.intp), gaps
+
+
+def _pair_gaps(left: Matrix, right: Matrix, distance: str) -> Matrix:
+    """What orders the pairs of two blocks of rows; squares below their rounding are 0."""
+    products: Matrix = left @ right.T
+    if distance != EUCLIDEAN:
+        return -products
+    squares = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1)
+    gaps: Matrix = squares - 2 * products
+    gaps[gaps < 8 * np.finfo(np.float64).eps * squares] = 0
+    return gaps
+
+
+def _smallest(
+    found: tuple[NDArray[np.intp], Matrix], pairs: Matrix, start: int, count: int
+) -> tuple[NDArray[np.intp], Matrix]:
+    """The first ``count`` smallest of those found and of a block, in the order of the stream."""
+    gaps = np.concatenate([found[1], pairs], axis=1)
+    if gaps.shape[1] > count:
+        last = np.partition(gaps, count - 1, axis=1)[:, count - 1 : count]
+        below, equal = gaps < last, gaps == last
+        missing = count - below.sum(axis=1, keepdims=True)
+        chosen = below | (equal & (np.cumsum(equal, axis=1) <= missing))
+        places = np.nonzero(chosen)[1].reshape(len(gaps), count)
+    else:
+        places = np.broadcast_to(np.arange(gaps.shape[1]), gaps.shape)
+    earlier = found[0].shape[1]
+    new = np.broadcast_to(np.arange(start, start + pairs.shape[1]), pairs.shape)
+    names = np.concatenate([found[0], new], axis=1) if earlier else new
+    return np.take_along_axis(names, places, 1), np.take_along_axis(gaps, places, 1)
 
 
 def shared_share(a: NDArray[np.intp], b: NDArray[np.intp]) -> float:

@@ -306,8 +306,14 @@ class _Run:
         prepare = {i: row_preparation(distance, means[i]) for i in good}
         near = {
             i: measures.nearest_rows(
-                self.stream, i, prepare[i], count, self.options.memory, distance
-            )
+                self.stream,
+                i,
+                self.stream.numbers,
+                prepare[i],
+                count,
+                self.options.memory,
+                distance,
+            )[0]
             for i in good
         }
         return {(i, j): measures.shared_share(near[i], near[j]) for i, j in pairs}

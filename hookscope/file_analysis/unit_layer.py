@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, cause
 from hookscope.file_analysis.layer_rows import LayerRows, Matrix, check_numbers
+from hookscope.files.words import list_first
 from hookscope.results.dimensions import channel_dim
 from hookscope.specs.extract_options import INDEX_SUFFIX, MAX, SPACE, TOKENS, TOPK, parse_reduction
 from hookscope.specs.features_options import DEFAULT_UNITS, MEAN, TopOptions
@@ -99,20 +100,27 @@ class UnitLayer:
         return [(int(at),) if at >= 0 else None for at in stored]
 
 
-def open_layer(features: Features, options: TopOptions) -> UnitLayer:
-    """Return the layer that is ranked."""
+def one_layer(features: Features, names: Sequence[str], done: str) -> LayerRows:
+    """Return the only layer of these names, or of the folder; ``done`` is what is done to it."""
     entries = {entry["key"]: entry for entry in features.manifest["keys"]}
-    keys = features.choose([] if options.layer is None else [options.layer])
-    if options.layer not in keys:  # the indices of the values of another key are no activations
+    keys = features.choose(names)
+    if not set(names) & set(keys):  # the indices of the values of another key are no activations
         keys = [key for key in keys if not _is_index(key, entries)] or keys
     if len(keys) > 1:
         raise RequestError(
-            f"{len(keys)} tensors in {features.folder} match, and one is ranked at a time.",
-            f"Name one with --layer: {', '.join(keys[:8])}{', ...' if keys[8:] else ''}.",
+            f"{len(keys)} tensors in {features.folder} match, and one is {done} at a time.",
+            f"Name one with --layer: {list_first(keys, 8)}.",
         )
-    [key] = keys
-    rows, entry = LayerRows(key, features[key]), entries[key]
+    rows = LayerRows(keys[0], features[keys[0]])
     check_numbers(rows)
+    return rows
+
+
+def open_layer(features: Features, options: TopOptions) -> UnitLayer:
+    """Return the layer that is ranked."""
+    entries = {entry["key"]: entry for entry in features.manifest["keys"]}
+    rows = one_layer(features, [] if options.layer is None else [options.layer], "ranked")
+    key, entry = rows.key, entries[rows.key]
     shape = rows.rows.shape[1:]
     index = features[f"{key}{INDEX_SUFFIX}"] if _has_index(entry, entries) else None
     if index is not None:

@@ -101,11 +101,11 @@ class ModuleTree(Result):
               m0["features<br/>Sequential"]
               m1["avgpool<br/>AdaptiveAvgPool2d(6x6)"]
         """
-        return self._shown("text.module_graph", "mermaid_text")
+        return str(self._shown("text.module_graph", "mermaid_text"))
 
     def dot(self) -> str:
         """Return the modules as a graph for Graphviz, as ``hookscope tree --dot`` prints it."""
-        return self._shown("text.module_graph", "dot_text")
+        return str(self._shown("text.module_graph", "dot_text"))
 
     def __repr__(self) -> str:
         whole = any(node.name == ROOT for node in self.modules)

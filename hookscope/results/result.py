@@ -37,11 +37,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the result as HTML; Jupyter calls this."""
-        return self._shown("display", "html")
+        return str(self._shown("display", "html"))
 
-    def _shown(self, file: str, function: str) -> str:
-        """Return the text that a function of a file of ``hookscope.views`` makes of the result."""
-        return str(getattr(import_module(f"hookscope.views.{file}"), function)(self))
+    def _shown(self, file: str, function: str, *more: Any) -> Any:
+        """Return what a function of a file of ``hookscope.views`` makes of the result."""
+        return getattr(import_module(f"hookscope.views.{file}"), function)(self, *more)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""

@@ -75,8 +75,9 @@ HOOK_KINDS_OF = {
 # Which channels of a tensor are drawn, and whether they share one colour scale.
 CHANNEL_ORDERS = ("index", "strength", "random")
 COLOR_SCALES = ("grid", "each")
-# The kinds of plots of a capture.
-PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
+# The kinds of plots: of a capture, and the last one of a features folder.
+SCATTER = "scatter"
+PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention", SCATTER)
 # Pixels per inch of a picture: the default, the least and the most.
 DPI, MIN_DPI, MAX_DPI = 150, 20, 1200
 OVERLAY_ALPHA = 0.65  # opacity of a map over the grey image

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.specs.patterns import as_texts, stored_layers
-from hookscope.specs.settings import setting
+from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.value_readers import read_byte_count, read_indices
 
 CKA, CKA_DEBIASED, CKA_RBF = "cka", "cka-debiased", "cka-rbf"
@@ -26,6 +26,8 @@ MAX, MEAN = "max", "mean"
 POSITION_REDUCTIONS = (MAX, MEAN)
 DEFAULT_UNITS = 16  # the first ones, if none are named
 MOST_COUNT = 1000
+PCA, UMAP, TSNE = "pca", "umap", "tsne"
+PROJECTIONS = (PCA, UMAP, TSNE)
 
 
 @dataclass(frozen=True)
@@ -242,3 +244,32 @@ class TopOptions:
             raise RequestError("Units and directions are both given.", "Leave out one of them.")
         if self.units is not None and not len(self.units):
             raise RequestError("No unit is named.", "Name some with --units, such as 0-15.")
+
+
+@dataclass(frozen=True)
+class ScatterOptions:
+    """How the rows of a layer become points of a picture."""
+
+    section = "Features"
+
+    layer: str | None = same_setting(TopOptions, "layer", section="Features")
+    method: str = setting(
+        PCA,
+        "How rows become points.",
+        choices=PROJECTIONS,
+        python="how rows become points: ``pca``, ``umap`` (needs umap-learn) or ``tsne`` (needs"
+        " scikit-learn).",
+    )
+    color_by: str | None = setting(
+        None,
+        "Stored column that colours the points. Default: label.",
+        metavar="COLUMN",
+        python="a column that is stored beside the rows and colours the points; None for"
+        " ``label``, if there is one.",
+    )
+    neighbors: int = setting(
+        5,
+        "Number of nearest rows; the distance to the last one ranks outliers.",
+        metavar="N",
+        minimum=1,
+    )

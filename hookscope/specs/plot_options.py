@@ -19,12 +19,12 @@ class PlotOptions:
     kind: str | None = setting(
         None,
         f"Kind of plot: {', '.join(PLOT_KINDS)}. flow shows statistics layer by layer, heat"
-        " channels by position. Default: what fits the KEYs.",
+        " channels by position, scatter rows of features. Default: what fits the KEYs.",
         section="Picture",
         metavar="KIND",
         choices=PLOT_KINDS,
         python="``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; of weights ``hist`` or"
-        " ``flow``. None: chosen by the keys (see docs/pictures.md).",
+        " ``flow``; of features ``scatter``. None: chosen by the keys (see docs/pictures.md).",
     )
     channels: Sequence[int] | None = setting(
         None,
@@ -49,11 +49,11 @@ class PlotOptions:
     )
     seed: int = setting(
         0,
-        "Seed for --by random.",
+        "Seed for --by random, and for a scatter.",
         metavar="N",
         minimum=0,
         shared="HOOKSCOPE_SEED",
-        python="of randomly selected channels.",
+        python="of randomly selected channels, of drawn rows, and of ``umap`` and ``tsne``.",
     )
     dim: int | None = setting(
         None,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -220,31 +216,18 @@ class _Pictures:
 
     def _square(self, ranked: RankedInput) -> _Square:
         import numpy as np
-        from PIL import Image, ImageOps
 
-        square = _Square(np.full((self.side, self.side, 3), _PAPER, np.uint8))
-        try:
-            data = Path(ranked.name).read_bytes()
-        except OSError:
-            self.missing[ranked.name] = "not at its path any more (moved or deleted)"
-            return square
-        if ranked.sha256 and hashlib.sha256(data).hexdigest() != ranked.sha256:
-            self.missing[ranked.name] = "changed since the features were extracted"
-            return square
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # a picture that is too large to decode safely
-                image = ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
-        except Exception:  # pillow raises many kinds for damaged files
-            self.missing[ranked.name] = "not an image that can be decoded"
-            return square
-        scale = self.side / max(image.size)
-        size = tuple(max(round(length * scale), 1) for length in image.size)
-        method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
-        pixels = np.asarray(image.resize((size[0], size[1]), method))
-        top, left = ((self.side - length) // 2 for length in pixels.shape[:2])
-        square.pixels[top : top + len(pixels), left : left + pixels.shape[1]] = pixels
-        return _Square(square.pixels, (left, top, left + size[0], top + size[1]))
+        from hookscope.views.images.input_pictures import small_image
+
+        square = np.full((self.side, self.side, 3), _PAPER, np.uint8)
+        pixels = small_image(ranked.name, ranked.sha256, self.side)
+        if isinstance(pixels, str):
+            self.missing[ranked.name] = pixels
+            return _Square(square)
+        height, width = pixels.shape[:2]
+        top, left = (self.side - height) // 2, (self.side - width) // 2
+        square[top : top + height, left : left + width] = pixels
+        return _Square(square, (left, top, left + width, top + height))
 
 
 def cell_box(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hookscope.escapes import visible
 from hookscope.files.words import bytes_text, count_text, number_text, plural, shape_text
 from hookscope.results.layer_times import LayerTime, Timing
 from hookscope.results.trace import Trace
@@ -14,7 +13,7 @@ from hookscope.results.trace_events import BACKWARD, FORWARD, TraceEvent
 from hookscope.specs.patterns import layer_text
 from hookscope.views.display import View, json_document
 from hookscope.views.grads import loss_lines
-from hookscope.views.html.analysis_page import AnalysisPage, PageCell, PageFlame, PageMap
+from hookscope.views.html.analysis_page import AnalysisPage, PageDrawing, PageMap
 from hookscope.views.html.flame_graph import flame_graph
 from hookscope.views.images.figures.drawing import recording_caption
 from hookscope.views.text.shared_parts import count_cell, coverage_lines, share_cell
@@ -144,16 +143,11 @@ def write_trace_page(trace: Trace, path: Path) -> int:
     """Write the page of a trace, with flame graphs and the table; return its size in bytes."""
     table = _table(trace)
     flames = [
-        PageFlame(f"{way.capitalize()} pass", flame_graph(way, events))
+        PageDrawing(f"{way.capitalize()} pass", "flame", flame_graph(way, events))
         for way in (FORWARD, BACKWARD)
         if (events := [event for event in trace.events if event.direction == way])
     ]
-    numbers = PageMap(
-        "Calls" if trace.times is None else "Layers",
-        table.columns[0].title,
-        tuple(column.title for column in table.columns[1:]),
-        tuple(_page_row(row) for row in table.rows),
-    )
+    numbers = PageMap.of_table("Calls" if trace.times is None else "Layers", table)
     loss = [line.plain for line in loss_lines(trace.metadata, TextOptions())]
     page = AnalysisPage(
         "Time of each layer",
@@ -163,12 +157,6 @@ def write_trace_page(trace: Trace, path: Path) -> int:
         (*flames, numbers),
     )
     return page.write(path)
-
-
-def _page_row(row: Row) -> tuple[str, tuple[PageCell, ...]]:
-    name, *cells = row.cells
-    shown = ((visible(x.text), "" if x.value is None else "number", "") for x in cells)
-    return visible(name.full or name.text), tuple(shown)
 
 
 VIEW: View[Trace] = View(

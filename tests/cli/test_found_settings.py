@@ -63,7 +63,7 @@ def test_every_option_was_judged() -> None:
     """A new option may be one that names code; then it belongs into the list above."""
     harmless = """adapter against alpha atol attention attn autocast baseline batch box by cache
     calls capture check compile-a compile-b list stop-after trace
-    ceiling channel-dim channels channels-last chat color colormap compare config
+    ceiling channel-dim channels channels-last chat color color-by colormap compare config
     correlation count csv dark dead decode depth device device-map direction
     distance dot dpi dtype edit eps equal-nan every experts exploding fingerprint floor
     forward-only generate grad-edit hash head heads hook-kind json kind l2 labels

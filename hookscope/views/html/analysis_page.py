@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from markupsafe import Markup
 
+from hookscope.escapes import visible
 from hookscope.views.html.page import Page
 from hookscope.views.images.colors import DIVERGING, NAN, SEQUENTIAL, ColorScale, is_bright
+from hookscope.views.text.table import Row, Table
 
 LEVELS = 10  # of colour on each side of zero, or from zero
 
@@ -25,6 +28,18 @@ class PageMap:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
 
+    @classmethod
+    def of_table(cls, title: str, table: Table) -> PageMap:
+        """Return the table of a result as a map without colours."""
+        names = tuple(column.title for column in table.columns)
+        return cls(title, names[0], names[1:], tuple(map(_page_row, table.rows)))
+
+
+def _page_row(row: Row) -> tuple[str, tuple[PageCell, ...]]:
+    name, *cells = row.cells
+    shown = ((visible(x.text), "" if x.value is None else "number", "") for x in cells)
+    return visible(name.full or name.text), tuple(shown)
+
 
 @dataclass(frozen=True)
 class PageText:
@@ -36,11 +51,12 @@ class PageText:
 
 
 @dataclass(frozen=True)
-class PageFlame:
-    """A flame graph: calls as bars above those that they made, as wide as they took long."""
+class PageDrawing:
+    """A drawing; ``kind`` is its class in the style sheet, ``flame`` or ``scatter``."""
 
     title: str
-    flame: Markup
+    kind: str
+    drawing: Markup
 
 
 @dataclass(frozen=True)
@@ -48,12 +64,12 @@ class AnalysisPage(Page):
     """The page; ``legend`` has the texts of colours and their classes."""
 
     template = "analysis_page.html"
-    styles = ("analysis_page.css",)
+    styles: ClassVar[tuple[str, ...]] = ("analysis_page.css",)
 
     caption: str
     meaning: tuple[str, ...]
     notes: tuple[str, ...]
-    parts: tuple[PageMap | PageText | PageFlame, ...]
+    parts: tuple[PageMap | PageText | PageDrawing, ...]
     legend: tuple[tuple[str, str], ...] = ()
 
     def style(self) -> str:
@@ -73,8 +89,11 @@ def _color_rules() -> str:
     rules = {"nan": NAN}
     for letter, table, levels in (("p", SEQUENTIAL, LEVELS), ("d", DIVERGING, 2 * LEVELS)):
         rules |= {f"{letter}{n}": table[round(255 * n / levels)] for n in range(levels + 1)}
+    texts = (
+        (name, bytes(map(int, color)).hex(), is_bright(color)) for name, color in rules.items()
+    )
     return "".join(
-        f".{name} {{ background: #{bytes(map(int, color)).hex()};"
-        f" color: {'#1b2027' if is_bright(color) else '#ffffff'}; }}\n"
-        for name, color in rules.items()
+        f".{name} {{ background: #{color}; fill: #{color};"
+        f" color: {'#1b2027' if bright else '#ffffff'}; }}\n"
+        for name, color, bright in texts
     )

@@ -13,7 +13,7 @@ from hookscope.files.words import shape_label
 from hookscope.results.dimensions import find_channel_dim, layout
 from hookscope.results.located_positions import choose_parts
 from hookscope.results.records import Record
-from hookscope.specs.choices import PLOT_KINDS
+from hookscope.specs.choices import PLOT_KINDS, SCATTER
 from hookscope.specs.tensor_key import (
     ATTENTION,
     PARAM_GRAD,
@@ -31,6 +31,7 @@ _NEEDED = {
     "maps": "values or gradients of a layer",
     "heat": "values or gradients of a layer",
     "attention": "attention weights, which capture --attention records",
+    SCATTER: "the rows of a features folder, which extract writes",
 }
 
 FLOW, HIST, FILTERS, CURVE = "flow", "hist", "filters", "curve"
@@ -98,6 +99,8 @@ def _check_kind(kind: str | None, possible: Sequence[str]) -> None:
 
 def _fits(kind: str, part: TensorPart) -> bool:
     of = part.record.kind
+    if kind == SCATTER:
+        return False
     if kind == "attention":
         return of.startswith(ATTENTION)
     return kind not in ("maps", "heat") or not of.startswith((ATTENTION, *_OF_PARAMETERS))

@@ -1,0 +1,278 @@
+"""The rows of features as points, compared with PCA and neighbours of scikit-learn."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+import hookscope
+from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.file_analysis import layer_rows, scatter_run
+from tests.extraction.handwritten_features import write_features
+
+
+def features(folder: Path, rows: int, shape: tuple[int, ...], labels=None, **more) -> np.ndarray:
+    """A folder of one layer, with labels if any; return its rows, flattened, in float64."""
+    values = np.random.default_rng(3).normal(size=(rows, *shape)) * np.linspace(1, 3, shape[-1]) + 5
+    tensor = torch.from_numpy(values.astype(np.float32))
+    write_features(folder, {"fc/output": tensor, **more}, 7)
+    if labels is not None:
+        set_column(folder, labels)
+    return tensor.double().numpy().reshape(rows, -1)
+
+
+def set_column(folder: Path, values, name: str = "label") -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["inputs"]["columns"] = [name]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    table = folder / "inputs.jsonl"
+    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
+    for entry, value in zip(entries, values, strict=True):
+        entry.pop(name, None)
+        entry |= {} if value is None else {name: value}
+    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+
+
+def check_pca(found, values: np.ndarray) -> None:
+    pca = PCA(2).fit(values)
+    expected = pca.transform(values)
+    points = np.array([(point.x, point.y) for point in found.points])
+    signs = np.sign(np.sum(points * expected, axis=0))
+    np.testing.assert_allclose(points, expected * signs, atol=1e-9 * np.abs(expected).max())
+    np.testing.assert_allclose(found.explained, pca.explained_variance_ratio_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(40, (6,)), (12, (3, 5, 2)), (3, (2,)), (5, (1,))])
+def test_points_and_variance_are_those_of_sklearn(tmp_path, monkeypatch, rows, shape) -> None:
+    monkeypatch.setattr(layer_rows, "_BLOCK", 8 * 5 * int(np.prod(shape)))  # five rows
+    values = features(tmp_path / "f", rows, shape)
+    found = hookscope.plot(tmp_path / "f", "fc")
+    if shape == (1,):
+        np.testing.assert_allclose([p.x for p in found.points], values[:, 0] - values.mean())
+        assert found.explained == pytest.approx((1, 0))
+        assert {point.y for point in found.points} == {0.0}
+        return
+    check_pca(found, values)
+    assert [point.row for point in found.points] == list(range(rows))
+
+
+@pytest.mark.parametrize("memory", [10**9, 9000])
+def test_neighbours_and_outliers_are_those_of_sklearn(tmp_path, monkeypatch, memory: int) -> None:
+    monkeypatch.setattr(scatter_run, "MEMORY", memory)
+    values = features(tmp_path / "f", 60, (4,))
+    found = hookscope.plot(tmp_path / "f", neighbors=3)
+    distances, near = NearestNeighbors(n_neighbors=4).fit(values).kneighbors(values)
+    assert [point.neighbors for point in found.points] == [tuple(row[1:]) for row in near]
+    np.testing.assert_allclose([p.distance for p in found.points], distances[:, 3], rtol=1e-6)
+    assert [p.row for p in found.outliers] == np.argsort(-distances[:, 3])[:10].tolist()
+
+
+def test_a_row_that_is_there_twice_is_at_distance_0(tmp_path: Path) -> None:
+    values = torch.randn(6, 3) + 1000
+    values[4] = values[1]
+    write_features(tmp_path / "f", {"fc/output": values}, 4)
+    found = hookscope.plot(tmp_path / "f", neighbors=1)
+    assert (found.points[4].neighbors, found.points[4].distance) == ((1,), 0.0)
+
+
+def test_of_many_rows_a_sample_is_drawn_with_neighbours_among_all(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(scatter_run, "MOST_POINTS", 8)
+    values = features(tmp_path / "f", 50, (4,))
+    found = hookscope.plot(tmp_path / "f", seed=2)
+    rows = [point.row for point in found.points]
+    assert len(set(rows)) == 8
+    assert rows == sorted(rows)
+    assert rows == [point.row for point in hookscope.plot(tmp_path / "f", seed=2).points]
+    assert rows != [point.row for point in hookscope.plot(tmp_path / "f", seed=3).points]
+    assert "8 of 50 rows were chosen at random (seed 2)" in found.notes[0]
+    near = NearestNeighbors(n_neighbors=6).fit(values).kneighbors(values[rows])[1]
+    assert [point.neighbors for point in found.points] == [tuple(row[1:]) for row in near]
+    projected = PCA(2).fit(values).transform(values[rows])  # the axes are those of all rows
+    points = np.array([(point.x, point.y) for point in found.points])
+    np.testing.assert_allclose(np.abs(points), np.abs(projected), atol=1e-9)
+
+
+def test_many_wide_rows_have_the_axes_of_a_sample_which_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(scatter_run, "MOST_PRODUCTS", 10)
+    features(tmp_path / "f", 30, (20,))
+    found = hookscope.plot(tmp_path / "f")
+    assert len(found.points) == 30
+    assert found.notes == (
+        "The axes were computed from 10 of 30 rows (seed 0), because a row has 20 values.",
+    )
+
+
+def test_skipped_inputs_are_left_out(tmp_path: Path) -> None:
+    rows = torch.randn(6, 3)
+    write_features(tmp_path / "f", {"fc/output": rows}, 4, skipped={2: "damaged"})
+    found = hookscope.plot(tmp_path / "f")
+    assert [point.row for point in found.points] == [0, 1, 3, 4, 5]
+    check_pca(found, rows[[0, 1, 3, 4, 5]].double().numpy())
+    assert "skipped: 1 row" in found.notes[0]
+    assert "only 4 others" in found.notes[1]
+
+
+def test_tsne_says_its_settings_and_repeats(tmp_path: Path) -> None:
+    features(tmp_path / "f", 20, (4,))
+    found = hookscope.plot(tmp_path / "f", method="tsne", seed=5)
+    assert "t-SNE (scikit-learn" in found.about
+    assert "perplexity 6.33, first 4 principal components, seed 5)" in found.about
+    assert found.points == hookscope.plot(tmp_path / "f", method="tsne", seed=5).points
+
+
+@pytest.mark.parametrize(("method", "package"), [("umap", "umap"), ("tsne", "sklearn")])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, method: str, package: str) -> None:
+    features(tmp_path / "f", 5, (4,))
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(EnvironmentFault, match=f"needs the package {package}") as caught:
+        hookscope.plot(tmp_path / "f", method=method)
+    assert "python -m pip install" in caught.value.hint
+
+
+def legend_of(found) -> list[str]:
+    return [text.get_text() for text in found.figure.axes[0].get_legend().get_texts()]
+
+
+def test_labels_colour_the_points_and_rare_ones_are_grey(tmp_path: Path) -> None:
+    names = [f"class {i % 12}" for i in range(36)] + ["rare", "rarer", None, None]
+    features(tmp_path / "f", 40, (4,), names)
+    found = hookscope.plot(tmp_path / "f")
+    assert found.color_by == "label"
+    assert legend_of(found) == [
+        *("2 other values (2)", "no label (2)"),
+        *(f"class {i} (3)" for i in range(12)),
+    ]
+    drawn = found.figure.axes[0].collections
+    looks = {
+        (tuple(one.get_facecolor()[0]), one.get_paths()[0].vertices.tobytes()) for one in drawn
+    }
+    assert len(looks) == 13  # two groups are grey
+    assert hookscope.plot(tmp_path / "f", color_by="path").color_by == "path"
+
+
+def test_few_whole_numbers_are_categories_and_others_have_a_colour_bar(tmp_path: Path) -> None:
+    features(tmp_path / "f", 20, (4,), [i % 10 for i in range(20)])
+    assert legend_of(hookscope.plot(tmp_path / "f")) == [f"{i} (2)" for i in range(10)]
+    set_column(tmp_path / "f", [i / 3 if i else None for i in range(20)])
+    found = hookscope.plot(tmp_path / "f")
+    panel, bar = found.figure.axes
+    assert bar.get_ylabel() == "label"
+    grey, colored = panel.collections
+    assert len(grey.get_offsets()) == 1
+    np.testing.assert_allclose(colored.get_array(), [i / 3 for i in range(1, 20)])
+
+
+def test_without_labels_there_is_one_colour(tmp_path: Path) -> None:
+    features(tmp_path / "f", 6, (4,))
+    figure = hookscope.plot(tmp_path / "f", dark=True).figure
+    assert figure.axes[0].get_legend() is None
+    assert len(figure.axes[0].collections) == 1
+    assert figure.axes[0].get_xlabel().startswith("PC 1 (")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        (torch.randn(5, 3), {"keys": "nosuch"}, "nosuch"),
+        (torch.randn(5, 3), {"layer": "nosuch"}, "nosuch"),
+        (torch.randn(2, 3), {}, "2 rows of .* can be used, and a scatter needs at least 3"),
+        (torch.randn(5, 3), {"color_by": "nosuch"}, "have no column 'nosuch'"),
+        (torch.ones(5, 3), {}, "All rows of fc/output are equal"),
+        (torch.tensor([[1.0], [2], [torch.nan], [torch.inf]]), {}, "2 rows with NaN .* row 2"),
+        (torch.randn(5, 3), {"kind": "hist"}, "kind=\"hist\" draws recorded tensors"),
+        (torch.randn(5, 3, dtype=torch.complex64), {}, "complex"),
+        (torch.randn(5, 0), {}, "have no values"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_a_sentence(tmp_path: Path, values, options, message) -> None:
+    write_features(tmp_path / "f", {"fc/output": values}, 4)
+    with pytest.raises(RequestError, match=message):
+        hookscope.plot(tmp_path / "f", **options)
+
+
+def test_one_layer_is_drawn_at_a_time(tmp_path: Path) -> None:
+    features(tmp_path / "f", 5, (4,), ["a"] * 5, **{"conv/output": torch.randn(5, 2)})
+    with pytest.raises(RequestError, match=r"2 tensors in .* match, and one is drawn at a time"):
+        hookscope.plot(tmp_path / "f")
+    with pytest.raises(RequestError) as caught:  # --color is another option, of colours at all
+        hookscope.plot(tmp_path / "f", "label")
+    assert "label is a stored column. Name it with color_by." in caught.value.hint
+
+
+def test_the_command_prints_outliers_and_writes_each_format(run, refused, tmp_path: Path) -> None:
+    labels = ["odd" if i % 2 else "even" for i in range(30)]
+    features(tmp_path / "f", 30, (4,), labels)
+    words = ("plot", str(tmp_path / "f"), "--layer", "fc", "--kind", "scatter")
+    done = run(*words, "--color-by", "label", "-o", "x.csv", cwd=tmp_path)
+    assert "30 of 30 rows by PCA, coloured by label. The axes have" in done.stdout
+    assert len(done.stdout.splitlines()) == 3 + 10
+    with (tmp_path / "x.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == labels
+    told = json.loads(run(*words, "--json", "-o", "x.json", cwd=tmp_path).stdout)
+    stored = json.loads((tmp_path / "x.json").read_text())
+    assert stored["points"] == told["points"]
+    assert told["file"] == "x.json"
+    assert float(rows[4]["x"]) == pytest.approx(stored["points"][4]["x"])
+    assert run(*words, "--dark", "-o", "x.html", cwd=tmp_path).rc == 0
+    found = hookscope.plot(tmp_path / "f", "fc")
+    for name in ("x.png", "x.svg", "x.html"):
+        found.save(tmp_path / name)
+        before = (tmp_path / name).read_bytes()
+        hookscope.plot(tmp_path / "f", "fc").save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+    assert "x.txt" in refused(*words, "-o", "x.txt")
+    assert "among the files of" in refused(*words, "-o", str(tmp_path / "f" / "x.png"))
+
+
+def test_other_results_have_no_scatter(refused, repo: Path) -> None:
+    five = str(repo / "sample_models" / "five.safetensors")
+    assert "--kind scatter draws the rows of a features folder" in refused(
+        "plot", five, "--kind", "scatter"
+    )
+    assert "--color-by is for features folders" in refused("plot", five, "--color-by", "label")
+    weights = str(repo / "sample_models" / "digits.safetensors")
+    assert "--kind scatter" in refused("plot", weights, "--kind", "scatter")
+    digits = str(repo / "sample_models" / "digits")
+    assert "digits" in refused("plot", digits, "--kind", "scatter")
+
+
+def test_the_page_has_names_images_and_neighbours(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    features(tmp_path / "f", 6, (4,), ["<b>", "a", "a", "<b>", "a", None])
+    table = tmp_path / "f" / "inputs.jsonl"
+    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
+    for entry, color in zip(entries, ("red", "lime", None, "blue", "red", "red"), strict=True):
+        entry |= {"path": f"{entry['row']}.png", "sha256": ""}
+        if color:
+            Image.new("RGB", (8, 4), color).save(entry["path"])
+            entry["sha256"] = hashlib.sha256(Path(entry["path"]).read_bytes()).hexdigest()
+        else:
+            entry["sha256"] = "0" * 64
+    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    found = hookscope.plot(tmp_path / "f", neighbors=2)
+    found.save("x.html")
+    page = Path("x.html").read_text()
+    for point in found.points:
+        near = " ".join(map(str, point.neighbors))
+        assert f'data-row="{point.row}" data-near="{near}"' in page
+    assert "<title>0.png (row 0, label: &lt;b&gt;)</title>" in page
+    assert "<b>" not in page
+    assert page.count('src="data:image/png;base64,') == 5
+    assert "1 input without a picture" in page
+    assert "PC 2 (" in page
+    assert "no label</" not in page
+    assert page.count('class="point') == 6 + 3  # and a mark for each group
+    monkeypatch.setattr("hookscope.views.html.scatter_page.MOST_IMAGES", 2)
+    found.save("x.html")
+    assert "4 more images left out: a page has at most 2." in Path("x.html").read_text()
