@@ -606,7 +606,7 @@ def plot(
     scale: str = "grid",
     dark: bool = False,
     layer: str | None = None,
-    method: str = "pca",
+    method: str | None = None,
     color_by: str | None = None,
     neighbors: int = 5,
     trust: bool = False,

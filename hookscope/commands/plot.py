@@ -211,7 +211,7 @@ def _plot_cam(capture: CaptureFile) -> Drawing:
 
 OUTPUT = replace(
     PICTURE,
-    help="Picture to write: .png, .jpg, .svg or .pdf; of features also .html, .csv or .json."
+    help="Picture to write: .png, .jpg, .svg or .pdf. Of features also .html, .csv or .json."
     " Default: NAME.plot.png.",
 )
 SCATTER_OUTPUT = replace(OUTPUT, ending_of=one_of(*ANALYSES, PAGE))

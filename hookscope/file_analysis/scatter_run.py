@@ -47,6 +47,7 @@ def scatter_rows(
     progress: Progress | None = None,
 ) -> FeatureScatter:
     """Return the rows of a layer of a folder as points."""
+    method = options.method or PCA
     with_labels = _LABEL if _LABEL in features.columns else None
     color_by = options.color_by or with_labels
     layer = _chosen_layer(features, names)
@@ -67,12 +68,12 @@ def scatter_rows(
     if len(fitted) < len(numbers):
         scan = scan_layers(replace(stream, numbers=fitted))[0]
         _check_rows(layer, scan)
-    count = 2 if options.method == PCA else _FIRST_AXES
+    count = 2 if method == PCA else _FIRST_AXES
     count = max(min(count, layer.width, len(fitted) - 1), 2)
     axes = principal_axes(replace(stream, numbers=fitted), scan.mean, count, MEMORY)
     places, about = axes.project(replace(stream, numbers=drawn)), "PCA"
-    if options.method != PCA:
-        places, about = _embedded(places, options.method, seed)
+    if method != PCA:
+        places, about = _embedded(places, method, seed)
     count = min(options.neighbors, len(numbers) - 1)
     near, gaps = nearest_rows(
         stream, 0, drawn, row_preparation(EUCLIDEAN, scan.mean), count, MEMORY, EUCLIDEAN
@@ -99,9 +100,9 @@ def scatter_rows(
         str(features.manifest["model"]["spec"]),
         layer.key,
         layer.rows.shape[1:],
-        options.method,
+        method,
         about,
-        tuple(map(float, axes.shares)) if options.method == PCA else (),
+        tuple(map(float, axes.shares)) if method == PCA else (),
         color_by,
         len(numbers),
         points,

@@ -253,12 +253,12 @@ class ScatterOptions:
     section = "Features"
 
     layer: str | None = same_setting(TopOptions, "layer", section="Features")
-    method: str = setting(
-        PCA,
-        "How rows become points.",
+    method: str | None = setting(
+        None,
+        "How rows become points. Default: pca.",
         choices=PROJECTIONS,
-        python="how rows become points: ``pca``, ``umap`` (needs umap-learn) or ``tsne`` (needs"
-        " scikit-learn).",
+        python="how rows become points: ``pca`` (default), ``umap`` (needs umap-learn) or ``tsne``"
+        " (needs scikit-learn).",
     )
     color_by: str | None = setting(
         None,

@@ -29,7 +29,7 @@ SAMPLES = {
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
     "layer": ("layer1.* fc", ("layer1.*", "fc")),
     "cam layer": ("fc", "fc"),
-    "top layer": ("fc", "fc"),
+    **{f"{name} layer": ("fc", "fc") for name in ("top", "plot")},
     "hook": ("os.path:join fc=os:getcwd", ("os.path:join", "fc=os:getcwd")),
     "edit": ("conv1=zero fc=scale:2", ("conv1=zero", "fc=scale:2")),
     "sweep edit": ("scale:2", "scale:2"),

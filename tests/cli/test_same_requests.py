@@ -26,6 +26,7 @@ from hookscope.cli.main import cli, main
 from hookscope.errors import TROUBLE, RequestError
 from hookscope.files import strict_json
 from hookscope.model_analysis.cams.overlay import save_overlay
+from hookscope.results.result import Result
 from hookscope.specs import public
 from hookscope.specs.input_spec import InputSpec
 from hookscope.specs.public import Checked, in_keywords
@@ -274,7 +275,7 @@ def document_of(name: str, result: Any, file: Any) -> Any:
         return make_document(name, {**result.manifest, **result.summary(), "folder": folder})
     if name == "export":
         return make_document(name, result.to_json())
-    if name in ("plot", "filters"):
+    if name == "filters" or (name == "plot" and not isinstance(result, Result)):
         return make_document(name, {"file": file, "kind": result.kind, "shows": result.shows})
     if name == "report":
         about = {key: value for key, value in vars(result).items() if key != "html"}
