@@ -353,36 +353,42 @@ def test_the_table_is_sorted_by_time(run) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_layer_takes_as_long_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 10% for convolutions over 1 ms, in processor time of one thread.
+    """Within 10% for convolutions and pooling over 1 ms, in processor time of one thread.
 
-    Layers that only move memory differ more: alone, they get the same pages again and again.
+    Layers that do little with much memory differ more, with where the allocator finds it. Another
+    process takes a part of the cache, so each layer has three tries.
     """
     for module in (tracer, traced_runs):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=time.thread_time))
+    types = ["Conv2d", "MaxPool2d"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         net = hookscope.load_model("resnet18").module.eval()
         x = torch.randn(2, 3, 224, 224)
-        inputs = hookscope.capture(net, input=x, what=["input"], types=["Conv2d"])
-        found = rows(hookscope.trace(net, input=x, types=["Conv2d"], forward_only=True, repeat=9))
-        ratios = {
-            name: alone(net.get_submodule(name), inputs[f"{name}/input.0"]) / layer.time.median
-            for (name, _), layer in found.items()
-            if name != "." and layer.time.median > 1
-        }
+        inputs = hookscope.capture(net, input=x, what=["input"], types=types)
+        ratios: dict[str, list[float]] = {}
+        for _ in range(3):
+            traced = hookscope.trace(net, input=x, types=types, forward_only=True, repeat=9)
+            for (name, _), layer in rows(traced).items():
+                if name != "." and layer.time.median > 1:
+                    own = alone(net.get_submodule(name), inputs[f"{name}/input.0"])
+                    ratios.setdefault(name, []).append(own / layer.time.median)
     finally:
         torch.set_num_threads(threads)
-    assert len(ratios) > 10
-    assert {name: ratio for name, ratio in ratios.items() if abs(ratio - 1) > 0.1} == {}
+    assert len(ratios) > 15
+    assert {
+        name: each for name, each in ratios.items() if min(abs(x - 1) for x in each) > 0.1
+    } == {}
 
 
 @torch.no_grad()
 def alone(module: nn.Module, x: Tensor, count: int = 9) -> float:
-    """The median milliseconds of a layer that runs by itself."""
+    """The median milliseconds of a layer that runs by itself, on an input just written."""
     times = []
     for _ in range(count):
+        written = x.clone()
         start = time.thread_time()
-        module(x)
+        module(written)
         times.append(1000 * (time.thread_time() - start))
     return float(np.median(times))
