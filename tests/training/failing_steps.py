@@ -51,6 +51,8 @@ FORWARDS = {
     "    torch.add(x, 1, out=x)  # here\nreturn x",
     "copied": "x = self.a(x).exp()\nx.copy_(self.b(x))  # here\nreturn x",
     "view": "x = self.a(x).exp()\ny = x.view(-1)\ny += 1  # here\nreturn x",
+    "own_weight": "y = self.a(x) @ self.a.weight\nwith torch.no_grad():\n"
+    "    self.a.weight[0] = 0  # here\nreturn y",
     "buffer": "y = self.a(x) * self.memory\nself.memory += y.detach()  # here\nreturn y",
     "loop": "x = self.act(self.a(x))\nfor layer in (self.b, self.c):\n"
     "    x += layer(x)  # here\nreturn x",
@@ -201,6 +203,31 @@ for step in range(2):
     (table(torch.arange(3)) @ keys.t()).sum().backward()  # here
 """
 
+ON_ONE_LINE = """\
+G, D = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+og, od = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for x in torch.randn(2, 5, 4):
+    fake = G(x); score = D(fake).mean()  # here
+    og.zero_grad(); score.backward(); og.step()
+    loss = D(fake).square().mean()
+    od.zero_grad(); loss.backward(); od.step()
+"""
+
+AVERAGE = """\
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.average = nn.Linear(4, 8), nn.Linear(8, 4), torch.zeros(8)
+    def step(self, batch):
+        z = self.a(batch).tanh()
+        self.average = 0.9 * self.average + 0.1 * z.mean(0)  # here
+        return self.b(z).square().mean() + self.average.square().sum()
+def train(model):
+    for step in range(3):
+        model.step(torch.randn(5, 4)).backward()
+train(Model())
+"""
+
 SHARED_HEADS = """\
 def train():
     body = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
@@ -271,6 +298,8 @@ SCRIPTS: dict[str, str] = {
     "retained": HEAD + RETAINED,
     "bank": HEAD + BANK,
     "max_norm": HEAD + MAX_NORM,
+    "on_one_line": HEAD + ON_ONE_LINE,
+    "average": HEAD + AVERAGE,
     "shared_heads": HEAD + SHARED_HEADS,
     "twice": HEAD + TWICE,
     "gan_freed": HEAD + GAN_FREED,
@@ -279,7 +308,7 @@ SCRIPTS: dict[str, str] = {
 
 # No single statement helps, or none that may be changed.
 WITHOUT_CHANGE = {
-    *("argmax", "cast", "numpy", "item", "rounded"),
+    *("argmax", "cast", "numpy", "rounded"),
     *("dropout", "out", "weight", "ema", "thrown_away"),
 }
 

@@ -69,6 +69,35 @@ def test_a_state_that_begins_as_none_is_kept_so(watched) -> None:
 
 
 @needs_landlock
+def test_the_statement_is_named_where_several_are_in_one_line(watched) -> None:
+    story = "\n".join(watched(SCRIPTS["on_one_line"]).messages)
+    assert "`loss.backward()` (script.py:10)" in story
+    assert "`score.backward()` in script.py:8" in story
+
+
+@needs_landlock
+def test_no_clone_is_suggested_of_a_weight_that_is_changed(watched) -> None:
+    ended = watched(
+        HEAD
+        + dedent("""\
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc, self.keys = nn.Linear(4, 4), nn.Parameter(torch.randn(3, 4))
+                def forward(self, x):
+                    scores = self.fc(x) @ self.keys.t()
+                    with torch.no_grad():
+                        self.keys[0] = 0
+                    return scores
+            net = Net()
+            for step in range(2):
+                net(torch.randn(5, 4)).sum().backward()
+            """)
+    )
+    assert "Suggestion: change the weight after the backward pass" in "\n".join(ended.messages)
+
+
+@needs_landlock
 def test_frozen_parameters_are_named(watched) -> None:
     ended = watched(
         HEAD

@@ -79,6 +79,8 @@ class CallSite:
         """The innermost statement that contains the expression; None if its text is not known."""
         nodes = (n for n in ast.walk(frames.parsed(self.file)) if isinstance(n, ast.stmt))
         around = [node for node in nodes if contains(node, self.span.line)]
+        # Several statements may stand in one line.
+        around = [node for node in around if _is_within(self.span, node)] or around
         return around[-1] if around else None  # outer nodes come first
 
     @property
@@ -108,6 +110,14 @@ def shortened(text: str) -> str:
 def contains(node: ast.stmt, line: int) -> bool:
     """Return whether a statement spans a line."""
     return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _is_within(span: CodeSpan, node: ast.stmt) -> bool:
+    """Whether a statement spans an expression, where the columns are known."""
+    place = span_of(node)
+    begins = (place.line, place.column) <= (span.line, span.column)
+    ends = (span.end_line, span.end_column) <= (place.end_line, place.end_column)
+    return -1 not in span and begins and ends
 
 
 def span_of(node: ast.expr | ast.stmt) -> CodeSpan:

@@ -48,7 +48,7 @@ from hookscope.tensors.nested import walk
 _DETACHING = {"detach", "detach_", "data"}
 _TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__array__"}
 _COPYING = {"tensor", "as_tensor", "asarray", "from_numpy"}
-_NO_TENSOR = "returns no tensor"
+_NO_TENSOR, _NO_FLOATS = "returns no tensor", ", which has no gradient"
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled")
 _GRAD = "grad"
 _MOST_NAMES = 3
@@ -151,7 +151,7 @@ def _reason(name: str, result: Tensor) -> str:
         return "returns gradients without a graph of their own"
     if not (result.is_floating_point() or result.is_complex()):
         dtype = str(result.dtype).removeprefix("torch.")
-        return f"returns {dtype}, which has no gradient"
+        return f"returns {dtype}{_NO_FLOATS}"
     return "has no derivative here"
 
 
@@ -249,13 +249,15 @@ def _advice(cut: GradientCut) -> str:
         if cut.mode is None or "(False)" in cut.mode.source:
             return "enable gradients again, with torch.set_grad_enabled(True)."
         return "compute what the loss depends on outside of that block."
-    if cut.function in ("argmax", "argmin"):
+    if cut.reason == _NO_TENSOR:
+        return "compute the loss with PyTorch's functions, from tensors."
+    if cut.function in ("argmax", "argmin") or cut.reason.endswith(_NO_FLOATS):
         return "compute the loss from the scores themselves, as cross_entropy does."
     if cut.function in _COPYING:
         return "put tensors together with torch.stack or torch.cat, which keep their graphs."
     if cut.function == _GRAD:
         return "compute the gradients with create_graph=True."
-    return "compute the loss from the result with its graph."
+    return "compute the loss from what was there before the cut."
 
 
 def _repairs(cut: GradientCut, site: CallSite) -> Iterator[SourcePatch]:
@@ -289,7 +291,7 @@ def _with_graph(function: str, node: ast.expr) -> Iterator[tuple[str, str]]:
     elif function in _COPYING and isinstance(node, ast.Call) and node.args:
         new = f"torch.stack({ast.unparse(node.args[0])})"
         for one in (new, ast.unparse(node.args[0])):
-            yield one, f"with `{shortened(one)}` there"
+            yield one, f"with `{shortened(one)}` in line {node.lineno}"
     elif function == _GRAD and isinstance(node, ast.Call):
         call = copy.deepcopy(node)
         call.keywords.append(ast.keyword("create_graph", ast.Constant(True)))

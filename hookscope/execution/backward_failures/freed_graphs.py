@@ -44,7 +44,9 @@ def diagnose_freed(
     # The pass that failed has freed nodes, too, until it came to the one that was freed before.
     last = next(reversed(observer.passes.values()), None)
     earlier = [number for number in freed if observer.freed_by.get(number) is not last]
-    number = (earlier or freed)[0]
+    # It is not known of a node without saved tensors which pass has freed it.
+    known = [number for number in earlier if number in observer.freed_by]
+    number = (known or earlier or freed)[0]
     first = observer.freed_by.get(number)
     number, user = _last_use(observer, nodes, first) or (number, -1)
     carried = user >= 0

@@ -61,9 +61,9 @@ class SavedTensor:
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a parameter of the layer that saved it."""
-        layer = None if self.site is None else self.site.layer
-        return layer is not None and bool(self.parameter_of(layer))
+        """Whether it is a parameter of the module that saved it."""
+        modules = () if self.site is None else (self.site.layer, self.site.owner)
+        return any(one is not None and self.parameter_of(one) for one in modules)
 
     def parameter_of(self, layer: nn.Module) -> str:
         """The name of the layer's own parameter that was saved; empty if it is not one."""
