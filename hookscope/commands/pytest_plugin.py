@@ -65,8 +65,9 @@ class Golden:
             found = golden.compare(path)
             if found.same:
                 return found
-            if not updates:
-                pytest.fail(self._message(found, path), pytrace=False)
+            other = "" if name else _other_test(found, path)
+            if other or not updates:
+                pytest.fail(other if updates else self._message(found, path) + other, pytrace=False)
         golden.write(path)
         self._request.node.user_properties.append((_WRITTEN, _shown(path)))
         return None
@@ -112,6 +113,23 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     }
     for path in sorted(written):
         terminalreporter.write_line(f"hookscope: wrote {path}")
+
+
+def _other_test(found: FingerprintDiff, path: Path) -> str:
+    """A sentence if the file was written by a test with another name; else an empty text."""
+    owner, own = (str(side.metadata.get("test", "")) for side in (found.a, found.b))
+    if not owner or _short(owner) == _short(own):
+        return ""
+    return (
+        f"\n{_shown(path)} was written by another test, {owner}. Give one of the two another file:"
+        " hookscope_golden(model, input, name=...). If that test has a new name, delete the file."
+    )
+
+
+def _short(test: str) -> str:
+    """A test without the folders before its file, which depend on where pytest was started."""
+    file, mark, name = test.partition("::")
+    return f"{file.rpartition('/')[2]}{mark}{name}"
 
 
 def _shown(path: Path) -> str:

@@ -374,7 +374,8 @@ class FingerprintRequest(DumpRequest):
     def with_options(self, known: Mapping[str, Any]) -> FingerprintRequest:
         """Return the request with the options of the fingerprint that are not given.
 
-        Those of the input are one: a given input or shape replaces all of them.
+        Those of the input are one: a given input or shape replaces all of them. No file sets
+        ``trust``.
         """
         values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
         unset = {
@@ -382,6 +383,7 @@ class FingerprintRequest(DumpRequest):
             for name, (value, default) in values.items()
             if value is default or (isinstance(value, str | int | tuple) and value == default)
         }
+        unset.discard("trust")
         names = [name for name in FINGERPRINT_OPTIONS if name in unset and name in known]
         if self.has_input:
             names = [name for name in names if name not in _INPUT]

@@ -98,6 +98,17 @@ def test_names_with_spaces_and_signs_are_read_back(tmp_path: Path) -> None:
     assert read.by_key == made.by_key and read.to_text() == made.to_text()
 
 
+def test_a_file_does_not_grant_trust() -> None:
+    """A fingerprint may come by mail; only the user says whose pickles may run."""
+    from hookscope.specs.diff_request import FingerprintRequest
+
+    request = FingerprintRequest(MODEL, "net.fp")
+    known = {"trust": True, "seed": 3}
+    with_file = request.with_options(known)
+    assert (with_file.trust, with_file.seed) == (False, 3)
+    assert FingerprintRequest(MODEL, "net.fp", trust=True).with_options(known).trust
+
+
 PLUGIN = """
 import sys
 import pytest
@@ -151,3 +162,27 @@ def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, w
     assert "2 failed" in failed and "The first difference is in 1/output (LeakyReLU)" in failed
     assert "hookscope diff golden" in failed
     assert before == {file: file.read_bytes() for file in golden.iterdir()}
+
+
+@pytest.mark.slow
+def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    import subprocess
+
+    for file, slope in (("test_a.py", 0.5), ("test_b.py", 0.6)):
+        (tmp_path / file).write_text(
+            "import torch\n\ndef test_net(hookscope_golden):\n"
+            f"    hookscope_golden(torch.nn.LeakyReLU({slope}), -torch.ones(2, 4))\n"
+        )
+    words = ["-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "--hookscope-update"]
+    done = subprocess.run(
+        [sys.executable, *words, str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPO), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert "1 failed, 1 passed" in done
+    assert "test_net.fp was written by another test, test_a.py::test_net" in done
+    known = open_fingerprint(tmp_path / "golden" / "test_net.fp")
+    assert known.metadata["test"].endswith("test_a.py::test_net")

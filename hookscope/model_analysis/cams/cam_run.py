@@ -35,7 +35,7 @@ from hookscope.model_analysis.cams.layer_methods import (
     ScoreCam,
 )
 from hookscope.model_analysis.cams.strongest_unit import strongest_units
-from hookscope.results.metadata import CamLayer, CamMetadata, CamObject
+from hookscope.results.metadata import CamLayer, CamMetadata, CamObject, CamUnit
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.patterns import ROOT
@@ -66,7 +66,10 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
         explainer = Occlusion(options.patch, options.baseline)
     else:
         explainer = CLASSES[method]()
+    units: list[CamUnit] = []
     with explain_forward_errors(inputs.prepared):
+        if options.receptive is not None:
+            units = strongest_units(inputs, options.receptive)
         result = explainer.attribute(inputs)
     maps = result.maps
     if result.candidate is not None:
@@ -74,12 +77,11 @@ def run_cam(inputs: CamInput, options: CamOptions) -> tuple[Capture, CamMetadata
     image, origin = displayable_image(inputs.image, inputs.prepared.recipe)
     entry = METHODS[method]
     images = _image_entries(inputs, result, maps)
-    if options.receptive is not None:
-        for one, unit in zip(images, strongest_units(inputs, options.receptive), strict=True):
-            one["strongest"] = unit
-            if inputs.kind == "image":
-                (top, bottom), (left, right) = unit["field"]
-                one["box"] = [left, top, right + 1, bottom + 1]
+    for one, unit in zip(images, units, strict=False):
+        one["strongest"] = unit
+        if inputs.kind == "image":
+            (top, bottom), (left, right) = unit["field"]
+            one["box"] = [left, top, right + 1, bottom + 1]
     metadata = {
         "method": entry.name,
         "formula": entry.formula,

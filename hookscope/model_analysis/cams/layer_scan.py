@@ -43,12 +43,13 @@ class LayerCandidate:
     gradient: Tensor | None = None
     tensor: Tensor | None = None
     version: int = 0
+    is_view: bool = False
     edge: GradientEdge | None = None
     attention: nn.Module | None = None
 
     @property
     def changed_in_place(self) -> bool:
-        """Whether the tensor, or one that shares its memory, was changed after it was returned."""
+        """Whether the tensor, or one that shares its memory, may have changed since its return."""
         return self.tensor is None or self.tensor._version != self.version
 
     @property
@@ -57,8 +58,7 @@ class LayerCandidate:
 
         A view that is changed in place gets another edge.
         """
-        view = self.tensor is None or self.tensor._is_view()
-        return self.edge is None or (view and self.changed_in_place)
+        return self.edge is None or (self.is_view and self.changed_in_place)
 
     @property
     def key(self) -> str:
@@ -149,7 +149,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         if carries_gradient(tensor):
             # A later in-place operation gives the tensor another edge.
             candidate.edge, candidate.version = get_gradient_edge(tensor), tensor._version
-        candidate.tensor = tensor
+        candidate.tensor, candidate.is_view = tensor, tensor._is_view()
         self._recent.append(candidate)
         if len(self._recent) > RECENT:
             self._recent.popleft().tensor = None

@@ -107,11 +107,12 @@ def _observe_once(
         else:
             on_grid = grid_candidates(scan.candidates, score.skips(prepared, output))
             index = last_where(partial(_find_gradients, value), on_grid)
-            if index < 0 or any(candidate.cut_off for candidate in on_grid[index:]):
+            # One without an edge does not depend on the image, as a grid of positions.
+            if index < 0 or any(one.edge and one.cut_off for one in on_grid[index:]):
                 return None
             candidate = on_grid[index]
-            assert candidate.tensor is not None
-            candidate.value = candidate.tensor.detach().clone()
+            if candidate.tensor is not None:  # else its value is of a second run
+                candidate.value = candidate.tensor.detach().clone()
         return LayerPass(candidate, scan.calls[candidate.layer.module], detach_clone(output))
 
 

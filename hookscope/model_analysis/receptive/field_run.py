@@ -71,24 +71,29 @@ def add_fields(
     Without a shape, the sides of the input are doubled while fields go on beyond its edges, as far
     as the model takes that. Of several calls of a module the first counts.
     """
-    if loaded.source == ONNX:
-        raise RequestError(
-            "The operators of an ONNX file run in onnxruntime, which shows no dependencies.",
-            "Use the model that the file was exported from.",
-        )
+    check_operators_are_seen(loaded)
     if shape is not None:
         check_noise_shape(loaded, tuple(shape))
     value = loaded.example(0) if shape is None else loaded.layout.make_noise(tuple(shape), 0)
     found = _first_pass(loaded, value, reload)
     while shape is None and (larger := found.larger()):
         try:
-            bigger = _on_meta(loaded.module, loaded.layout.make_noise(larger, 0))
+            bigger = _on_meta(loaded, loaded.layout.make_noise(larger, 0))
         except Exception:  # a model that takes one size, or reads values
             break
         found = bigger
     log.info("receptive fields: for an input of %s", shape_text(found.shape))
     nodes = tuple(replace(node, field=found.fields.get(node.name)) for node in tree.modules)
     return replace(tree, modules=nodes, total=replace(tree.total, field=nodes[0].field))
+
+
+def check_operators_are_seen(loaded: LoadedModel) -> None:
+    """Raise RequestError for an ONNX file."""
+    if loaded.source == ONNX:
+        raise RequestError(
+            "The operators of an ONNX file run in onnxruntime, which shows no dependencies.",
+            "Use the model that the file was exported from.",
+        )
 
 
 def spatial_input(value: Any, loaded: LoadedModel) -> Tensor:
@@ -116,7 +121,7 @@ def _first_pass(loaded: LoadedModel, value: Any, reload: Callable[[], LoadedMode
     """The fields of a pass on the meta device, or of a real one if the model reads values."""
     spatial_input(value, loaded)
     try:
-        return _on_meta(loaded.module, value)
+        return _on_meta(loaded, value)
     except Exception as meta_error:
         on_meta = any(parameter.is_meta for parameter in loaded.module.parameters())
         module = reload().module if on_meta and reload else loaded.module
@@ -125,26 +130,21 @@ def _first_pass(loaded: LoadedModel, value: Any, reload: Callable[[], LoadedMode
         prepared = Prepared(loaded, module, (), moved, (), 0, device, "", module.training)
         with explain_forward_errors(prepared), prepared.preserved():
             try:
-                return _pass(module, moved, lambda: forward(prepared))
+                return _pass(module, spatial_input(moved, loaded), lambda: forward(prepared))
             except RequestError as error:
                 raise error from meta_error
 
 
-def _on_meta(module: nn.Module, value: Any) -> _Pass:
+def _on_meta(loaded: LoadedModel, value: Any) -> _Pass:
+    module = loaded.module
     on_meta = any(parameter.is_meta for parameter in module.parameters())
     copy = module if on_meta else meta_copy(module)
     moved = map_tensors(value, lambda path, tensor: tensor.to("meta"))
     args, kwargs = as_call(moved)
-    return _pass(copy, moved, lambda: copy(*args, **kwargs))
+    return _pass(copy, spatial_input(moved, loaded), lambda: copy(*args, **kwargs))
 
 
-def _pass(module: nn.Module, value: Any, run: Callable[[], Any]) -> _Pass:
-    image = next(
-        tensor
-        for ndim in _DIMENSIONS
-        for _, tensor in walk(as_call(value))
-        if tensor.ndim == ndim and tensor.is_floating_point()
-    )
+def _pass(module: nn.Module, image: Tensor, run: Callable[[], Any]) -> _Pass:
     tracker = DependencyTracker()
     sink = _FieldSink(tracker, tuple(image.shape[2:]))
     recorder = Recorder(module, layers_of(module), [OUTPUT], sink=sink)

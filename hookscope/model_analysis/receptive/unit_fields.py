@@ -31,6 +31,20 @@ def field_of(bounds: Bounds, sides: Sequence[int]) -> ReceptiveField:
     )
 
 
+def on_input(bounds: Bounds, sides: Sequence[int]) -> Tensor:
+    """Return for each unit whether it depends on a position of the input, and not on padding alone.
+
+    Args:
+        bounds: of the layer's output.
+        sides: of the input.
+    """
+    inside = torch.ones((), dtype=torch.bool)
+    for i, size in enumerate(sides):
+        first, last = thin(bounds[2 * i]).clamp(min=0), -thin(bounds[2 * i + 1])
+        inside = inside & (first <= last.clamp(max=size - 1))
+    return inside.expand(bounds[0].shape)
+
+
 def field_of_unit(bounds: Bounds, unit: Sequence[int], sides: Sequence[int]) -> list[list[int]]:
     """Return the first and the last position of the input that a unit depends on, for each side."""
     ends = []

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import detection
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import hookscope
 from hookscope.errors import RequestError
@@ -36,6 +37,30 @@ def one_stage() -> Any:
     ).eval()
 
 
+def _pyramid() -> nn.Module:
+    torch.manual_seed(3)
+    return resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
+
+
+_SMALL = {"score_thresh": 0.0, "detections_per_img": 5, "min_size": 64, "max_size": 96}
+
+
+def retinanet() -> Any:
+    return detection.RetinaNet(_pyramid(), num_classes=4, **_SMALL).eval()
+
+
+def fcos() -> Any:
+    return detection.FCOS(_pyramid(), num_classes=4, **_SMALL).eval()
+
+
+_LAYERS = {
+    two_stage: "backbone.body.13",
+    one_stage: "backbone.features.0.12",
+    retinanet: "backbone.body.layer4",
+    fcos: "backbone.body.layer2",
+}
+
+
 @pytest.fixture(scope="module")
 def image() -> Tensor:
     return torch.rand(3, 72, 100, generator=torch.Generator().manual_seed(1))
@@ -54,10 +79,10 @@ def by_hand(model: Any, layer: nn.Module, image: Tensor, number: int) -> tuple[T
     return (g.mean((2, 3), keepdim=True) * a).sum(1).relu().detach(), found
 
 
-@pytest.mark.parametrize("make", [two_stage, one_stage])
+@pytest.mark.parametrize("make", _LAYERS)
 def test_the_map_explains_the_score_of_the_box(make: Any, image: Tensor) -> None:
     model = make()
-    name = "backbone.body.13" if make is two_stage else "backbone.features.0.12"
+    name = _LAYERS[make]
     wanted, found = by_hand(model, model.get_submodule(name), image, 2)
     shot = hookscope.cam(model, input=[image], box=2, layer=name)
     assert float(wanted.max()) > 0
@@ -139,6 +164,51 @@ def test_a_model_like_detr_is_explained_by_the_logit_of_its_query() -> None:
     assert entry["box"] == pytest.approx(edges, abs=1e-4)
     named = hookscope.cam(model, input=x, box=1, scores="logits")
     torch.testing.assert_close(named["body/cam"], wanted)
+
+
+@pytest.fixture(scope="module")
+def detr() -> Any:
+    """A small DETR of transformers, with as many queries as tokens: 2 by 3."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(3)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.DetrConfig(
+        backbone_config=transformers.ResNetConfig(
+            **sizes, layer_type="basic", out_features=["stage4"]
+        ),
+        **{"backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
+        **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, **heads},
+        **{"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "num_queries": 6, "num_labels": 4},
+    )
+    return transformers.DetrForObjectDetection(config).eval()
+
+
+def test_a_detr_of_transformers_is_explained_by_the_logit_of_its_query(detr: Any) -> None:
+    x = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    kept: list[Tensor] = []
+    layer = detr.get_submodule("model.encoder.layers.0")
+    handle = layer.register_forward_hook(lambda m, i, out: kept.append(out))
+    out = detr(x)
+    handle.remove()
+    best, classes = out.logits[0].softmax(1)[:, :-1].max(1)
+    query = int(best.argsort(descending=True)[1])
+    [a] = kept
+    g = torch.autograd.grad(out.logits[0, query, classes[query]], a)[0]
+    wanted = (g.mean(1, keepdim=True) * a).sum(2).relu().detach().reshape(1, 2, 3)
+    shot = hookscope.cam(detr, input=x, box=1, layer="model.encoder.layers.0")
+    torch.testing.assert_close(shot["model.encoder.layers.0/cam"], wanted)
+    entry = shot.metadata["cam"]["images"][0]
+    assert (entry["index"], entry["detections"]) == (int(classes[query]), 6)
+    x0, y0, w, h = out.pred_boxes[0, query].tolist()
+    edges = [(x0 - w / 2) * 96, (y0 - h / 2) * 64, (x0 + w / 2) * 96, (y0 + h / 2) * 64]
+    assert entry["box"] == pytest.approx(edges, abs=1e-4)
+
+
+def test_the_default_layer_depends_on_the_image(detr: Any) -> None:
+    """The grid of positions that DETR adds does not, but the score has a gradient there."""
+    shot = hookscope.cam(detr, shape=(1, 3, 64, 96), box=0)
+    assert shot.metadata["cam"]["layer"] == "model.input_projection"
 
 
 def test_deep_supervision_says_which_output_is_taken(caplog: pytest.LogCaptureFixture) -> None:

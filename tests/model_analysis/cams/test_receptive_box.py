@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import RequestError
+from tests.conftest import REPO
 
 
 def net() -> nn.Module:
@@ -33,3 +34,38 @@ def test_what_draws_no_single_box_is_refused() -> None:
         hookscope.cam(net(), input=image, receptive="?")
     with pytest.raises(RequestError, match="both draw a box"):
         hookscope.cam(net(), input=image, receptive="2", box=0)
+
+
+def test_the_strongest_unit_is_one_that_depends_on_the_image() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3), nn.ConstantPad2d(1, 50.0), nn.Conv2d(4, 5, 3)]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)).eval()
+    images = torch.randn(2, 3, 8, 9)
+    shot = hookscope.cam(model, input=images, receptive="1")
+    for n, entry in enumerate(shot.metadata["cam"]["images"]):
+        output = model[0](images)[n]
+        channel, row, column = (int(i) for i in torch.unravel_index(output.argmax(), output.shape))
+        assert entry["strongest"]["unit"] == [channel, row + 1, column + 1]
+        assert entry["box"] == [column, row, column + 3, row + 3]
+
+
+class _TokensFirst(nn.Module):
+    """Returns (L, N, C) from a layer, as models of sequences do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.tokens = nn.Conv2d(3, 4, 3), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tokens(self.conv(x).flatten(2).permute(2, 0, 1)).mean(0)
+
+
+def test_an_output_without_a_row_for_each_image_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"is 63x1x4: its first dimension is not that of"):
+        hookscope.cam(_TokensFirst().eval(), input=torch.randn(1, 3, 9, 11), receptive="tokens")
+
+
+def test_an_onnx_file_shows_no_dependencies() -> None:
+    model = str(REPO / "sample_models" / "digits.onnx")
+    with pytest.raises(RequestError, match="shows no dependencies"):
+        hookscope.cam(model, shape=(1, 1, 8, 8), by="eigencam", receptive="conv2")
