@@ -1,4 +1,4 @@
-"""What recording costs on a device: the time and the memory of the same hooks by hand, as ratios.
+"""What recording, watching and extracting cost on a device, beside the same by hand, as ratios.
 
 ``python -m bench.on_device DEVICE`` prints one line for each kind of work, with the ratio that is
 aimed at. On a GPU the model takes little of the host's time, and what hookscope takes shows.
@@ -7,7 +7,7 @@ aimed at. On a GPU the model takes little of the host's time, and what hookscope
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -18,6 +18,15 @@ from torch import Tensor, nn
 
 import hookscope
 from bench.attach import by_hand
+from bench.device_jobs import (
+    TRAININGS,
+    DeviceTraining,
+    extract_photos,
+    gpt2,
+    on_device,
+    synchronize,
+    train,
+)
 
 ROUNDS = 15
 
@@ -34,18 +43,10 @@ class DeviceWork:
     memory: float = 1.05
 
 
-def gpt2() -> nn.Module:
-    """Return GPT-2 with random weights, in bfloat16."""
-    import transformers
-
-    config = transformers.GPT2Config(use_cache=False)
-    return transformers.GPT2LMHeadModel(config).bfloat16()
-
-
 WORKS = (
     DeviceWork(
         "GPT-2, all layers, bfloat16, 4x512 tokens",
-        gpt2,
+        lambda: gpt2().bfloat16(),
         lambda: torch.randint(50_000, (4, 512)),
         "*",
         1.15,
@@ -70,7 +71,9 @@ WORKS = (
 
 def measure(work: DeviceWork, device: str) -> str:
     """Return the line of one kind of work."""
-    model, batch = work.model().eval().to(device), work.batch().to(device)
+    model, batch = on_device(work.model(), work.batch(), device)
+    model.eval()
+    rounds = 3 if device == "cpu" else ROUNDS
     with hookscope.record(model, layers=work.layers) as first:
         model(batch)
     names = {record.module for record in first.records}
@@ -82,26 +85,48 @@ def measure(work: DeviceWork, device: str) -> str:
     ways = (lambda: by_hand(model, names, lambda: model(batch)), recorded)
     times: list[list[float]] = [[], []]
     peaks = [0, 0]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for n, way in enumerate(ways):
             times[n].append(_timed(way, device))
             peaks[n] = max(peaks[n], _peak(device))
     hand, ours = map(median, times)
-    text = f"{work.name:44} {1e3 * hand:8.1f} ms {1e3 * ours:8.1f} ms"
-    text += f"  {ours / hand:5.2f} (goal {work.time:.2f})"
+    text = _line(work.name, hand, ours, work.time)
     if peaks[0]:
         text += f"  memory {peaks[1] / peaks[0]:5.2f} (goal {work.memory:.2f})"
     return text
 
 
+def measure_training(work: DeviceTraining, device: str) -> Iterator[str]:
+    """Yield the lines of a training: default steps, and each step."""
+    for every, goal in ((0, work.goal), (1, work.goal_of_each)):
+        steps = 2 if device == "cpu" else 20 if every else 100
+        times: list[list[float]] = [[], []]
+        for n in (0, 1, 1, 0):
+            seconds = train(work, device, steps, every, watched=bool(n))
+            times[n].append(seconds / steps)
+        name = f"watch{' each step' if every else ''}: {work.name}"
+        yield _line(name, min(times[0]), min(times[1]), goal)
+
+
+def measure_photos(device: str) -> str:
+    """Return the line of a folder of photos; the first of two runs is not counted."""
+    count, workers = (16, 1) if device == "cpu" else (1024, 12)
+    *_, (hand, ours) = (extract_photos(device, count, workers) for _ in range(2))
+    return _line(f"extract: {count:,} photos, resnet50, bfloat16", hand, ours, 1.3)
+
+
+def _line(name: str, hand: float, ours: float, goal: float) -> str:
+    times = f"{1e3 * hand:8.1f} ms {1e3 * ours:8.1f} ms"
+    return f"{name:44} {times}  {ours / hand:5.2f} (goal {goal:.2f})"
+
+
 def _timed(way: Callable[[], object], device: str) -> float:
+    synchronize(device)
     if device.startswith("cuda"):
-        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     start = perf_counter()
     way()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
+    synchronize(device)
     return perf_counter() - start
 
 
@@ -115,6 +140,10 @@ def main() -> None:
     with torch.no_grad():
         for work in WORKS:
             print(measure(work, sys.argv[1]), flush=True)
+    for training in TRAININGS:
+        for line in measure_training(training, sys.argv[1]):
+            print(line, flush=True)
+    print(measure_photos(sys.argv[1]), flush=True)
 
 
 if __name__ == "__main__":
