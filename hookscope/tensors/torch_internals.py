@@ -142,15 +142,33 @@ flash_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attentio
 flash_attention_backward: Any = _found(
     "torch.ops.aten._scaled_dot_product_flash_attention_backward", None
 )
-foreach_norm: Callable[[Sequence[Tensor]], Sequence[Tensor]] = _found(
-    "torch._foreach_norm", lambda tensors: [torch.linalg.vector_norm(one) for one in tensors]
+foreach_norm: Callable[..., Sequence[Tensor]] = _found(
+    "torch._foreach_norm",
+    lambda tensors, order, dtype: [
+        torch.linalg.vector_norm(one, order, dtype=dtype) for one in tensors
+    ],
 )
-foreach_div: Callable[[Sequence[Tensor], float], Sequence[Tensor]] = _found(
-    "torch._foreach_div", lambda tensors, by: [one / by for one in tensors]
+foreach_div: Callable[[Sequence[Tensor], Sequence[Any]], Sequence[Tensor]] = _found(
+    "torch._foreach_div",
+    lambda tensors, others: [a / b for a, b in zip(tensors, others, strict=True)],
+)
+foreach_sub: Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]] = _found(
+    "torch._foreach_sub",
+    lambda tensors, others: [a - b for a, b in zip(tensors, others, strict=True)],
 )
 foreach_sub_: Callable[[Sequence[Tensor], Sequence[Tensor]], object] = _found(
     "torch._foreach_sub_",
     lambda tensors, others: [a.sub_(b) for a, b in zip(tensors, others, strict=True)],
+)
+foreach_copy_: Callable[[Sequence[Tensor], Sequence[Tensor]], object] = _found(
+    "torch._foreach_copy_",
+    lambda tensors, others: [a.copy_(b) for a, b in zip(tensors, others, strict=True)],
+)
+foreach_sqrt_: Callable[[Sequence[Tensor]], object] = _found(
+    "torch._foreach_sqrt_", lambda tensors: [one.sqrt_() for one in tensors]
+)
+foreach_clamp_min_: Callable[[Sequence[Tensor], float], object] = _found(
+    "torch._foreach_clamp_min_", lambda tensors, least: [one.clamp_min_(least) for one in tensors]
 )
 
 # Autograd ----------------------------------------------------------------------------------------

@@ -29,8 +29,16 @@ from hookscope.tensors.nested import unreadable_reason, walk
 from hookscope.tensors.torch_internals import is_tracing, top_saved_tensors_hooks
 from hookscope.training.found_models import local_part
 from hookscope.training.layer_measures import Guard, TrainingHooks, inside_encoder_layers
-from hookscope.training.parameter_measures import NamedParameters
-from hookscope.training.tensor_measures import is_measurable, unnoticed, version_of
+from hookscope.training.parameter_measures import NamedParameters, values_of
+from hookscope.training.tensor_measures import (
+    is_measurable,
+    is_on_host,
+    norm_of,
+    norms_of,
+    places_by_kind,
+    unnoticed,
+    version_of,
+)
 
 CAPTURE_FILE = "stopped.capture.safetensors"
 
@@ -123,6 +131,25 @@ class _Infinity(NamedTuple):
     def is_inside(self, layer: Layer) -> bool:
         """Whether it began in a module of ``layer``."""
         return any(module is self.layer.module for module in layer.module.modules())
+
+
+def _is_bounded(values: Tensor) -> bool:
+    """Whether all entries are finite, with one pass over the tensor; waits for the device once."""
+    if not is_on_host(values):
+        return math.isfinite(norm_of(values, math.inf).item())
+    # Much faster on a CPU. A difference beyond the range of the dtype is looked at again.
+    low, high = torch.aminmax(values)
+    return math.isfinite((high - low).item())
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether parameters, or their gradients, are finite for sure; waits once for each device."""
+    with unnoticed():
+        values = [local_part(tensor.detach()) for tensor in tensors]
+        norms = norms_of([values_of(tensor) for tensor in values if is_measurable(tensor)])
+        # A norm is not finite if an entry is not, or if the squares are too large.
+        kinds = ([norms[n] for n in chosen] for chosen in places_by_kind(norms))
+        return all(bool(torch.stack(same).isfinite().all()) for same in kinds)
 
 
 def _is_watched_now() -> bool:
@@ -281,9 +308,11 @@ class BadValueStop:
     def after_backward(self) -> None:
         """Stop if a gradient was bad in a backward pass whose loss was not scaled."""
         self.check_gradients()
-        for key, parameter, gradient in self._new_gradients():
-            if fault := self._fault_of(local_part(gradient.detach())):
-                self._stop_at_parameter(key, BACKWARD, fault, "the gradient of", parameter)
+        new = list(self._new_gradients())
+        if not _are_finite([gradient for _, _, gradient in new]):
+            for key, parameter, gradient in new:
+                if fault := self._fault_of(local_part(gradient.detach())):
+                    self._stop_at_parameter(key, BACKWARD, fault, "the gradient of", parameter)
         self._forget_calls()
 
     def _new_gradients(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
@@ -308,7 +337,10 @@ class BadValueStop:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Stop if the optimizer made a weight bad."""
-        for position in self._parameters.of(optimizer):
+        own = self._parameters.of(optimizer)
+        if _are_finite([self._parameters.parameters[position] for position in own]):
+            return
+        for position in own:
             weight = self._parameters.parameters[position]
             if fault := self._fault_of(local_part(weight.detach())):
                 key = self._parameters.keys[position]
@@ -319,12 +351,8 @@ class BadValueStop:
             return ""
         with unnoticed():
             values = tensor.detach()
-            if not values.is_complex() and values.layout is torch.strided:
-                # One pass over the tensor: a NaN or an infinity is among the bounds. The device is
-                # waited for once. A difference beyond the range of the dtype shows nothing.
-                low, high = torch.aminmax(values)
-                if math.isfinite((high - low).item()):
-                    return ""
+            if not values.is_complex() and values.layout is torch.strided and _is_bounded(values):
+                return ""
             return next((kind for kind in self._kinds if bool(FAULTS[kind](values).any())), "")
 
     def _stop_at_parameter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,25 @@ from hookscope.hooks.layers import Layer
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
 from hookscope.stores.runs.series import Series
-from hookscope.tensors.torch_internals import foreach_div, foreach_norm, foreach_sub_
+from hookscope.tensors.torch_internals import (
+    foreach_clamp_min_,
+    foreach_copy_,
+    foreach_div,
+    foreach_sqrt_,
+    foreach_sub_,
+)
 from hookscope.training.found_models import dense_values, local_part
-from hookscope.training.tensor_measures import PendingValues, is_measurable, norm_of, unnoticed
+from hookscope.training.tensor_measures import (
+    PendingValues,
+    count_nonfinite,
+    in_groups,
+    is_measurable,
+    is_on_host,
+    norm_of,
+    norms_of,
+    places_by_kind,
+    unnoticed,
+)
 
 KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
 
@@ -45,17 +61,24 @@ class NamedParameters:
         """Return the positions of those that an optimizer has."""
         return [position for position, _ in self.with_groups(optimizer)]
 
-    def copy(self, position: int) -> Tensor:
-        """Return a copy of the part of a parameter on this rank, in memory that is used again."""
-        values = local_part(self.parameters[position].detach())
-        copy = self._copies.get(position)
-        kind = (values.shape, values.dtype, values.device)
-        if copy is not None and (copy.shape, copy.dtype, copy.device) == kind:
-            return copy.copy_(values)
-        copy = values.clone()
-        if self._keeps_copies:
-            self._copies[position] = copy
-        return copy
+    def copies(self, positions: Sequence[int]) -> list[Tensor]:
+        """Return copies of parts of parameters on this rank, in memory that is used again."""
+        found: list[Tensor] = []
+        again: dict[int, Tensor] = {}  # the values for which there is memory, by place
+        for position in positions:
+            values = local_part(self.parameters[position].detach())
+            copy = self._copies.get(position)
+            kind = (values.shape, values.dtype, values.device)
+            if copy is not None and (copy.shape, copy.dtype, copy.device) == kind:
+                again[len(found)] = values
+            else:
+                copy = values.clone()
+                if self._keeps_copies:
+                    self._copies[position] = copy
+            found.append(copy)
+        if again:
+            foreach_copy_([found[n] for n in again], list(again.values()))
+        return found
 
     def with_groups(self, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the positions of those that an optimizer has, with the group of each."""
@@ -77,12 +100,9 @@ class Numbers:
 
     def add(self, positions: list[int], numbers: Sequence[Tensor]) -> Tensor | None:
         """Add the numbers of the parameters at some positions; return them as one tensor."""
-        by_device: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-        for n, number in enumerate(numbers):
-            by_device.setdefault((number.device, number.dtype), []).append(n)
         new = [
             ([positions[n] for n in chosen], torch.stack([numbers[n] for n in chosen]))
-            for chosen in by_device.values()
+            for chosen in places_by_kind(numbers)
         ]
         first = len(self._parts) - len(new)
         if first < self._kept or any(
@@ -128,6 +148,7 @@ class _NumbersByKind:
         self.clipped = Numbers()
         self.weights = Numbers()
         self.updates = Numbers()
+        self.adam = Numbers()
 
 
 class ParameterMeasures:
@@ -145,7 +166,7 @@ class ParameterMeasures:
         self._measures_state = optimizer
         self._numbers = _NumbersByKind()
         self._measured: set[int] = set()  # positions of gradients
-        self._adam: dict[int, float] = {}
+        self._skipped: set[int] = set()  # positions, of a step that a fused optimizer has skipped
         self._before: dict[int, Tensor] = {}
         self._weighed: set[int] = set()
         self._later: list[ParameterMeasures] = []
@@ -177,9 +198,10 @@ class ParameterMeasures:
             norms = norms_of([values_of(parameters[n].grad) for n in measured])
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
             if isinstance(scale, Tensor) and norms:
-                norms = list(foreach_div(norms, float(scale)))
+                scales = [scale.reshape(()).to(norm.device) for norm in norms]
+                norms = list(foreach_div(norms, scales))
             self._numbers.clipped.add(measured, norms)
-            copies = [self.named.copy(n) for n in own]
+            copies = self.named.copies(own)
             self._before = dict(zip(own, copies, strict=True))
             self._numbers.weights.add(own, norms_of(copies))
             self._weighed.update(own)
@@ -189,19 +211,31 @@ class ParameterMeasures:
         parameters = self.named.parameters
         own = [n for n in self.named.of(optimizer) if n in self._before]
         found_bad = getattr(optimizer, "found_inf", None)  # of a fused optimizer
-        if isinstance(found_bad, Tensor) and bool(found_bad):
-            self._before.clear()  # it has skipped the step
-            return
         with unnoticed():
+            if isinstance(found_bad, Tensor):
+                self._pending.add((found_bad.reshape(()).clone(),), partial(self._take_bad, own))
             updates = [self._before.pop(n) for n in own]
             if updates:
                 weights = [local_part(parameters[n].detach()) for n in own]
                 self._numbers.updates.add(own, _norms_of_differences(updates, weights))
             if self._measures_state and optimizer.state:
-                for n, group in self.named.with_groups(optimizer):
-                    ratio = _adam_rms(optimizer, parameters[n], group)
-                    if ratio is not None:
-                        self._pending.add((ratio,), partial(self._take_adam, n))
+                self._measure_adam(optimizer)
+
+    def _take_bad(self, positions: list[int], numbers: list[float]) -> None:
+        if numbers[0]:
+            self._skipped.update(positions)
+
+    def _measure_adam(self, optimizer: Optimizer) -> None:
+        states: dict[int, _AdamState] = {}
+        for n, group in self.named.with_groups(optimizer):
+            state = _adam_state(optimizer, self.named.parameters[n], group)
+            if state is not None:
+                states[n] = state
+        by_kind: dict[tuple[object, ...], list[int]] = {}
+        for n, state in states.items():
+            by_kind.setdefault(state.kind, []).append(n)
+        for chosen in by_kind.values():
+            self._numbers.adam.add(chosen, list(_adam_rms(states[n] for n in chosen)))
 
     def send(self) -> None:
         """Measure the weights of parameters that no optimizer has changed."""
@@ -213,9 +247,6 @@ class ParameterMeasures:
             for numbers in vars(self._numbers).values():
                 numbers.send(self._pending)
 
-    def _take_adam(self, position: int, numbers: list[float]) -> None:
-        self._adam[position] = numbers[0]
-
     def join(self, later: ParameterMeasures) -> None:
         """Add the numbers of a later part of the step."""
         if later.named is self.named:  # else the model has other parameters now
@@ -224,9 +255,10 @@ class ParameterMeasures:
     def _read(self) -> dict[str, NDArray[np.float64]]:
         """Return the numbers of each kind, one for each parameter; -1 for those without one."""
         count = len(self.named.keys)
-        adam = np.full(count, -1.0)
-        adam[list(self._adam)] = list(self._adam.values())
-        return {kind: one.read(count) for kind, one in vars(self._numbers).items()} | {"adam": adam}
+        numbers = {kind: one.read(count) for kind, one in vars(self._numbers).items()}
+        for kind in ("updates", "adam"):
+            numbers[kind][list(self._skipped)] = -1
+        return numbers
 
     def _read_all(self) -> dict[str, NDArray[np.float64]]:
         """Return the numbers of all parts: of that in which an optimizer stepped, else the last."""
@@ -282,10 +314,9 @@ class ParameterMeasures:
         norms = norms_of(gradients)
         joined = self._numbers.gradients.add(positions, norms)
         self._measured.update(positions)
-        if joined is not None and joined.device.type == "cpu" and bool(joined.isfinite().all()):
+        if joined is not None and is_on_host(joined) and bool(joined.isfinite().all()):
             return
-        counts = [gradient.numel() - torch.isfinite(gradient).sum() for gradient in gradients]
-        self._numbers.nonfinite.add(positions, counts)
+        self._numbers.nonfinite.add(positions, count_nonfinite(gradients))
 
 
 @cache
@@ -300,16 +331,9 @@ def _series(model: str, key: str) -> dict[str, Series]:
     }
 
 
-def norms_of(tensors: list[Tensor]) -> list[Tensor]:
-    """Return the norm of each tensor."""
-    if tensors and all(tensor.dtype == torch.float32 for tensor in tensors):
-        return list(foreach_norm(tensors))
-    return [norm_of(tensor) for tensor in tensors]
-
-
 def _norms_of_differences(before: list[Tensor], after: list[Tensor]) -> list[Tensor]:
     """Norms of ``before`` - ``after``; ``before`` is overwritten."""
-    if all(tensor.is_cpu for tensor in before):  # each while it is in the cache
+    if all(map(is_on_host, before)):  # each while it is in the cache
         return [norm_of(old.sub_(new)) for old, new in zip(before, after, strict=True)]
     foreach_sub_(before, after)
     return norms_of(before)
@@ -322,8 +346,26 @@ def values_of(gradient: Tensor | None) -> Tensor:
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-def _adam_rms(optimizer: Optimizer, weight: nn.Parameter, group: dict[str, Any]) -> Tensor | None:
-    """RMS of g^2 / max(v, eps^2) with Adam's v (StableAdamW, equation 3); None if unknown."""
+class _AdamState(NamedTuple):
+    """What Adam had for a parameter in a step."""
+
+    gradient: Tensor
+    squares: Tensor
+    step: float | Tensor  # a number, unless reading it means to wait
+    log_beta: float
+    eps: float
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What those share that are computed together."""
+        types = (self.gradient.dtype, self.squares.dtype, type(self.step))
+        return self.gradient.device, *types, self.log_beta, self.eps
+
+
+def _adam_state(
+    optimizer: Optimizer, weight: nn.Parameter, group: dict[str, Any]
+) -> _AdamState | None:
+    """Return what Adam had for a parameter; None if this is unknown."""
     state = optimizer.state.get(weight, {})
     squares, step = state.get("exp_avg_sq"), state.get("step")
     if squares is None or step is None or weight.grad is None:
@@ -334,9 +376,23 @@ def _adam_rms(optimizer: Optimizer, weight: nn.Parameter, group: dict[str, Any])
     is_adam = isinstance(eps, float | int) and isinstance(betas, tuple | list) and len(betas) == 2
     if gradient.shape != squares.shape or not is_adam or group.get("amsgrad"):
         return None
-    # 1 - beta ** step, which loses half of its digits in float32.
+    if not isinstance(step, Tensor) or is_on_host(step):
+        step = float(step)
     log_beta = math.log(beta) if (beta := float(group["betas"][1])) else -math.inf
-    correction = -torch.expm1(torch.as_tensor(step, dtype=torch.float32) * log_beta)
-    v = (squares / correction).clamp_min(group["eps"] ** 2)
-    rms: Tensor = (gradient.square() / v).mean().sqrt()
-    return rms
+    return _AdamState(gradient, squares, step, log_beta, group["eps"])
+
+
+def _adam_rms(states: Iterable[_AdamState]) -> Iterator[Tensor]:
+    """RMS of g / max(sqrt(v), eps) with Adam's v (StableAdamW, equation 3), of states of a kind."""
+    for group in in_groups(states, lambda state: state.squares):
+        gradients, squares, steps, log_betas, eps = zip(*group, strict=True)
+        # 1 - beta ** step, which loses half of its digits in float32.
+        if isinstance(steps[0], Tensor):
+            joined = torch.stack([step.reshape(()).float() for step in steps])
+            roots = foreach_div(squares, list(-torch.expm1(joined * log_betas[0])))
+        else:
+            roots = foreach_div(squares, [-math.expm1(step * log_betas[0]) for step in steps])
+        foreach_sqrt_(roots)
+        foreach_clamp_min_(roots, eps[0])
+        norms = norms_of(foreach_div(gradients, roots))
+        yield from foreach_div(norms, [math.sqrt(one.numel()) for one in squares])

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from hookscope.stores.runs.series import BATCH_HASH, GENERATORS, STATE, Series
 from hookscope.tensors.nested import bits_of, unreadable_reason, walk
 from hookscope.training.found_models import local_part
-from hookscope.training.parameter_measures import Numbers, norms_of, values_of
-from hookscope.training.tensor_measures import PendingValues, is_measurable
+from hookscope.training.parameter_measures import Numbers, values_of
+from hookscope.training.tensor_measures import PendingValues, is_measurable, norms_of
 
 
 def hash_number(data: bytes) -> float:

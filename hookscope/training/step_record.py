@@ -20,7 +20,12 @@ from hookscope.stores.runs.series import LOSS, LOSS_SCALE, Series
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.state_measures import StateMeasures, batch_number
-from hookscope.training.tensor_measures import PendingValues, is_measurable, unnoticed
+from hookscope.training.tensor_measures import (
+    PendingValues,
+    is_measurable,
+    is_on_host,
+    unnoticed,
+)
 
 if TYPE_CHECKING:
     from hookscope.training.output_sketches import OutputSketches
@@ -53,7 +58,7 @@ def _divisors_of(loss: Tensor) -> _Divisors:
         if divides:
             found.tensors.append(other)
         # Reading a number from another device would mean to wait for it.
-        if other.is_cpu and (number := float(other)):
+        if is_on_host(other) and (number := float(other)):
             found.numbers.append(number if divides else 1 / number)
     return found
 
@@ -122,8 +127,8 @@ class LossTotal:
 
     def add(self, loss: float | Tensor, count: int = 1) -> None:
         """Add the loss of a backward pass, or the sum of those of some; a tensor is copied."""
+        self._sum = self._sum + loss if self.count else loss
         self.count += count
-        self._sum = self._sum + loss
 
     def join(self, later: LossTotal) -> None:
         """Add those of another total."""
@@ -341,4 +346,4 @@ def _value_of(value: Tensor) -> float | Tensor | None:
     if value.is_complex() or not (is_plain or is_measurable(value)):
         return None
     with unnoticed():
-        return float(value.item()) if value.is_cpu else value.detach().reshape(()).clone()
+        return float(value.item()) if is_on_host(value) else value.detach().reshape(()).clone()

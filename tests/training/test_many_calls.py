@@ -6,7 +6,6 @@ import gc
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.training import step_record, tensor_measures
-from hookscope.training.tensor_measures import PendingValues
+from bench.operators import as_on_a_device
+from hookscope.training import tensor_measures
 from tests.training.measured_by_hand import ByHand, assert_same_rows, recorded, watched
 
 
@@ -35,10 +34,9 @@ def test_numbers_that_wait_on_a_device_are_the_same(
 ) -> None:
     """Those of the CPU are queued as if they had to be copied, in the middle of a step too."""
     monkeypatch.setattr(tensor_measures, "MAX_QUEUED", 20)
-    monkeypatch.setattr(step_record, "PendingValues", partial(PendingValues, queue_all=True))
     model = net()
     hand = ByHand(model)
-    with watched(tmp_path):
+    with as_on_a_device(), watched(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for bad in (1.0, 2.0, math.inf):
             for size in (4, 3, 5, 2, 6, 3):
