@@ -83,6 +83,11 @@ def inside(*words: str) -> list[Pair]:
     return [(float(ours) * 1e3, float(plain) * 1e3) for ours, plain in lines]
 
 
+def counted(optimizer: str, count: str) -> list[Pair]:
+    """Count what a step adds on a device, and what that is divided by."""
+    return [(a / 1e3, b / 1e3) for a, b in inside("bench.operators", optimizer, count)]
+
+
 MEASURES = (
     Measure(
         "hookscope --help",
@@ -563,6 +568,27 @@ MEASURES = (
         2.5,
         "ms",
         lambda: inside("bench.training", "mlp", "0", "40", "5", "stop"),
+    ),
+    *(
+        Measure(
+            f"{what}, {optimizer}",
+            plain,
+            limit,
+            "  ",
+            lambda words=(optimizer, count): counted(*words),  # type: ignore[misc]
+        )
+        for optimizer, operators in (("sgd", 3.4), ("adamw", 3.7))
+        for count, what, plain, limit in (
+            (
+                "operators",
+                "operators that a measured step gives a device",
+                "its tensors",
+                operators,
+            ),
+            ("transfers", "transfers of a measured step", "its dtypes", 1.0),
+            ("waits", "waits for a device", "two steps", 0.0),
+            ("other", "operators of a step that is not measured", "with half of the layers", 1.0),
+        )
     ),
     Measure(
         "a test of resnet50 with hookscope_golden",

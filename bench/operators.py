@@ -154,7 +154,7 @@ def main() -> None:
         *{
             "operators": (sampled.operators.total() - small.operators.total(), tensors),
             "transfers": (len(sampled.transfers), len(set(sampled.transfers))),
-            "waits": (sampled.waits + other.waits, 1),
+            "waits": (sampled.waits + other.waits, 2),
             "other": (other.operators.total(), small_other.operators.total()),
         }[count]
     )

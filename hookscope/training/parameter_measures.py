@@ -66,7 +66,7 @@ class NamedParameters:
         found: list[Tensor] = []
         again: dict[int, Tensor] = {}  # the values for which there is memory, by place
         for position in positions:
-            values = local_part(self.parameters[position].detach())
+            values = values_of(self.parameters[position])
             copy = self._copies.get(position)
             kind = (values.shape, values.dtype, values.device)
             if copy is not None and (copy.shape, copy.dtype, copy.device) == kind:
@@ -216,7 +216,7 @@ class ParameterMeasures:
                 self._pending.add((found_bad.reshape(()).clone(),), partial(self._take_bad, own))
             updates = [self._before.pop(n) for n in own]
             if updates:
-                weights = [local_part(parameters[n].detach()) for n in own]
+                weights = [values_of(parameters[n]) for n in own]
                 self._numbers.updates.add(own, _norms_of_differences(updates, weights))
             if self._measures_state and optimizer.state:
                 self._measure_adam(optimizer)
@@ -242,7 +242,7 @@ class ParameterMeasures:
         self._before.clear()
         rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
         with unnoticed():
-            weights = [local_part(self.named.parameters[n].detach()) for n in rest]
+            weights = [values_of(self.named.parameters[n]) for n in rest]
             self._numbers.weights.add(rest, norms_of(weights))
             for numbers in vars(self._numbers).values():
                 numbers.send(self._pending)
@@ -370,8 +370,7 @@ def _adam_state(
     squares, step = state.get("exp_avg_sq"), state.get("step")
     if squares is None or step is None or weight.grad is None:
         return None
-    gradient = dense_values(local_part(weight.grad.detach()))
-    squares = local_part(squares)
+    gradient, squares = values_of(weight.grad), values_of(squares)
     eps, betas = group.get("eps"), group.get("betas")
     is_adam = isinstance(eps, float | int) and isinstance(betas, tuple | list) and len(betas) == 2
     if gradient.shape != squares.shape or not is_adam or group.get("amsgrad"):
