@@ -581,7 +581,7 @@ MEASURES = (
         for count, what, plain, limit in (
             (
                 "operators",
-                "operators that a measured step gives a device",
+                "operators of a measured step on a device",
                 "its tensors",
                 operators,
             ),

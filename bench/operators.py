@@ -150,14 +150,13 @@ def main() -> None:
         found.append((other, sampled))
     (small_other, small), (other, sampled) = found
     tensors = LAYERS * 6  # of a pair: two outputs, their gradients, and two parameters
-    print(
-        *{
-            "operators": (sampled.operators.total() - small.operators.total(), tensors),
-            "transfers": (len(sampled.transfers), len(set(sampled.transfers))),
-            "waits": (sampled.waits + other.waits, 2),
-            "other": (other.operators.total(), small_other.operators.total()),
-        }[count]
-    )
+    pairs_by_name = {
+        "operators": (sampled.operators.total() - small.operators.total(), tensors),
+        "transfers": (len(sampled.transfers), len(set(sampled.transfers))),
+        "waits": (sampled.waits + other.waits, 2),
+        "other": (other.operators.total(), small_other.operators.total()),
+    }
+    print(*pairs_by_name[count])
 
 
 if __name__ == "__main__":
