@@ -157,7 +157,11 @@ def _is_watched_now() -> bool:
 
 
 class BadValueStop:
-    """Looks at every output, gradient and updated weight as it comes, and on a GPU waits for it."""
+    """Looks at every output and every gradient there as it comes, and at parameters together.
+
+    On a device, each look waits for it. Flags that are read at the end of a pass would name the
+    same call, but its tensors may be overwritten by then, as by an in-place ReLU, or be gone.
+    """
 
     def __init__(
         self,
