@@ -112,7 +112,7 @@ def test_the_pass_ends_after_the_last_wanted_layer(photos, tmp_path) -> None:
             [sys.executable, "-c", run], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         seen[stop] = (done.stdout + done.stderr).count("past the last layer")
-    # Two passes on the meta device and one to find the input, then one for each of three batches.
+    # One pass on the meta device and one to find the input, then one for each of three batches.
     assert seen[False] - seen[True] == 3
     stopped = json.loads((tmp_path / "outTrue" / "manifest.json").read_text())
     assert stopped["stopped_after"] == "relu"
@@ -138,7 +138,7 @@ def test_passes_of_a_wrapped_model_end_early(tmp_path, wrapper) -> None:
     given = {"layers": layer, "batch": 2, "workers": 0, "input": TensorDataset(rows)}
     done = hookscope.extract(wrapper(net), tmp_path / "out", **given)
     assert done.manifest["stopped_after"] == layer
-    assert len(past) == 2  # the passes on the meta device
+    assert len(past) == 1  # the pass on the meta device
     assert torch.equal(joined(tmp_path / "out", f"{layer}/output"), net[:2](rows))
 
 

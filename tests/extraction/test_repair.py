@@ -240,7 +240,6 @@ def test_what_wants_a_file_says_how_to_make_one_of_a_folder(run, tmp_path) -> No
     out = str(write_features(tmp_path / "a folder", {"fc/output": ramp(4, 2)}, 2))
     for words in (
         ("diff", "resnet18", out),
-        ("plot", out, "fc"),
         ("report", out),
     ):
         done = run(*words)
