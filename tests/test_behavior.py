@@ -30,6 +30,7 @@ def compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return status, capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_the_same_twice_is_equal(recorded: Path, capsys) -> None:
     assert compared(recorded, capsys) == (0, "")
     text = (recorded / "before" / "terminal80" / "001.txt").read_text()

@@ -70,6 +70,7 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
     assert abs(bar[[0, -1]] - ends).max() <= 1
 
 
+@pytest.mark.exhaustive
 def test_every_format_has_the_same_maps_and_may_be_replaced(run: Run, tmp_path: Path) -> None:
     work, maps = tmp_path / "work", set()
     starts = {"png": b"\x89PNG", "jpg": b"\xff\xd8\xff", "svg": b"<?xml", "pdf": b"%PDF"}

@@ -78,6 +78,7 @@ def unseen(text: str) -> set[str]:
     return {c for c in text if not c.isprintable() and c not in "\n"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_no_output_shows_a_name_as_it_stands(run, tmp_path: Path) -> None:
     work = tmp_path / "work"

@@ -167,6 +167,7 @@ def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
     assert "bug in hookscope" not in done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
     (photos / "5.png").write_bytes(b"no image")

@@ -127,7 +127,7 @@ def test_net(hookscope_golden, slope):
 
 @pytest.mark.slow
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("workers", [("-n", "2"), ()])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, workers) -> None:
     import subprocess
 
@@ -164,6 +164,7 @@ def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, w
     assert before == {file: file.read_bytes() for file in golden.iterdir()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     import subprocess

@@ -162,6 +162,7 @@ def test_csv_and_json_are_not_printed_together(refused: Refused) -> None:
     assert said.startswith("Error: --csv and --json cannot be combined.\n")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_file_of_an_analysis_may_be_the_table(
     run: Run, refused: Refused, tmp_path: Path

@@ -201,6 +201,7 @@ def test_resuming_mends_a_damaged_and_a_missing_shard_and_no_other(photos, tmp_p
     assert (out / "rows-00000000.safetensors").stat().st_mtime_ns == kept
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_undisturbed_bytes(photos, tmp_path) -> None:
     extract(photos, tmp_path / "undisturbed", batch=1)

@@ -221,7 +221,7 @@ def is_call(frame: FrameType, event: str) -> bool:
     return above is not None
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupt_within_a_restoration_comes_after_it(name: str) -> None:
     assert_restored_at(name, slice(None, None, 97), in_restoration)

@@ -207,6 +207,7 @@ def test_memory_does_not_grow_with_the_recording(tmp_path: Path, clean_environme
     assert peaks[1] < peaks[0] + 100  # MB; ten more layers have 340
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_file(tmp_path: Path, clean_environment) -> None:
     (tmp_path / "wait").touch()

@@ -33,6 +33,7 @@ def lines_to_try() -> list[object]:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("folder", "line"), lines_to_try())
 def test_line_runs(run: Run, tmp_path: Path, folder: str, line: str) -> None:

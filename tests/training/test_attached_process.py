@@ -201,6 +201,7 @@ def test_a_training_is_listed_and_recorded_and_ends_with_the_bits_of_the_bare_on
         ]
 
 
+@pytest.mark.exhaustive
 def test_a_call_that_runs_already_is_left_out_and_the_next_one_is_recorded(
     execute: Path, tmp_path: Path
 ) -> None:

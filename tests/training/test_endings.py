@@ -399,6 +399,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(watched, work: Path) -> None
     )
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
     ended = both_ways(
         f"""

@@ -43,6 +43,7 @@ def by_size(kind: str = "sgd", **options: object) -> tuple[list[StepCounts], lis
 
 
 # Of a pair of a linear layer and a ReLU: two outputs, two gradients at them, two parameters.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "what", "operators"),
     [
@@ -140,6 +141,7 @@ TRAININGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Train]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("bad", [3.0, math.nan, math.inf])
 @pytest.mark.parametrize("case", TRAININGS)
 def test_the_numbers_are_those_of_the_host(
@@ -232,6 +234,7 @@ def break_something(model: nn.Sequential, optimizer: Overwriting, where: str, ba
         optimizer.bad = bad, list(linear.parameters())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("around", [nullcontext, as_on_a_device])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize(

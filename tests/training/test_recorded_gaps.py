@@ -28,7 +28,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", UNSEEN)
 def test_layers_whose_outputs_pass_by_their_hooks_are_listed(watched, work: Path, how: str) -> None:
     call, what = UNSEEN[how]

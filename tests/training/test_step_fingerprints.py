@@ -79,6 +79,7 @@ def test_the_first_step_and_layer_that_differ_are_named(folders: dict[str, Path]
     assert run("diff", files[0], files[0]).rc == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_rounding_is_not_a_difference(folders: dict[str, Path]) -> None:
     found = compare_runs(folders["no"], folders["rounding"], RunDiffOptions())

@@ -122,6 +122,7 @@ def test_skipped_inputs_are_left_out(tmp_path: Path) -> None:
     assert "only 4 others" in found.notes[1]
 
 
+@pytest.mark.exhaustive
 def test_tsne_says_its_settings_and_repeats(tmp_path: Path) -> None:
     features(tmp_path / "f", 20, (4,))
     found = hookscope.plot(tmp_path / "f", method="tsne", seed=5)

@@ -205,6 +205,7 @@ class _Wide(torch.nn.Module):
         return self.fc(self.body(x).relu().flatten(1))
 
 
+@pytest.mark.exhaustive
 def test_the_scale_of_a_rollout_begins_at_its_smallest_value() -> None:
     shot = hookscope.cam("vit_b_16", input=f"{REPO}/img.png", by="rollout")
     heat = shot["./cam"][0].double().numpy()

@@ -141,6 +141,7 @@ def test_a_run_is_read_while_another_process_writes_it(tmp_path: Path, repo: Pat
     assert check_prefix(tmp_path) == 400
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_ends_the_record_with_one_warning(tmp_path: Path, caplog) -> None:
     writer = RunWriter(tmp_path, run_info())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -142,6 +142,7 @@ def test_a_wrong_layer_or_channel_is_told() -> None:
         hookscope.filters(model, "0", channels=[4])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_last_word_is_the_layer(run, repo: Path, tmp_path: Path) -> None:
     digits = repo / "sample_models" / "digits.py:trained"

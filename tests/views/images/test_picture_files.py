@@ -22,7 +22,7 @@ def file(repo: Path) -> Path:
     return repo / "sample_models" / "five.safetensors"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("ending", BEGINNINGS)
 @pytest.mark.parametrize("kind", ["maps", "hist", "flow", "heat"])
 def test_the_same_picture_gives_the_same_bytes(file, tmp_path, ending, kind) -> None:
