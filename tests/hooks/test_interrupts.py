@@ -185,6 +185,7 @@ def assert_restored_at(name: str, some: slice, within: Within) -> None:
         "_dynamo",
         os.path.join("torch", "utils", "weak.py"),
         "_weakrefset.py",
+        os.sep + "weakref.py",
         "hypothesis",
     )
     found = [place for place in every if not any(x in place[0].co_filename for x in callbacks)]
