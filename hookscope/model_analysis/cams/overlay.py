@@ -45,7 +45,7 @@ def draw_overlay(
         >>> import hookscope
         >>> shot = hookscope.cam("sample_models/digits.py:trained")
         >>> draw_overlay(shot).size  # two of 8 by 8 pixels, each 50 wide, the scale, text, margins
-        (944, 540)
+        (960, 540)
     """
     return paint(sheet_of(capture.reader(), overlay_style(alpha, colormap, dpi)))
 

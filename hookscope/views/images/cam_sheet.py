@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the default is
 SIDE = 400  # that the longer side of an image has at least
-GAP, BAR, SCALE, LINE = 16, 16, 64, 20  # between parts, the colour bar, its numbers, a line of text
+GAP, BAR, SCALE, LINE = 16, 16, 80, 20  # between parts, the colour bar, its numbers, a line of text
 FONT = 14
 TITLE = 1.4  # size of the title, as a multiple of that of the text
 INK, PAPER = "black", "white"

@@ -226,7 +226,7 @@ def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
     shot = hookscope.cam(seeded(Overwritten()), input=images(1, 3, 8, 8), target=1, by="saliency")
     for value in (0.0, float("nan"), float("inf")):
         shot["./cam"].fill_(value)
-        assert draw_overlay(shot).size == (944, TOP + 400 + GAP + LINE * (value != 0))
+        assert draw_overlay(shot).size == (960, TOP + 400 + GAP + LINE * (value != 0))
 
 
 @pytest.mark.parametrize("method", ["gradcam", "saliency"])
@@ -272,3 +272,10 @@ def test_plot_draws_the_result_of_cam_as_the_picture_of_cam(shot, tmp_path: Path
         assert (tmp_path / "found.svg").read_bytes() == (tmp_path / "wanted.svg").read_bytes()
     assert hookscope.plot(shot, kind="flow").kind == "flow"
     assert hookscope.plot(shot, "pool/cam").kind != "cam"
+
+
+def test_a_small_end_of_the_scale_is_written_in_full(tmp_path: Path) -> None:
+    shot = hookscope.cam(DIGITS, input=FIVE)
+    shot.metadata["cam"]["images"][0]["largest"] = 2.47e-4
+    save_overlay(shot, tmp_path / "a.svg")
+    assert "0.000247" in {node.text for node in Tree.parse(tmp_path / "a.svg").getroot().iter()}
