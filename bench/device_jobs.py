@@ -18,9 +18,8 @@ from torch.utils.data import DataLoader
 import hookscope
 from bench import photos
 from bench.dataset_job import Photos
-from bench.training import mlp
+from bench.training import START, mlp
 
-START = 50  # steps before those that are timed: the default sampling is denser there
 LossOf = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -80,8 +79,7 @@ def on_device(model: nn.Module, batch: Tensor, device: str) -> tuple[nn.Module, 
 def train(work: DeviceTraining, device: str, steps: int, every: int, *, watched: bool) -> float:
     """Return the seconds of some steps; with ``every`` 0 the default ones are sampled."""
     torch.manual_seed(0)
-    model, batch = work.make()
-    model, batch = on_device(model, batch, device)
+    model, batch = on_device(*work.make(), device)
     optimizer = torch.optim.AdamW(model.parameters())
     kind = torch.device(device).type
 

@@ -74,11 +74,6 @@ class ShapeProbe:
     last: tuple[str, int] | None
     coverage: Coverage
 
-    def __post_init__(self) -> None:
-        for column in self.columns:
-            if column.dim:
-                log.info("%s: batch dimension %d moved to the front", column.record.key, column.dim)
-
 
 def probe_shapes(
     module: nn.Module,
@@ -91,31 +86,47 @@ def probe_shapes(
     texts: TextLengths | None = None,
 ) -> ShapeProbe:
     """Run ``module`` in eval mode on the meta device, or with real values if that fails."""
-    values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
     with preserve_model_state(module, train=False, seed=seed):
-        rows = next((n for n in ONE_PASS if _is_unlike(n, module, values[0])), None)
-        if rows is not None and autocast is None and texts is None:
+        found = None
+        if autocast is None and texts is None:
             with suppress(Exception):
-                found = _probe_once(module, layers, kinds, make_inputs(rows), rows, seed)
-                if found is not None:
-                    return found
-        with_values = autocast is not None  # autocast's dtypes are known only with real values
-        last = None
-        try:
-            model = TrialModel(module, layers, train=False, seed=seed)
-            passes = [model.run(kinds, each) for each in values]
-            doubt = next((each.doubt for each in passes if each.doubt), "")
-            last = None if doubt or passes[0].order is None else passes[0].order.last
-            few, more, *other = (each.capture for each in passes)
-        except Exception as error:
-            doubt = _first_line(error)
-        if doubt:
-            with_values = True  # which may show other calls
-            log.info("order of layers: may depend on data (%s), no early stop", doubt)
-        if with_values:
-            few, more, *other = (
-                _record_with_values(module, layers, kinds, each, autocast) for each in values
-            )
+                found = _probe_once(module, layers, kinds, make_inputs, seed)
+        if found is None:
+            found = _probe_twice(module, layers, kinds, make_inputs, seed, autocast, texts)
+    for column in found.columns:
+        if column.dim:
+            log.info("%s: batch dimension %d moved to the front", column.record.key, column.dim)
+    return found
+
+
+def _probe_twice(
+    module: nn.Module,
+    layers: Sequence[Layer],
+    kinds: Iterable[str],
+    make_inputs: Callable[[int], Any],
+    seed: int,
+    autocast: torch.dtype | None,
+    texts: TextLengths | None,
+) -> ShapeProbe:
+    """Probe with two numbers of rows, and with texts of another length."""
+    values = [make_inputs(FEW), make_inputs(MORE), *([texts.other] if texts else [])]
+    with_values = autocast is not None  # autocast's dtypes are known only with real values
+    last = None
+    try:
+        model = TrialModel(module, layers, train=False, seed=seed)
+        passes = [model.run(kinds, each) for each in values]
+        doubt = next((each.doubt for each in passes if each.doubt), "")
+        last = None if doubt or passes[0].order is None else passes[0].order.last
+        few, more, *other = (each.capture for each in passes)
+    except Exception as error:
+        doubt = _first_line(error)
+    if doubt:
+        with_values = True  # which may show other calls
+        log.info("order of layers: may depend on data (%s), no early stop", doubt)
+    if with_values:
+        few, more, *other = (
+            _record_with_values(module, layers, kinds, each, autocast) for each in values
+        )
     columns = tuple(_columns(few, more))
     if texts:
         columns = tuple(_text_column(column, other[0], texts) for column in columns)
@@ -132,12 +143,15 @@ def _probe_once(
     module: nn.Module,
     layers: Sequence[Layer],
     kinds: Iterable[str],
-    value: Any,
-    rows: int,
+    make_inputs: Callable[[int], Any],
     seed: int,
 ) -> ShapeProbe | None:
     """Probe with one pass; return None if it leaves a doubt."""
-    found = TrialModel(module, layers, train=False, seed=seed).run(kinds, value)
+    example = make_inputs(FEW)
+    rows = next((n for n in ONE_PASS if _is_unlike(n, module, example)), None)
+    if rows is None:
+        return None
+    found = TrialModel(module, layers, train=False, seed=seed).run(kinds, make_inputs(rows))
     if found.doubt:
         return None
     columns: list[RecordColumn] = []

@@ -16,8 +16,8 @@ class DeviceCopies:
     the clone is copied to pinned memory on a stream of its own.
     """
 
-    def __init__(self, device: str | torch.device) -> None:
-        self._device = torch.device(device)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def copy(self, tensor: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ class CaptureSink(SinkBase):
 class DeviceSink(CaptureSink):
     """Stores the tensors on another device than the model's."""
 
-    def __init__(self, device: str | torch.device) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._copies = self.capture.copies = DeviceCopies(device)
 

@@ -15,7 +15,7 @@ from tests.oracle.by_hand import same_bits
 class SlowCopies(device_copies.DeviceCopies):
     """Copies as those of a device that computes later: until ``wait``, their values are NaN."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.unfinished: list[tuple[Tensor, Tensor]] = []
 
