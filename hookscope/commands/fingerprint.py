@@ -50,7 +50,7 @@ def fingerprint(
     """
     from hookscope.execution.prepare import prepare
     from hookscope.execution.provenance import describe_run
-    from hookscope.model_analysis.fingerprint_run import make_fingerprint
+    from hookscope.model_analysis.fingerprint_rounding import make_fingerprint
 
     prepared = prepare(request)
     chosen = request.chosen()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +55,15 @@ class Golden:
         Returns:
             The comparison; None if the file was written.
         """
-        from hookscope.model_analysis.golden import GoldenModel
+        from hookscope.files.garbage import without_collection
+
+        with without_collection():
+            return self._check(model, input, name)
+
+    def _check(self, model: nn.Module, input: Any, name: str) -> FingerprintDiff | None:
+        """Compare the model with its file, or write the file."""
+        with _imported_as_written(self._request.config):
+            from hookscope.model_analysis.golden import GoldenModel
 
         path = self._path(name)
         golden = GoldenModel(model, input, self._request.node.nodeid)
@@ -94,6 +105,25 @@ class Golden:
         page = join_words(["hookscope", "diff", _shown(path), str(new), "-o", f"{path.stem}.html"])
         lines += [f"For a page: {page}", f"If the change is meant: pytest {_UPDATE}"]
         return "\n".join(lines)
+
+
+@contextmanager
+def _imported_as_written(config: pytest.Config) -> Iterator[None]:
+    """Import modules without the rewriting of their assertions, which takes longer than the test.
+
+    Pytest rewrites the whole package of a plugin, and keeps no result of it where Python writes no
+    bytecode.
+    """
+    hook: Any = config.pluginmanager.rewrite_hook
+    if hook not in sys.meta_path:
+        yield
+        return
+    place = sys.meta_path.index(hook)
+    del sys.meta_path[place]
+    try:
+        yield
+    finally:
+        sys.meta_path.insert(place, hook)
 
 
 @pytest.fixture

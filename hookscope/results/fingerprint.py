@@ -48,7 +48,7 @@ class FingerprintEntry:
         norm: Euclidean norm.
         nonfinite: number of entries that are NaN or infinite.
         rounding: relative distance of a run with other rounding; None if it was not measured.
-        digest: the beginning of the BLAKE3 of the bits.
+        digest: the XXH3 of the bits, in hexadecimal; "-" where they cannot be read.
         sums: the projections over ``2**exponent``, as 64 float32 in little-endian order.
         source: the key of an earlier tensor with the same bits; empty if there is none.
     """

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from hookscope.errors import HookscopeError, RequestError
+from hookscope.errors import RequestError
 from hookscope.files.output_path import (
     holds_features,
     is_fingerprint,
@@ -22,6 +21,7 @@ from hookscope.files.shell_words import quote_word
 from hookscope.specs import model_spec
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
+from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -69,7 +69,6 @@ FINGERPRINT_OPTIONS = (
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
 log = logging.getLogger("hookscope")
 
-SIDES = ("A", "B")
 
 _PAIR = "as for ``capture``, for both models, or a pair for A and B."
 
@@ -398,24 +397,6 @@ class RunDiffOptions(ExactDiffOptions):
     """
 
     shift: int = same_setting(DiffRequest, "shift")
-
-
-@contextmanager
-def label_errors(side: int) -> Iterator[None]:
-    """Add the side that it concerns to an error and to the notes on weights from the block."""
-
-    def label(record: logging.LogRecord) -> bool:
-        record.msg = str(record.msg).replace("weights:", f"weights of {SIDES[side]}:", 1)
-        return True
-
-    log.addFilter(label)
-    try:
-        yield
-    except HookscopeError as error:
-        error.message = f"{SIDES[side]}: {error.message}"
-        raise
-    finally:
-        log.removeFilter(label)
 
 
 def are_runs(a: object, b: object) -> bool:

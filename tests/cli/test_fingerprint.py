@@ -122,6 +122,10 @@ def test_net(hookscope_golden, slope):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LeakyReLU(slope))
     hookscope_golden(net, torch.ones(2, 4))
+    # Pytest's hook would compile each module of hookscope again; it is there for the user's.
+    loader = sys.modules["hookscope.execution.prepare"].__loader__
+    assert type(loader).__name__ == "SourceFileLoader"
+    assert any(type(finder).__name__ == "AssertionRewritingHook" for finder in sys.meta_path)
 """
 
 

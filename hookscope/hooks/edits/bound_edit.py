@@ -21,7 +21,6 @@ from hookscope.hooks.tensor_sink import put_positions, take_positions
 from hookscope.results.dimensions import channel_dim
 from hookscope.results.located_positions import LocatedPositions
 from hookscope.specs.edit import Edit, TensorSource, read_again
-from hookscope.stores.features.features import Features
 from hookscope.tensors import save as store
 
 _ROWS = 1024  # of a features folder that are read at once
@@ -84,6 +83,8 @@ def _read_file(path: str) -> Mapping[str, Tensor]:
 
 def _mean_of_rows(edit: Edit, source: TensorSource) -> Tensor:
     """The mean of the rows of a key, in float64, without inputs that were skipped."""
+    from hookscope.stores.features.features import Features  # few edits read a data set
+
     features = Features(source.path)
     key = source.key or ""
     if key not in features:

@@ -30,7 +30,8 @@ from hookscope.model_analysis.diff.model_comparison import compare_with_model
 from hookscope.model_analysis.diff.record_stream import list_records
 from hookscope.results.diff_result import Diff, TensorComparison
 from hookscope.results.records import Record
-from hookscope.specs.diff_request import DumpRequest, label_errors
+from hookscope.specs.diff_request import DumpRequest
+from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.request import InputRequest, chosen_options
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.specs.weight_options import WeightDiffOptions

@@ -10,7 +10,8 @@ from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
 from hookscope.model_analysis.fingerprint_run import run_once
 from hookscope.results.fingerprint import ModelFingerprint
 from hookscope.results.fingerprint_diff import FingerprintDiff
-from hookscope.specs.diff_request import FingerprintRequest, label_errors
+from hookscope.specs.diff_request import FingerprintRequest
+from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.tolerances import ExactDiffOptions
 
 

@@ -38,7 +38,8 @@ from hookscope.sources.model_weights import model_weights
 from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.structure import structure_of
 from hookscope.sources.wrappers import copy_model
-from hookscope.specs.diff_request import SIDES, DiffRequest, label_errors
+from hookscope.specs.diff_request import DiffRequest
+from hookscope.specs.diff_sides import SIDES, label_errors
 from hookscope.specs.model_spec import ONNX
 from hookscope.specs.request import (
     InputRequest,

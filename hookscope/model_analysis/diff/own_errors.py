@@ -34,7 +34,7 @@ from hookscope.model_analysis.diff.tensor_errors import (
     relative_error,
 )
 from hookscope.results.records import key_of
-from hookscope.specs.diff_request import label_errors
+from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import TensorPath, map_tensors, walk

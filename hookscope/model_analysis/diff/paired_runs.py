@@ -34,7 +34,7 @@ from hookscope.model_analysis.diff.record_stream import StreamingSink, list_reco
 from hookscope.results.diff_result import BY_NAME, TensorComparison
 from hookscope.results.records import Record
 from hookscope.sources.wrappers import twin_of
-from hookscope.specs.diff_request import label_errors
+from hookscope.specs.diff_sides import label_errors
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread

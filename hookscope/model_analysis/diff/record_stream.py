@@ -16,7 +16,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import SinkBase
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
-from hookscope.specs.diff_request import label_errors
+from hookscope.specs.diff_sides import label_errors
 from hookscope.tensors.grad_mode import grad_mode
 
 

@@ -32,7 +32,8 @@ from hookscope.results.structure_diff import (
     StructureDiff,
 )
 from hookscope.sources.onnx.graph_modules import GraphModel
-from hookscope.specs.diff_request import DiffRequest, label_errors
+from hookscope.specs.diff_request import DiffRequest
+from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.module_names import parent_of
 
 _UNKNOWN = ("Module", "Graph")  # classes of layers of files that do not have them
