@@ -61,7 +61,7 @@ def capture(
     Args:
         model: the spec of a model, or a module; or the folder of a training that runs now.
         file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
-            256 MB goes there while the model runs, so memory does not grow with the recording.
+            64 MB goes there while the model runs, so memory does not grow with the recording.
 
     Raises:
         HookError: a hook raised; its ``capture`` has what was recorded before.

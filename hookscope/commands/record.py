@@ -100,7 +100,8 @@ def record(
             sink = None if device is None else DeviceSink(usable_device(device))
             recorder = Recorder(open_module, selected, kinds, sink=sink, caches=True)
             capture = stack.enter_context(recorder)
-        stack.enter_context(record_ops(recorder))
+        if ops:
+            stack.enter_context(record_ops(recorder))
         capture.metadata = {"command": "record", "model": {"spec": spec}, "versions": versions()}
         yield capture
     if not capture and "torch._dynamo" in sys.modules:  # what torch.compile imports

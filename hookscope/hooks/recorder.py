@@ -117,6 +117,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass
         self._hooks = self.hooks_class(model)
+        self._hooks.keeps_compiled = True  # those at modules care for compiled ones
         self.gradients = GradientRecorder(self._hooks, self.sink, clones=clones)
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._follows_gradients = model_input or bool(self.kinds & {INPUT_GRAD, OUTPUT_GRAD})
@@ -125,10 +126,6 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     def _enter(self) -> Capture:
         self._check_recurrent()
         with self._hooks.attaching() as hooks:
-            if hooks.stands_in_for_compiled:
-                log.info(
-                    "torch.compile: the model runs uncompiled, because compiled code calls no hooks"
-                )
             if PARAM_GRAD in self.kinds:
                 self._watch_parameters()
             hooks.on_registration(self._add_module, self._add_parameter)
@@ -136,6 +133,10 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self._kinds_of = {layer.module: kinds for layer, kinds in wanted.items()}
             self.capture.name_layers(layer.name for layer in wanted)
             self.calls.subscribe(self, wanted)
+            if self.calls.hooks.stands_in_for_compiled:
+                log.info(
+                    "torch.compile: the model runs uncompiled, because compiled code calls no hooks"
+                )
             self.sink.open = True
         return self.capture
 

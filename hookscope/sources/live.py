@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, cast
 
 import torch
@@ -58,9 +58,17 @@ def _replace_scripted(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn
     return known[model]
 
 
-@signal_safe_contextmanager
-def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Module]:
+def hookable(
+    model: nn.Module | torch.export.ExportedProgram,
+) -> AbstractContextManager[nn.Module]:
     """Yield a module that supports hooks everywhere, and that runs when ``model`` is called."""
+    supports_hooks = isinstance(model, nn.Module) and not structure_of(model).has_scripted
+    return nullcontext(cast("nn.Module", model)) if supports_hooks else _replaced(model)
+
+
+@signal_safe_contextmanager
+def _replaced(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Module]:
+    """Let stand-ins run in place of scripted modules and exported programs."""
     with ExitStack() as stack:
         if not isinstance(model, nn.Module):
             module = vars(model).get(_STAND_IN) or as_hookable(model)
@@ -69,8 +77,6 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
             yield module
         elif is_scripted(model):
             yield _stand_in(stack, model)
-        elif not structure_of(model).has_scripted:
-            yield model
         else:
             for parent in [m for m in model.modules() if not is_scripted(m)]:
                 for name, child in parent._modules.items():

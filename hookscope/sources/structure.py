@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import attrgetter, is_
-from typing import NamedTuple
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import inner_name
 from hookscope.specs.patterns import ROOT
 
-_Reference = Callable[[], nn.Module | None]  # a weak one, or that to no module
+_Reference = Callable[[], nn.Module | None]
 
 
 class NamedModule(NamedTuple):
@@ -24,15 +25,6 @@ class NamedModule(NamedTuple):
     name: str
     aliases: tuple[str, ...]
     module: _Reference
-
-
-class _Parent(NamedTuple):
-    """A module with children, as it was when the structure was found."""
-
-    module: _Reference
-    names: tuple[str, ...]
-    children: tuple[_Reference, ...]
-    empty: int  # how many of the names have no module
 
 
 def modules_in(model: nn.Module) -> list[nn.Module]:
@@ -55,7 +47,15 @@ class ModelStructure:
     It refers to them weakly. A module with the same children as before has the same names in it.
     """
 
-    __slots__ = ("_is_optimized", "_leaves", "_parents", "chosen", "has_scripted", "layers")
+    __slots__ = (
+        "_children",
+        "_is_optimized",
+        "_modules",
+        "_names",
+        "chosen",
+        "has_scripted",
+        "layers",
+    )
 
     def __init__(self, model: nn.Module) -> None:
         modules = modules_in(model)
@@ -67,36 +67,34 @@ class ModelStructure:
             NamedModule(names[0], tuple(names[1:]), references[module])
             for module, names in _names(model).items()
         )
-        parents: list[_Parent] = []
-        leaves: list[_Reference] = []
-        for module, reference in references.items():
-            children = dict(module._modules.items())  # the only way into those of a scripted one
-            if children:
-                each = [_no_module if x is None else references[x] for x in children.values()]
-                empty = each.count(_no_module)
-                parents.append(_Parent(reference, tuple(children), tuple(each), empty))
-            else:
-                leaves.append(reference)
-        self._parents, self._leaves = tuple(parents), tuple(leaves)
+        # ``items`` is the only way to the children of a scripted module.
+        children = {module: tuple(module._modules.items()) for module in modules}
+        modules.sort(key=lambda module: not children[module])  # those with children come first
+        self._modules = tuple(references[module] for module in modules)
+        parents = [each for each in map(children.get, modules) if each]
+        self._names = [tuple(name for name, _ in each) for each in parents]
+        place = {module: number for number, module in enumerate((*modules, None))}
+        places = [place[child] for each in parents for _, child in each]
+        self._children = itemgetter(*places, place[None], place[None])  # two or more: a tuple
 
     def is_current(self) -> bool:
         """Whether the model has the same modules under the same names, in the same order."""
-        for parent, names, children, empty in self._parents:
-            now = parent()._modules  # type: ignore[union-attr] # alive, because its parent has it
-            before = [child() for child in children]
-            if tuple(now) != names or not all(map(is_, now.values(), before)):
-                return False
-            if before.count(None) != empty:  # one that is gone was replaced by None
-                return False
-        new = [leaf()._modules for leaf in self._leaves]  # type: ignore[union-attr]
-        return not any(new)
+        modules: list[Any] = [reference() for reference in self._modules]
+        try:
+            children = [module._modules for module in modules]
+        except AttributeError:  # a module is gone
+            return False
+        parents = children[: len(self._names)]
+        if any(children[len(parents) :]) or list(map(tuple, parents)) != self._names:
+            return False
+        modules.append(None)  # in the place of a child that is None
+        now = chain.from_iterable([each.values() for each in parents])
+        return all(map(is_, now, self._children(modules)))
 
     def has_compiled(self) -> bool:
         """Whether a module runs compiled code."""
-        if self._is_optimized:
-            return True
-        modules = [x.module() for x in self._parents] + [leaf() for leaf in self._leaves]
-        return any(map(_compiled_call, modules))
+        calls = [module()._compiled_call_impl for module in self._modules]  # type: ignore[union-attr] # alive
+        return self._is_optimized or any(calls)
 
 
 def is_optimized(module: nn.Module) -> bool:
@@ -104,7 +102,6 @@ def is_optimized(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule"
 
 
-_compiled_call = attrgetter("_compiled_call_impl")
 _known: weakref.WeakKeyDictionary[nn.Module, ModelStructure] = weakref.WeakKeyDictionary()
 
 
@@ -139,10 +136,6 @@ def structure_of(model: nn.Module) -> ModelStructure:
         if not structure.has_scripted:  # whose children are objects that PyTorch makes
             _known[model] = structure
     return structure
-
-
-def _no_module() -> None:
-    """Stands for a child that is None."""
 
 
 def _names(model: nn.Module) -> dict[nn.Module, list[str]]:

@@ -27,7 +27,7 @@ from hookscope.files.safetensors_header import METADATA, header_bytes
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import REPAIR, SAFETENSORS_DTYPES, metadata_of, storable
 
-HELD = 1 << 28  # bytes of recorded tensors that are kept in memory before others go to the file
+HELD = 1 << 26  # bytes of recorded tensors that are kept in memory before others go to the file
 ROOM = 1 << 21  # bytes for the header: about 2,500 tensors
 _MAPPED = 1 << 28  # bytes that are mapped at a time
 _ALIGNED = 8  # every tensor in the pages begins at a multiple of this, and has such a size

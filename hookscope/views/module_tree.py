@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -11,15 +10,12 @@ from rich.text import Text
 from hookscope.files.words import bytes_text, count_text, plural, short_count_text
 from hookscope.results.module_tree import ModuleNode, ModuleTree
 from hookscope.results.receptive_field import ReceptiveField
-from hookscope.specs.module_names import nearest_ancestors
 from hookscope.specs.patterns import ROOT, layer_text
 from hookscope.views.display import View, json_document
+from hookscope.views.text.name_guides import name_guides
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, result_table, sentence
-
-BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
-ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 
 MAX_OTHER_SHAPES = 2
 MAX_TYPE_LENGTH = 20  # characters of a type alone; a long one then takes no room from columns
@@ -47,24 +43,6 @@ SHOWN_UNLESS_ONE = {"stride", "dilation", "groups"}
 _KEYWORD = re.compile(r"(\w+)\s*=\s*(.+)", re.DOTALL)
 _NUMBERS = re.compile(r"\(\s*-?\d+(?:\s*,\s*-?\d+)*\s*,?\s*\)")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
-
-
-def name_guides(names: Sequence[str], options: TextOptions) -> list[tuple[str, str]]:
-    """Return the lines drawn before each name, and before the lines that continue its row."""
-    branch, last, bar, blank = ASCII_BRANCHES if options.ascii else BRANCHES
-    levels: list[int] = []  # how many ancestors each name has among the names before it
-    for above in nearest_ancestors(names):
-        levels.append(0 if above is None else levels[above] + 1)
-    drawn: list[tuple[str, str]] = []
-    open_levels: set[int] = set()  # levels that have a sibling further down
-    for i in range(len(names) - 1, -1, -1):
-        level = levels[i]
-        before = "".join(bar if k in open_levels else blank for k in range(1, level))
-        own, below = (branch, bar) if level in open_levels else (last, blank)
-        inside = bar if i + 1 < len(names) and levels[i + 1] > level else blank
-        drawn.append((before + own, before + below + inside) if level else ("", inside))
-        open_levels = {k for k in open_levels if k < level} | {level}
-    return drawn[::-1]
 
 
 def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:

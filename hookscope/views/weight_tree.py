@@ -11,7 +11,7 @@ from hookscope.files.words import bytes_text, count_text, plural, shape_text, sh
 from hookscope.specs.patterns import layer_text
 from hookscope.stores.weights.weight_tree import WeightNode, WeightTree
 from hookscope.views.display import View, json_document
-from hookscope.views.module_tree import name_guides
+from hookscope.views.text.name_guides import name_guides
 from hookscope.views.text.table import NOTE, Cell, Column, Row, Table, drop, shorten
 from hookscope.views.text.text_table import TextOptions, join_blocks, result_table, sentence
 
