@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, cached_property, lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 from traceback import walk_tb
 from types import TracebackType
@@ -49,7 +49,7 @@ class Layer:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    @cached_property
+    @property  # a cached one takes longer to make than this
     def type(self) -> str:
         """Class name of the module."""
         return class_name(self.module)
@@ -289,14 +289,13 @@ def summarize_coverage(
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
     unused = [x for x in layers if not calls.get(x.module)]
     unused_names = {x.name for x in unused}
-    parents = cache(partial(submodule, model))
     nothing_ran = len(unused) == len(layers) and any(x.module is model for x in layers)
     causes = (
         OTHER_THREADS
         if x.module in elsewhere
         else NOT_CALLED
         if nothing_ran
-        else _likely_cause(model, x, unused_names, calls, parents)
+        else _likely_cause(model, x, unused_names, calls)
         for x in unused
     )
     return Coverage(
@@ -312,18 +311,17 @@ def _likely_cause(
     layer: Layer,
     unused: set[str],
     calls: Mapping[nn.Module, int],
-    module_named: Callable[[str], nn.Module | None],
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if reason := vars(module).get("_hookscope_unavailable"):  # a part of an ONNX file
         return str(reason)
     if _is_a(module, *CONTAINERS):
         return "a container: its parent calls its children, never the container itself"
-    parent = module_named(parent_name)
+    parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention passes its weights to a fused kernel instead of calling it"
     above = [name for name in ancestors(layer.name) if name in unused]
-    if above and not _is_a(module_named(above[0]), *CONTAINERS):
+    if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and not list(module.children()):
         return "an empty container"
