@@ -167,9 +167,9 @@ MEASURES = (
             lambda words=words: inside("bench.attach", words, "40"),  # type: ignore[misc]
         )
         for words, what, limit in (
-            ("identity", "recording 150 modules that do nothing, once", 1.8),
-            ("one", "attaching to a layer of resnet50", 1.1),
-            ("all", "attaching to all layers of resnet50", 2.6),
+            ("identity", "recording 150 modules that do nothing, once", 2.3),
+            ("one", "attaching to a layer of resnet50", 1.7),
+            ("all", "attaching to all layers of resnet50", 2.2),
         )
     ),
     Measure(
@@ -189,7 +189,7 @@ MEASURES = (
     Measure(
         "recording each of the 1,000 once, hooks and records",
         "the same hooks by hand",
-        2.4,
+        1.8,
         "ms",
         lambda: inside("bench.small_modules", "outputs", "whole", "15"),
     ),
@@ -252,14 +252,14 @@ MEASURES = (
     Measure(
         "Grad-CAM at a layer by name",
         "the same by hand",
-        1.2,
+        1.15,
         "ms",
         lambda: inside("bench.in_process", "named map", "20"),
     ),
     Measure(
         "the logit lens of a language model of 12 layers",
         "the same by hand, without figures",
-        1.3,
+        1.2,
         "ms",
         lambda: inside("bench.lens", "15"),
         needs="transformers",
@@ -312,7 +312,7 @@ MEASURES = (
     Measure(
         "recording layer3 of resnet50, an ONNX file",
         "a bare session",
-        1.3,
+        1.15,
         "ms",
         lambda: inside("bench.onnx_file", "recording", "20"),
         needs="onnxruntime",
@@ -371,7 +371,7 @@ MEASURES = (
     Measure(
         "hookscope tree of weights, 70 billion parameters in 30 files",
         "bench/headers_by_hand.py",
-        1.5,
+        1.9,
         "ms",
         lambda: times(headers.listing(count=15)),
     ),
@@ -390,9 +390,9 @@ MEASURES = (
         lambda: memories(weights.growing(3)),
     ),
     Measure(
-        "hookscope capture of 1 GB, peak memory",  # 256 MB are kept in memory
+        "hookscope capture of 1 GB, peak memory",  # 64 MB are kept in memory
         "of one of its 24 layers",
-        1.35,
+        1.15,
         "MB",
         lambda: memories(large_capture.capturing(3)),
     ),
@@ -593,7 +593,7 @@ MEASURES = (
     Measure(
         "a test of resnet50 with hookscope_golden",
         "one that runs the model once",
-        1.6,
+        1.08,
         "ms",
         lambda: times(golden_test.compared(5)),
     ),
