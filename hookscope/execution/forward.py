@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from hookscope.errors import ForwardError, HookscopeError, LossError
 from hookscope.execution.failures.frames import describe_failure
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, module_running, submodule, tensors_in_traceback
@@ -57,7 +57,7 @@ def _how_to_set(module: nn.Module, layer: str, error: BaseException) -> str:
     """How the input is set; by name if the model needs more arguments than it got."""
     if layer != ROOT or "required positional argument" not in str(error):
         return "Set it with --shape or --input."
-    given = inspect.signature(module.forward).parameters.values()
+    given = signature_of(module.forward).parameters.values()
     names = [p.name for p in given if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     words = " ".join(f"--input {name}=SPEC" for name in names)
     return f"Give each argument: {words}; 'hookscope help inputs' lists what SPEC can be."

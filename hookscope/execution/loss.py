@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import LossError, LossFailed, ModelError
 from hookscope.execution.target import Target, resolve_target, target_for_function
+from hookscope.files.signatures import signature_of
 from hookscope.files.words import shape_text
 from hookscope.sources.user_code import load_functions, run_user_code
 from hookscope.specs import losses
@@ -305,7 +306,7 @@ def _inspect_function(function: Callable[..., Any], name: str, path: str) -> Cus
     code = getattr(inspect.unwrap(target_function), "__code__", None)
     where = f"{path or code.co_filename}, line {code.co_firstlineno}" if code else path or name
     try:
-        parameters = list(inspect.signature(target_function).parameters.values())
+        parameters = list(signature_of(target_function).parameters.values())
     except (TypeError, ValueError):  # written in C
         return CustomLoss(function, name, path, where, (OUTPUT, TARGET))
     # PyTorch's own losses call the model's output "input".

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from hookscope.execution.compiled_leaves import CompiledLeaves
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy, names_in, select
@@ -312,7 +312,7 @@ def generate(
 ) -> Any:
     """Return what ``module.generate`` returns for ``steps`` new tokens, chosen greedily."""
     function: Any = module.generate
-    parameters = inspect.signature(function).parameters
+    parameters = signature_of(function).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     greedy = {"do_sample": False} if open_ended or "do_sample" in parameters else {}
     return function(*args, **kwargs, max_new_tokens=steps, **greedy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hookscope.files.signatures import signature_of
 from hookscope.results.tokens import PromptTokens
 from hookscope.sources.loaded import LoadedModel
 from hookscope.tensors.nested import as_call, walk
@@ -54,7 +54,7 @@ def _named_arguments(loaded: LoadedModel, value: Any) -> dict[str, Any]:
     """The arguments of a call by name; by position where the signature is not known."""
     args, kwargs = as_call(value)
     try:
-        bound = inspect.signature(loaded.module.forward).bind_partial(*args, **kwargs)
+        bound = signature_of(loaded.module.forward).bind_partial(*args, **kwargs)
     except (TypeError, ValueError):
         return {**{str(n): each for n, each in enumerate(args)}, **kwargs}
     parameters = bound.signature.parameters.values()

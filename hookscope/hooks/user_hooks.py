@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, HookError, HookscopeError, RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer, select
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey
@@ -91,7 +91,7 @@ def load_user_hooks(
 def _check_is_forward_hook(function: Function, arguments: Mapping[str, Any], verb: str) -> None:
     """Raise RequestError if a hook without a kind has the parameters of a gradient hook."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = signature_of(function).parameters.values()
     except ValueError:  # written in C, without a signature
         return
     names = [

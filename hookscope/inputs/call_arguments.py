@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookscope.errors import InputError
+from hookscope.files.signatures import signature_of
 from hookscope.files.suggestions import did_you_mean
 from hookscope.inputs.input_reader import Batch
 from hookscope.sources.loaded import LoadedModel
@@ -89,6 +90,6 @@ def _check_callable(loaded: LoadedModel, args: tuple[Any, ...], kwargs: dict[str
 
 def _signature(loaded: LoadedModel) -> inspect.Signature | None:
     try:
-        return inspect.signature(loaded.module.forward)
+        return signature_of(loaded.module.forward)
     except (TypeError, ValueError):
         return None

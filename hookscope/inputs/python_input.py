@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from hookscope.errors import InputError
+from hookscope.files.signatures import signature_of
 from hookscope.files.suggestions import did_you_mean
 from hookscope.inputs import image_input
 from hookscope.inputs.call_arguments import takes_one_argument
@@ -67,7 +67,7 @@ def find_object(spec: str) -> tuple[Any, Run]:
 
 def _check_no_arguments(spec: str, function: Callable[..., Any]) -> None:
     try:
-        inspect.signature(function).bind()
+        signature_of(function).bind()
     except TypeError as exc:
         raise InputError(
             f"{spec} is called without arguments, but {exc}.",

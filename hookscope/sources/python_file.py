@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError
+from hookscope.files.signatures import signature_of
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources import arguments
 from hookscope.sources.loaded import (
@@ -157,7 +158,7 @@ def _check_arguments(
 ) -> None:
     """Raise ModelError, with the signature, if arguments are missing or unknown."""
     try:
-        signature = inspect.signature(target)
+        signature = signature_of(target)
     except ValueError:  # a callable written in C may have none
         return
     try:

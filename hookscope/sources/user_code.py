@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.signatures import signature_of
 from hookscope.files.suggestions import did_you_mean
 from hookscope.sources.arguments import convert_arguments, format_arguments
 from hookscope.specs.model_spec import FunctionSpec, end_sentence
@@ -209,7 +210,7 @@ def _find(module: ModuleType, spec: FunctionSpec) -> Callable[..., Any]:
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
     try:
-        return list(inspect.signature(function).parameters)
+        return list(signature_of(function).parameters)
     except ValueError:  # written in C, without a signature
         return []
 
@@ -218,7 +219,7 @@ def _check_callable(
     function: Callable[..., Any], call: tuple[str, ...], own: Mapping[str, Any]
 ) -> None:
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except ValueError:
         return
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import logging
 import os
 import runpy
@@ -20,6 +19,7 @@ from torch.optim import Optimizer
 
 from hookscope.errors import FAILED, RequestError
 from hookscope.files.signal_safety import signal_safe_contextmanager
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.process_hooks import around_outer_calls
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.choices import OPTIMIZERS
@@ -101,7 +101,7 @@ def first_step(path: str) -> FirstStep:
     module, call = unwrapped(follower.call.module), follower.call
     optimizer = _optimizer_of(module, follower.optimizers, path)
     log.info("script: %s runs until it calls %s; its step is not run", path, class_name(module))
-    known = [key for key in inspect.signature(type(optimizer)).parameters if key != "params"]
+    known = [key for key in signature_of(type(optimizer)).parameters if key != "params"]
     chosen = {key: value for key, value in optimizer.defaults.items() if key in known}
     name = _known_name(optimizer)
     return FirstStep(module, (call.args, call.kwargs), name, chosen, follower.autocast)

@@ -18,6 +18,7 @@ from hookscope.execution.backward_failures.diagnosis import (
     place_of,
 )
 from hookscope.execution.failures import frames
+from hookscope.files.signatures import signature_of
 from hookscope.files.words import plural, shape_text
 from hookscope.results.failure import SHAPE, CodeLine
 
@@ -83,7 +84,7 @@ def _backward_code(node: Any) -> Any:
 
 def _argument_names(function: Any) -> list[str]:
     """The names of the arguments of ``forward``, without ``ctx``."""
-    parameters = list(inspect.signature(function.forward).parameters)
+    parameters = list(signature_of(function.forward).parameters)
     has_context = "setup_context" not in vars(function)
     return parameters[1:] if has_context else parameters
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import operator
 import os
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from hookscope.execution.failures.trials import (
     with_shape,
 )
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signatures import signature_of
 from hookscope.files.words import shape_text
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import own_parameters, submodule
@@ -141,7 +141,7 @@ def _makes(call: ast.Call, layer: nn.Module, *, strictly: bool = False) -> bool:
     kind = type(layer)
     if _name(call) != kind.__name__:
         return False
-    positional = zip(inspect.signature(kind).parameters, call.args, strict=False)
+    positional = zip(signature_of(kind).parameters, call.args, strict=False)
     arguments = {key: _number(node) for key, node in positional}
     arguments |= {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg}
     known = [key for key, value in arguments.items() if value is not None]
@@ -287,7 +287,7 @@ def _fix_layer(
 
 def _resized_layer(layer: nn.Module, mismatch: Mismatch) -> nn.Module:
     """A copy of a layer with the size that fits its input."""
-    names = inspect.signature(nn.RNNBase if isinstance(layer, nn.RNNBase) else type(layer))
+    names = signature_of(nn.RNNBase if isinstance(layer, nn.RNNBase) else type(layer))
     arguments: dict[str, Any] = {}
     for name in names.parameters:
         if name != "mode" and hasattr(layer, name):
@@ -306,7 +306,7 @@ def _rewritten_call(definition: Definition, layer: nn.Module, mismatch: Mismatch
     call = ast.parse(definition.text, mode="eval").body
     assert isinstance(call, ast.Call)
     value = ast.parse(repr(mismatch.got), mode="eval").body
-    names = list(inspect.signature(type(layer)).parameters)
+    names = list(signature_of(type(layer)).parameters)
     if isinstance(layer, nn.RNNBase):
         names = ["input_size", "hidden_size"]
     index = names.index(mismatch.setting)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hookscope.execution.failures.expectations import Call, mismatches
 from hookscope.files.signal_safety import SignalSafeContext
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
@@ -54,7 +55,7 @@ def describe_tensors(module: nn.Module, call: Call) -> tuple[TensorInfo, ...]:
     args, kwargs = call
     names: list[str] = []
     with suppress(TypeError, ValueError):  # a forward without a signature
-        parameters = inspect.signature(module.forward).parameters.values()
+        parameters = signature_of(module.forward).parameters.values()
         names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, _EITHER)]
     numbered = [f"input.{i}" for i in range(len(names), len(args))]
     return describe_each(dict(zip([*names, *numbered], args, strict=False)) | kwargs)

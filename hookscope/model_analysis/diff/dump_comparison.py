@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from hookscope.file_analysis.dump_matches import (
     rules_of,
 )
 from hookscope.file_analysis.weight_diff import WeightDiff
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.layers import names_in
 from hookscope.inputs.input_reader import Batch, tensor_entries
 from hookscope.model_analysis.diff.model_comparison import compare_with_model
@@ -50,7 +50,7 @@ def compare_model_with_dump(dump: WeightSet, request: DumpRequest) -> Diff | Wei
     if not request.map and not (set(dump) - set(loaded.module.state_dict())):
         options = WeightDiffOptions(request.layers, request.atol, request.rtol, request.strict)
         return compare_with_model(run.model.model, dump, run.model, run.run.seed, options)
-    parameters = tuple(inspect.signature(loaded.module.forward).parameters)
+    parameters = tuple(signature_of(loaded.module.forward).parameters)
     inputs = input_names(dump, modules, type(loaded.module).__name__, parameters)
     if not request.has_input:
         run = replace(run, input=_input_of(dump, inputs, parameters))

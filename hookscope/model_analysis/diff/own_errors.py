@@ -9,7 +9,6 @@ in teacher forcing: A is the teacher, B the student, and they run in lockstep.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
@@ -389,7 +389,7 @@ class _Student(CallSubscriber):
 def _arguments(call: ModuleCall) -> list[_Passed]:
     """The tensors in the arguments of a call."""
     try:
-        names = list(inspect.signature(call.module.forward).parameters)
+        names = list(signature_of(call.module.forward).parameters)
     except (TypeError, ValueError):  # a function of C++
         names = []
     found = []

@@ -7,7 +7,6 @@ compared, which shows in their shapes: as many rows as the batch has, and one fo
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from torch import Tensor
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import bit_identical
+from hookscope.files.signatures import signature_of
 from hookscope.files.words import percent_text, plural
 from hookscope.hooks.layers import BATCH_NORMS, submodule
 from hookscope.model_analysis.health.compared_runs import Place, run_values, stored_values
@@ -251,7 +251,7 @@ def _rows_of(prepared: Prepared, rows: int, chosen: Sequence[int]) -> Prepared:
 def _arguments(prepared: Prepared) -> tuple[dict[str, Any], list[str]]:
     """The arguments of the model by their names, and the names of all its parameters in order."""
     args, kwargs = as_call(prepared.value)
-    parameters = inspect.signature(prepared.module.forward).parameters.values()
+    parameters = signature_of(prepared.module.forward).parameters.values()
     names = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
     return dict(zip(names, args, strict=False)) | kwargs, names
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signatures import signature_of
 from hookscope.files.words import ranges_text
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
@@ -89,7 +89,7 @@ class _MaskFinder(CallSubscriber):
 
 
 def _masks_of(call: ModuleCall) -> Iterator[tuple[str, Tensor]]:
-    names = inspect.signature(call.module.forward).parameters
+    names = signature_of(call.module.forward).parameters
     for name, value in (dict(zip(names, call.args, strict=False)) | call.kwargs).items():
         is_mask = name.endswith(_ENDINGS) and isinstance(value, Tensor)
         if is_mask and 1 <= value.ndim <= 4 and value.numel():

@@ -14,6 +14,7 @@ from hookscope.errors import EditError, RequestError
 from hookscope.execution.forward import forward
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.files.signatures import signature_of
 from hookscope.hooks.layers import Layer, own_parameters
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
@@ -198,7 +199,7 @@ def common_expert_count(layers: tuple[Layer, ...]) -> int:
 def count_experts(module: nn.Module) -> int:
     """Return how many experts a module has that gets their routing as arguments; 0 for others."""
     counts = {p.shape[0] for p in own_parameters(module).values() if p.ndim == 3}
-    if len(counts) != 1 or not _routing_names(inspect.signature(module.forward)):
+    if len(counts) != 1 or not _routing_names(signature_of(module.forward)):
         return 0
     return counts.pop()
 
@@ -212,7 +213,7 @@ class ExpertEdit(CallSubscriber):
 
     def before_call(self, call: ModuleCall) -> None:
         """Replace the weights among the arguments."""
-        signature = inspect.signature(call.module.forward)
+        signature = signature_of(call.module.forward)
         index, weights = _routing_names(signature) or ("", "")
         given = signature.bind(*call.args, **call.kwargs)
         chosen: Any = given.arguments.get(index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.files.signatures import signature_of
 from hookscope.sources.loaded import Layout, Recipe, SoundRecipe, seeded_generator, stack_images
 from hookscope.specs.model_spec import end_sentence
 
@@ -28,7 +28,7 @@ class ModelInputs:
     def __init__(self, module: nn.Module) -> None:
         self.main = str(module.main_input_name)
         self.config: Any = module.config
-        self.names = tuple(inspect.signature(module.forward).parameters)
+        self.names = tuple(signature_of(module.forward).parameters)
         self._name = type(module).__name__
 
     def example(self) -> dict[str, Tensor]:
@@ -198,7 +198,7 @@ def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
     rate = getattr(extractor, "sampling_rate", None)
     if not isinstance(rate, int):
         return None
-    padding = inspect.signature(extractor.__call__).parameters.get("padding")
+    padding = signature_of(extractor.__call__).parameters.get("padding")
     pads = padding is not None and padding.default not in (False, None)
 
     def run(waves: Sequence[Tensor]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import transformers
 from torch import nn
 
 from hookscope.errors import InputError, cause
+from hookscope.files.signatures import signature_of
 from hookscope.sources.loaded import TextRecipe, Vocabulary
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
@@ -95,7 +95,7 @@ def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
     if hasattr(module, "main_input_name"):
         arrange = _arrangement_of(ModelInputs(module))
     else:
-        names = tuple(inspect.signature(module.forward).parameters)
+        names = tuple(signature_of(module.forward).parameters)
 
         def arrange(encoding: dict[str, Any]) -> Any:
             if "input_ids" not in names:
