@@ -107,7 +107,7 @@ class FakeStep:
         with (
             _checkpointed(chosen),
             registry.subscribed(tracker.clock, self.layers),
-            _without_log_lines(),
+            without_log_lines(),
         ):
             self._pass(tracker, args, kwargs)
         for parameter in self.module.parameters():
@@ -250,7 +250,7 @@ def _checkpointed(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 
 @signal_safe_contextmanager
-def _without_log_lines() -> Iterator[None]:
+def without_log_lines() -> Iterator[None]:
     """Keep PyTorch from logging the traceback of an operator that fails without values."""
     log = logging.getLogger(fake_tensors().__name__)
     before, log.disabled = log.disabled, True

@@ -22,7 +22,7 @@ from hookscope.inputs.batch import build_batch
 from hookscope.inputs.input_reader import Batch
 from hookscope.model_analysis.memory.batch_search import find_batch
 from hookscope.model_analysis.memory.checkpoint_search import plan_checkpoints
-from hookscope.model_analysis.memory.fake_step import FakeStep, StepRun
+from hookscope.model_analysis.memory.fake_step import FakeStep, StepRun, without_log_lines
 from hookscope.model_analysis.memory.plain_loss import loss_of
 from hookscope.model_analysis.model_tree import load_modules
 from hookscope.results.memory import BatchLimit, CheckpointPlan, LayerMemory, Memory, MemoryParts
@@ -87,7 +87,7 @@ def _load(request: Request, mode: Any) -> LoadedModel:
         live = load_modules(request.model, meta=False)
         return replace(live, module=meta_copy(live.module))
     if request.model.source == FILE:  # built by code that the meta device may not suit
-        with suppress(Exception), signal_safe(mode):
+        with suppress(Exception), without_log_lines(), signal_safe(mode):
             return load_modules(request.model, meta=True)
     return load_modules(request.model, meta=True)
 
@@ -96,7 +96,7 @@ def _batch(request: Request, loaded: LoadedModel, mode: Any) -> Batch:
     """The input, of which the shapes are used; noise of a shape is made without values."""
     shape = None if request.input.shape is None else tuple(request.input.shape)
     if request.input.input is None:
-        with suppress(Exception), signal_safe(mode):
+        with suppress(Exception), without_log_lines(), signal_safe(mode):
             return build_batch(loaded, shape=shape)
     return build_batch(loaded, request.input.input, shape=shape)
 

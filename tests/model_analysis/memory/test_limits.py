@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,19 +84,34 @@ def test_the_smallest_batch_that_runs_is_named_where_none_fits() -> None:
     )
 
 
-def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch() -> None:
+@contextmanager
+def no_log_line() -> Iterator[None]:
+    """PyTorch logs no traceback of an operator that fails without values."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
     log = logging.getLogger("torch._subclasses.fake_tensor")
     log.addHandler(handler)
     try:
-        with pytest.raises(RequestError, match="with a batch of 16 and not with one of 32"):
-            hookscope.memory(OfSixteen(8, 4), input=torch.randn(16, 8), limit=10**6)
+        yield
     finally:
         log.removeHandler(handler)
-    assert records == []  # PyTorch would log a traceback
+    assert records == []
     assert not log.disabled
+
+
+def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch() -> None:
+    refused = pytest.raises(RequestError, match="with a batch of 16 and not with one of 32")
+    with no_log_line(), refused:
+        hookscope.memory(OfSixteen(8, 4), input=torch.randn(16, 8), limit=10**6)
+
+
+def test_a_model_that_reads_its_weights_from_a_file_is_loaded_without_a_log_line(
+    repo: Path,
+) -> None:
+    with no_log_line():
+        found = hookscope.memory(f"{repo}/sample_models/digits.py:trained")
+    assert found.parts.parameters == 39720
 
 
 def test_sparse_gradients_have_a_peak() -> None:
