@@ -18,6 +18,7 @@ import signal
 import stat
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -54,7 +55,10 @@ def run_sealed(function: Callable[[], T], seconds: float) -> T:
     """
     check_can_seal()
     read, write = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # From Python 3.12 on a fork with threads warns of locks; a copy that stands still is ended.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if not pid:
         _run_and_end(function, write)
     os.close(write)

@@ -11,6 +11,8 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -250,6 +252,21 @@ def test_a_sealed_process_that_does_not_end_is_given_up() -> None:
 
     with pytest.raises(NoSealedProcess, match="did not end"):
         run_sealed(wait, 1)
+
+
+@needs_landlock
+def test_the_fork_adds_no_warning_to_those_of_the_program() -> None:
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    try:
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            assert run_sealed(lambda: 1, 60) == 1
+    finally:
+        ends.set()
+        thread.join()
+    assert shown == []  # Python warns of threads from 3.12 on
 
 
 def test_no_landlock_means_no_sealed_process(monkeypatch: pytest.MonkeyPatch) -> None:
