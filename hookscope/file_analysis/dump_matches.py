@@ -117,6 +117,10 @@ def match_dump(
     left out; ``inputs`` of the model have no partner.
     """
     check_prefixes(prefixes, [record.module for record in records])
+    for new in prefixes.values():
+        if not any(new in name for name in dump):
+            hint = did_you_mean(new, dump) or f"It has {join_first(dump)}."
+            raise RequestError(f"No name in {dump.path} has {new!r} in it.", hint)
     known = _spellings(records, prefixes)
     used, found = set(inputs), dict[str, tuple[Record, str, str, DumpValue]]()
     for rule in rules:

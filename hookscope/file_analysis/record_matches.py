@@ -56,7 +56,7 @@ def match_records(
     replaced. Then unmatched records between the same two matched neighbours are matched if they
     follow in the same order with the same module type, kind and shape.
     """
-    check_prefixes(prefixes, [record.module for record in a])
+    check_prefixes(prefixes, *([record.module for record in side] for side in (a, b)))
     unmatched = {record.key: record for record in b}
     matches_of_a: dict[str, tuple[Record, str]] = {}
     for record in a:
@@ -116,14 +116,26 @@ def _renamed_key(record: Record, prefixes: Mapping[str, str]) -> str:
     return key_of(replace_prefix(record.module, prefixes), record.call, record.what)
 
 
-def check_prefixes(prefixes: Mapping[str, str], names_of_a: Iterable[str]) -> None:
-    """Raise RequestError for a prefix with which no name in A begins."""
-    names = list(dict.fromkeys(names_of_a))
-    for old in prefixes:
-        if not any(begins_with(name, old) for name in names):
+def check_prefixes(
+    prefixes: Mapping[str, str], of_a: Iterable[str], of_b: Iterable[str] | None = None
+) -> None:
+    """Raise RequestError for an old prefix that no name in A has, or a new one that none in B has.
+
+    If the names in B are not those of modules, ``of_b`` is None, and new prefixes are not checked.
+    """
+    _check_side(prefixes, "A", of_a)
+    if of_b is not None:
+        _check_side(prefixes.values(), "B", of_b)
+
+
+def _check_side(prefixes: Iterable[str], side: str, of_side: Iterable[str]) -> None:
+    names = list(dict.fromkeys(of_side))
+    for prefix in prefixes:
+        if not any(begins_with(name, prefix) for name in names):
+            hint = "Write --map OLD=NEW, with OLD from A and NEW from B."
             raise RequestError(
-                f"No layer name in A begins with {old!r}.",
-                did_you_mean(old, names) or "Write --map OLD=NEW, with OLD from A and NEW from B.",
+                f"No layer name in {side} begins with {prefix!r}.",
+                did_you_mean(prefix, names) or hint,
             )
 
 

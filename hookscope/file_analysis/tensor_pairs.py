@@ -9,7 +9,7 @@ from itertools import islice
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import join_first
+from hookscope.files.words import join_first, plural
 from hookscope.specs import patterns
 from hookscope.stores.weights.weight_names import has_prefix, model_family, resolve_names
 from hookscope.stores.weights.weight_set import WeightSet, WeightTensor
@@ -40,9 +40,10 @@ def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
     have is not a difference if a tensor that shares its values has a partner.
     """
     of_a, of_b = _split_renames(rename, a, b)
-    names_a, stripped_a = resolve_names(a, set(b), of_a, a.label)
-    names_b, stripped_b = resolve_names(b, set(a), of_b, b.label)
-    partners = {name: b.tensors[own] for own, name in names_b.items()}
+    resolved_a = resolve_names(a, set(b), of_a, a.label)
+    resolved_b = resolve_names(b, set(a), of_b, b.label)
+    names_a = resolved_a.names
+    partners = {name: b.tensors[own] for own, name in resolved_b.names.items()}
     matched: list[Pair] = []
     only_a: list[WeightTensor] = []
     for own, name in names_a.items():
@@ -54,9 +55,14 @@ def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
     if not matched:
         raise _no_match(a, b)
     notes = [
-        f"The prefix {' and '.join(prefixes)} of names in {side} is ignored."
-        for prefixes, side in ((stripped_a, "A"), (stripped_b, "B"))
-        if prefixes
+        f"The prefix {' and '.join(one.stripped)} of names in {side} is ignored."
+        for one, side in ((resolved_a, "A"), (resolved_b, "B"))
+        if one.stripped
+    ]
+    notes += [
+        f"{plural(one.renamed, 'name')} in {side} {'is' if one.renamed == 1 else 'are'} renamed."
+        for one, side in ((resolved_a, "A"), (resolved_b, "B"))
+        if one.renamed
     ]
     if renaming := suggest_renaming(
         {names_a[tensor.name]: tensor for tensor in only_a}, partners, len(matched)

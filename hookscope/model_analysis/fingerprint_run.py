@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hookscope.errors import RequestError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of, random_state
@@ -24,7 +25,7 @@ from hookscope.results.fingerprint import (
     rounded,
 )
 from hookscope.results.projections import project
-from hookscope.results.records import Record
+from hookscope.results.records import Record, key_of
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.hash import hash_values
@@ -104,6 +105,13 @@ def run_model(
         before = random_state(gpus)
         forward(prepared, sink.capture)
         is_random = random_state(gpus) != before
+    if sink.absent and not sink.entries:
+        one = sink.absent[0]
+        raise RequestError(
+            f"No tensor of the model has values: {key_of(one.module, one.call, one.what)} is"
+            f" {one.reason}.",
+            "Load the weights of the model, or build it on a device with memory.",
+        )
     return tuple(sink.entries), is_random
 
 

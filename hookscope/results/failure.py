@@ -150,6 +150,7 @@ class BackwardFailure:
         lines: the lines of code that the story names.
         tried: changes with which the backward pass ran.
         suggestions: changes that were not tried.
+        note: why not all changes were tried; empty if they were.
     """
 
     kind: str
@@ -157,11 +158,13 @@ class BackwardFailure:
     lines: tuple[CodeLine, ...] = ()
     tried: tuple[str, ...] = ()
     suggestions: tuple[str, ...] = ()
+    note: str = ""
 
     def explanation(self) -> list[str]:
         """Return a line for each sentence."""
         tried = [f"Tried: {text}" for text in self.tried]
-        return [*self.story, *tried, *(f"Suggestion: {text}" for text in self.suggestions)]
+        suggested = [f"Suggestion: {text}" for text in self.suggestions]
+        return [*self.story, *tried, *suggested, *filter(None, [self.note])]
 
     def to_json(self) -> dict[str, Any]:
         """Return the failure as a plain dict."""
@@ -172,7 +175,7 @@ def backward_failure(data: Mapping[str, Any]) -> BackwardFailure:
     """Return the failure that ``to_json`` made a dict of."""
     lines = tuple(CodeLine(**line) for line in data["lines"])
     texts = {name: tuple(data[name]) for name in ("story", "tried", "suggestions")}
-    return BackwardFailure(data["kind"], lines=lines, **texts)
+    return BackwardFailure(data["kind"], lines=lines, note=data.get("note", ""), **texts)
 
 
 def _list(tensors: list[TensorInfo] | tuple[TensorInfo, ...]) -> str:

@@ -21,7 +21,7 @@ from hookscope.sources.loaded import LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import check_weights_file, end_sentence, is_weights_file
-from hookscope.stores.weights.weight_names import model_family, resolve_names
+from hookscope.stores.weights.weight_names import ResolvedNames, model_family, resolve_names
 
 log = logging.getLogger("hookscope")
 
@@ -33,7 +33,7 @@ class _Fit:
     """The tensors of a file that are loaded into a model."""
 
     tensors: dict[str, Tensor]
-    stripped: tuple[str, ...]
+    resolved: ResolvedNames
     misfits: dict[str, str]
 
 
@@ -60,7 +60,7 @@ def build(create: Build, request: LoadRequest) -> tuple[nn.Module, WeightsInfo]:
         return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
     if is_weights_file(request.weights.spec):
         return build_from_file(create, request.weights)
-    note = "weights: random from seed %d, so untrained (--weights default: pretrained)"
+    note = "weights: random from seed %d, so untrained (for pretrained ones: --weights default)"
     log.info(note, request.seed)
     return create(nullcontext()), WeightsInfo("random")
 
@@ -91,8 +91,8 @@ def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, W
 def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsRequest) -> _Fit:
     """Match the tensors of a file to those of a model."""
     path, own = request.spec, _own(module)
-    names, stripped = resolve_names(stored, own, request.rename, path)
-    tensors = {names[name]: tensor for name, tensor in stored.items()}
+    resolved = resolve_names(stored, own, request.rename, path)
+    tensors = {resolved.names[name]: tensor for name, tensor in stored.items()}
     if not own.keys() & tensors.keys():
         family = model_family(stored)
         raise WeightsFileError(
@@ -104,7 +104,7 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
         )
     misfits = _misfits(tensors, own)
     if not request.partial or not misfits:
-        return _Fit(tensors, stripped, {})
+        return _Fit(tensors, resolved, {})
     rest = {name: tensor for name, tensor in tensors.items() if name not in misfits}
     if not own.keys() & rest.keys():
         raise WeightsFileError(
@@ -112,7 +112,7 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
             f" {join_first(misfits.values())}.",
             "Check the arguments that the model is built with (--model-arg).",
         )
-    return _Fit(rest, stripped, misfits)
+    return _Fit(rest, resolved, misfits)
 
 
 def _misfits(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
@@ -209,15 +209,16 @@ def _report(
     unexpected: tuple[str, ...],
 ) -> WeightsInfo:
     """Log what did not fit, and return the metadata of the weights."""
-    if fit.stripped:
-        log.info(
-            "weights: removed the prefix %s from the keys in %s", " and ".join(fit.stripped), path
-        )
+    stripped, renamed = fit.resolved.stripped, fit.resolved.renamed
+    if stripped:
+        log.info("weights: removed the prefix %s from the keys in %s", " and ".join(stripped), path)
+    if renamed:
+        log.info("weights: renamed %s in %s", f"{renamed} key{'s' * (renamed > 1)}", path)
     if fit.misfits:
         misfits = join_first(fit.misfits.values())
         log.warning("weights: not loaded from %s because of another shape: %s", path, misfits)
     warn_mismatches(path, [name for name in missing if name not in fit.misfits], unexpected)
-    return WeightsInfo(path, file_hash, missing, unexpected, fit.stripped)
+    return WeightsInfo(path, file_hash, missing, unexpected, stripped)
 
 
 def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:

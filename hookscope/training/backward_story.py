@@ -55,7 +55,12 @@ def explain_program_failure(error: BaseException, script: str) -> BackwardFailur
                 break
             step = step.whole
         trial = partial(_in_copy, step, error, end)
-        diagnosis = trial([])
+        try:
+            diagnosis = trial([])
+        except TimeoutError as late:
+            if not found:
+                raise NoSealedProcess("its step takes too long to run again") from late
+            break
         if diagnosis is not None and diagnosis.kind == kind:
             found.append((diagnosis, trial))
             if diagnosis.is_complete:

@@ -51,7 +51,8 @@ def run_sealed(function: Callable[[], T], seconds: float) -> T:
     """Return what ``function`` returns in a sealed copy of this process; it must be picklable.
 
     Raises:
-        NoSealedProcess: there is no such copy, it failed, or it took longer than ``seconds``.
+        NoSealedProcess: there is no such copy, or it failed.
+        TimeoutError: it took longer than ``seconds``.
     """
     check_can_seal()
     read, write = os.pipe()
@@ -84,12 +85,12 @@ def check_can_seal() -> None:
 
 
 def _read_all(pipe: int, deadline: float) -> bytes:
-    """What comes until the end of a pipe; nothing if the deadline is earlier."""
+    """What comes until the end of a pipe; TimeoutError if the deadline is earlier."""
     parts: list[bytes] = []
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            return b""
+            raise TimeoutError
         part = os.read(pipe, 1 << 16)
         if not part:
             return b"".join(parts)

@@ -83,15 +83,18 @@ def _limit(result: Memory) -> str:
     limit = result.limit
     if limit is None:
         return ""
+    needed = bytes_text(limit.next_peak)
+    if needed == bytes_text(limit.limit):  # the rounded numbers would say that it fits
+        needed = plural(limit.next_peak, "byte")
     if not limit.batch:
         return (
             f"No batch fits {bytes_text(limit.limit)}: {count_text(limit.next_batch)} needs"
-            f" {bytes_text(limit.next_peak)}."
+            f" {needed}."
         )
     return (
         f"The largest batch within {bytes_text(limit.limit)} is {count_text(limit.batch)}"
         f" ({bytes_text(limit.peak)}); {count_text(limit.next_batch)} needs"
-        f" {bytes_text(limit.next_peak)}."
+        f" {needed}."
     )
 
 

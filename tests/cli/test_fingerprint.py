@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import hookscope
+from hookscope.errors import RequestError
 from hookscope.stores.fingerprint_file import open_fingerprint
 from tests.conftest import REPO
 from tests.processes import run_python
+from tests.refusals import refused
 
 MODEL = str(REPO / "sample_models" / "digits.py") + ":trained"
 FIVE = str(REPO / "sample_models" / "five.png")
@@ -46,6 +48,19 @@ def test_the_numbers_are_those_of_the_capture() -> None:
         assert entry.shape == record.shape and entry.type == record.type
         for name in ("mean", "std", "norm", "max"):
             assert getattr(entry, name) == pytest.approx(getattr(record.stats, name), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_on_the_meta_device_has_no_fingerprint(tmp_path: Path) -> None:
+    import torch
+
+    net, x = torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.ones(1, 4)
+    hookscope.fingerprint(net, input=x).save(tmp_path / "net.fp")
+    empty = torch.nn.Sequential(torch.nn.Linear(4, 2, device="meta"))
+    with refused(RequestError, "has values: ./input.0 is on the meta", hint="Load the weights"):
+        hookscope.fingerprint(empty, input=x)
+    with refused(RequestError, "No tensor of the model has values", hint="Load the weights"):
+        hookscope.diff(empty, tmp_path / "net.fp", input=x)
 
 
 def test_two_files_are_compared_without_torch(tmp_path: Path) -> None:

@@ -82,7 +82,9 @@ def test_a_quantized_name_gives_the_float_model_and_says_so(
     assert loaded.task == "quantized"
     assert all(p.dtype is torch.float32 for p in loaded.module.parameters())
     assert "built as a float model" in caplog.text
-    assert "weights: random from seed 0" in caplog.text
+    assert (
+        "weights: random from seed 0, so untrained (for pretrained ones: --weights" in caplog.text
+    )
 
 
 def test_a_vision_transformer_is_built_for_the_size_of_its_recipe() -> None:

@@ -299,11 +299,13 @@ def two(first: str, second: str, seed: int = 0) -> nn.ModuleDict:
     ],
 )
 def test_prefixes_are_replaced_as_they_stand_or_without_wrappers(
-    tmp_path: Path, stored, rename: dict[str, str]
+    tmp_path: Path, stored, rename: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "hookscope")
     path, source, target = tmp_path / "w.pth", two("backbone", "head", 1), two("body", "neck")
     torch.save({stored(name): value for name, value in source.state_dict().items()}, path)
     info = load_file_into(target, WeightsRequest(str(path), tuple(rename.items())))
+    assert f"weights: renamed {len(source.state_dict())} keys in {path}" in caplog.text
     assert same(target, two("body", "neck", 1))
     assert (info.missing, info.unexpected) == ((), ())
 

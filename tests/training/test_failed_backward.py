@@ -185,6 +185,28 @@ def test_without_a_sealed_process_it_says_so(watched) -> None:
     assert any("is not explained: this system has none." in line for line in ended.messages)
 
 
+@needs_landlock
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (1, "Not all changes were tried, because time ran out."),
+        (0, "is not explained: its step takes too long to run again."),
+    ],
+)
+def test_it_is_said_that_time_ran_out(watched, runs: int, said: str) -> None:
+    ended = watched(
+        "from itertools import count\nfrom hookscope.training import backward_story as story\n"
+        "numbers, run = count(), story.run_sealed\n"
+        "def late(function, seconds):\n"
+        f"    return run(function, seconds if next(numbers) < {runs} else 0)\n"
+        "story.run_sealed = late\n" + SCRIPTS["fpn"]
+    )
+    assert ended.status == 1
+    assert any(said in line for line in ended.messages), ended.stderr
+    assert not any("Tried:" in line for line in ended.messages)
+    assert any("Suggestion:" in line for line in ended.messages) is bool(runs)
+
+
 # The sealed process
 
 
@@ -250,7 +272,7 @@ def test_a_sealed_process_that_does_not_end_is_given_up() -> None:
         while True:
             pass
 
-    with pytest.raises(NoSealedProcess, match="did not end"):
+    with pytest.raises(TimeoutError):
         run_sealed(wait, 1)
 
 

@@ -43,14 +43,20 @@ class Diagnosis:
     is_complete: bool = True  # else more may be known if more of the program runs again
 
 
-# Runs the pass with changes; None if it succeeds, else the diagnosis of its failure.
+# Runs the pass with changes; None if it succeeds, else the diagnosis of its failure. It raises
+# TimeoutError if the time for all trials is over.
 Trial = Callable[[Sequence[SourcePatch]], Diagnosis | None]
 
 
 def tried_failure(diagnosis: Diagnosis, trial: Trial) -> BackwardFailure:
     """Return a diagnosis with the changes that were tried and helped."""
     tried: tuple[str, ...] = ()
-    if patches := _helping(diagnosis, trial):
+    patches, note = list[SourcePatch](), ""
+    try:
+        patches = _helping(diagnosis, trial)
+    except TimeoutError:
+        note = "Not all changes were tried, because time ran out."
+    if patches:
         words = " and ".join(patch.words for patch in patches)
         outcome = "all gradients are finite" if diagnosis.kind == NAN else "the backward pass runs"
         tried = (f"{words}, {outcome}.",)
@@ -60,6 +66,7 @@ def tried_failure(diagnosis: Diagnosis, trial: Trial) -> BackwardFailure:
         diagnosis.lines,
         tried,
         () if tried else diagnosis.suggestions,
+        note,
     )
 
 

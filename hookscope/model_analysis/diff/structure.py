@@ -71,7 +71,7 @@ def compare_structures(options: DiffRequest) -> StructureDiff:
         with label_errors(number):
             loaded.append(load_modules(request.model, meta=True))
     prefixes = options.prefixes
-    check_prefixes(prefixes, [layer.name for layer in layers_of(loaded[0].module)])
+    check_prefixes(prefixes, *([one.name for one in layers_of(side.module)] for side in loaded))
     a = _Side(loaded[0].module, loaded[0].spec, _read_nodes(loaded[0].module, prefixes))
     b = _Side(loaded[1].module, loaded[1].spec, _read_nodes(loaded[1].module, {}))
     if a.format or b.format:

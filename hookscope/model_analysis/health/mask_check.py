@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.health import Finding
 from hookscope.sources.structure import modules_in
-from hookscope.specs.checks import ERROR, MASK, NOTE, WARNING
+from hookscope.specs.checks import ERROR, MASK, NAN, NOTE, WARNING
 from hookscope.specs.module_names import lies_in
 from hookscope.tensors.grad_mode import grad_mode, without_grad
 from hookscope.tensors.nested import walk
@@ -157,6 +157,18 @@ def mask_findings(prepared: Prepared) -> tuple[list[Finding], str]:
     for call in _innermost(finder.calls):
         groups.setdefault(f"{call.rows.names} {call.rows.text}", []).append(call)
     return [_finding(group) for group in groups.values()], ""
+
+
+def refer_to_masks(findings: Iterable[Finding], masks: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield findings; the hint of NaN that a mask causes refers to the finding of the mask."""
+    layers = [name for one in masks if one.level == ERROR for name in (one.layer, *one.others)]
+    for one in findings:
+        if one.check == NAN and any(
+            lies_in(name, one.layer) or lies_in(one.layer, name) for name in layers
+        ):
+            yield replace(one, hint="A mask leaves softmax no key: see the finding of mask.")
+        else:
+            yield one
 
 
 def _innermost(calls: Sequence[MaskedCall]) -> Iterator[MaskedCall]:

@@ -14,7 +14,7 @@ from hookscope.execution.prepare import Prepared, prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.model_analysis.health.batch_check import batch_findings, row_count
 from hookscope.model_analysis.health.determinism_check import determinism_findings
-from hookscope.model_analysis.health.mask_check import mask_findings
+from hookscope.model_analysis.health.mask_check import mask_findings, refer_to_masks
 from hookscope.model_analysis.health.parameter_report import (
     inspect_parameters,
     parameter_findings,
@@ -226,7 +226,7 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         observation, parameter_report, thresholds, request.run.train, trained, gradient_trace, names
     )
     findings = [
-        *_findings(context),
+        *refer_to_masks(_findings(context), separate_findings),
         *separate_findings,
         *parameter_findings(
             parameter_report, weights_from_file=prepared.loaded.weights.name not in UNTRAINED

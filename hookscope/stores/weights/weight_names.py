@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from hookscope.errors import WeightsFileError
 from hookscope.files.suggestions import did_you_mean
@@ -32,14 +33,30 @@ _FAMILIES = {
 Names = dict[str, str]  # from the name in the file to the name in the model
 
 
+@dataclass(frozen=True)
+class ResolvedNames:
+    """The name in the model of each name in a file.
+
+    Attributes:
+        names: from the name in the file to that in the model.
+        stripped: the prefixes of wrappers that were removed.
+        renamed: the number of names in which a prefix was replaced.
+    """
+
+    names: Names
+    stripped: tuple[str, ...]
+    renamed: int
+
+
 def resolve_names(
     stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
-) -> tuple[Names, tuple[str, ...]]:
-    """Return the name in the model of each name in the file, and the wrapper prefixes removed."""
+) -> ResolvedNames:
+    """Return the name in the model of each name in the file, by the prefixes to ``rename``."""
     plain, stripped = _strip_wrappers(list(stored), own)
     pairs = dict(sorted(rename, key=lambda pair: len(pair[0]), reverse=True))
     names: Names = {}
     owners: Names = {}
+    renamed = 0
     for name, short in plain.items():
         old = next((old for old in pairs if old and begins_with(name, old)), None)
         start = short if old is None else name
@@ -47,6 +64,7 @@ def resolve_names(
             old = next((old for old in pairs if begins_with(short, old)), None)
         names[name] = short
         if old is not None:
+            renamed += 1
             rest = _WRAPPERS.sub("", start.removeprefix(old).removeprefix("."))
             names[name] = ".".join(part for part in (pairs[old], rest) if part)
         first = owners.setdefault(names[name], name)
@@ -62,7 +80,7 @@ def resolve_names(
                 did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
                 or "A prefix consists of whole parts of a key, as in --rename backbone=features.",
             )
-    return names, stripped
+    return ResolvedNames(names, stripped, renamed)
 
 
 def model_family(names: Iterable[str]) -> str:

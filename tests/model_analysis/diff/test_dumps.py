@@ -311,6 +311,7 @@ def test_dumps_that_do_not_fit_are_refused(refused, run, tmp_path, arrays) -> No
         ((SPEC, folder, "--layer", "head"), "The dump has no tensor of a selected layer."),
         ((SPEC, folder, "--layer", "hed"), "hed"),
         ((SPEC, folder, "--map", "a=b", "--map", file), "Write all rules in one file."),
+        ((SPEC, folder, "--map", "blocks=layers"), f"No name in {folder} has 'layers' in it."),
         ((SPEC, folder, "--map", "gone.toml"), "gone.toml cannot be read: No such file"),
         ((SPEC, SPEC, "--map", file), f"has rules for a dump of another program, and {SPEC} is"),
         ((SPEC, weights, "--input", ids, "--map", file), "'a' matches no tensor"),

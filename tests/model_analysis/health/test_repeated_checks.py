@@ -370,6 +370,24 @@ def test_a_row_without_a_key_is_named(name: str) -> None:
     assert hooks_left(model) == 0
 
 
+@pytest.mark.parametrize("make", [MASKS["one head"][0], MASKS["infinite"][0]])
+def test_nan_that_a_mask_causes_refers_to_the_mask(make: Any) -> None:
+    model, value = make()
+    [nan] = check(model, "mask,nan", input=value).of("nan")
+    assert "see the finding of mask" in nan.hint
+    [alone] = check(model, "nan", input=value).of("nan")
+    assert "look for a log, root" in alone.hint
+
+
+def test_nan_beside_a_mask_of_another_module_keeps_its_advice() -> None:
+    root = Module(lambda self, x: (x - 100).sqrt())
+    inner, (x, mask) = named("attn_mask", masked(3, 5, 5))
+    model = Module(lambda self, x, mask: self.inner(x, mask) + self.root(x), inner=inner, root=root)
+    health = check(model, "mask,nan", input=(x, mask))
+    assert [finding.layer for finding in health.of("nan")] == ["root"]
+    assert "look for a log, root" in health.of("nan")[0].hint
+
+
 def test_a_mask_with_a_key_for_each_row_is_not_a_finding() -> None:
     for model, value in (
         left_padding(right=True),

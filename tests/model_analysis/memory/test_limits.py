@@ -84,6 +84,14 @@ def test_the_smallest_batch_that_runs_is_named_where_none_fits() -> None:
     )
 
 
+def test_a_batch_just_beyond_the_limit_is_told_in_bytes() -> None:
+    options = {"input": torch.randn(16, 32), "optimizer": "sgd"}
+    known = hookscope.memory(normalized(), **options).peak
+    found = hookscope.memory(normalized(), limit=known - 1, **options)
+    text = "\n".join(line.plain for line in memory_lines(found, TextOptions()))
+    assert f"is 15 ({bytes_text(found.limit.peak)}); 16 needs {known:,} bytes." in text
+
+
 @contextmanager
 def no_log_line() -> Iterator[None]:
     """PyTorch logs no traceback of an operator that fails without values."""
