@@ -81,10 +81,10 @@ def initial_weights(request: Request) -> WeightSet:
     return model_weights(loaded.module, loaded.spec, f"weights {loaded.weights.name}")
 
 
-def load_modules(model: ModelRequest, *, meta: bool) -> LoadedModel:
-    """Load a model; one that is given by name without values, if ``meta``."""
+def load_modules(model: ModelRequest, *, meta: bool, inputs: bool = False) -> LoadedModel:
+    """Load a model; one that is given by name without values, if ``meta``; see ``LoadRequest``."""
     if model.named:
-        loaded = load(model, meta=meta)
+        loaded = load(model, meta=meta, inputs=inputs)
     else:
         check_model(model.model)
         loaded = wrap(model.model)

@@ -234,11 +234,16 @@ class WeightsRequest:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What a source of models is asked for. A source passes over what it has no use for."""
+    """What a source of models is asked for. A source passes over what it has no use for.
+
+    With ``meta`` the model has no values, and only with ``inputs`` too, what its folder reads
+    inputs with.
+    """
 
     model: ModelRequest
     seed: int = 0
     meta: bool = False
+    inputs: bool = False
 
     @property
     def spec(self) -> ModelSpec:

@@ -33,9 +33,11 @@ _SOURCES = {
 }
 
 
-def load(model: ModelRequest, *, seed: int = 0, meta: bool = False) -> LoadedModel:
-    """Load a model that is given by its spec, in eval mode on the CPU."""
-    spec, request = os.fspath(model.model), LoadRequest(model, seed, meta)
+def load(
+    model: ModelRequest, *, seed: int = 0, meta: bool = False, inputs: bool = False
+) -> LoadedModel:
+    """Load a model that is given by its spec, in eval mode on the CPU; see ``LoadRequest``."""
+    spec, request = os.fspath(model.model), LoadRequest(model, seed, meta, inputs)
     _check_file_options(request.weights)
     source = import_module(_SOURCES[request.spec.source])
     loaded: LoadedModel = source.load(request)

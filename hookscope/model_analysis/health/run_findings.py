@@ -24,6 +24,7 @@ from hookscope.specs.checks import (
     ERROR,
     FROZEN,
     INF,
+    MASK,
     NAN,
     NOTE,
     RUN,
@@ -40,6 +41,8 @@ from hookscope.specs.tensor_key import INPUT, OP, OUTPUT, PARAM_GRAD
 FEW = 16  # values of a unit, or entries of a layer, that are enough for a finding
 FEWEST = 8  # units of a layer that are enough if all of them are zero
 LISTED_RANGES = 12  # ranges of dead units that a message lists
+# Functions in which finite numbers and a mask make NaN.
+_ATTENTION = ("multi_head_attention_forward", "scaled_dot_product_attention", "softmax")
 UNNORMALISED = "Batch normalisation has no statistics yet (see batchnorm): try --train."
 
 
@@ -139,7 +142,7 @@ def nonfinite_findings(context: CheckContext) -> Iterator[Finding]:
         if origin.function:
             where = f"in {origin.function}()"
         message = f"{noun} first appears here, {where}: {share}"
-        hint = _cause(origin, causes) or _remedy(first)
+        hint = _cause(origin, causes) or _remedy(origin, context.checks)
         yield Finding(check, ERROR, origin.module, message, count, 0, hint)
 
 
@@ -159,9 +162,12 @@ def _describe_tensor(observation: TensorObservation, module: str) -> str:
     return f"{owner}{observation.label}"
 
 
-def _remedy(observation: TensorObservation) -> str:
-    if observation.dtype == "float16":
+def _remedy(origin: NonFiniteOrigin, checks: Sequence[str]) -> str:
+    if origin.first.dtype == "float16":
         return "The largest float16 is 65,504: use bfloat16 or float32, or scale the input down."
+    if origin.function.partition(".")[0] in _ATTENTION and origin.first.nan:
+        further = "" if MASK in checks else " Run the mask check too."
+        return f"Softmax gives NaN where a mask leaves it no key.{further}"
     return "The input is finite: look for a log, root, division or exp, and bound its argument."
 
 

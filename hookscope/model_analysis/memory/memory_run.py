@@ -89,7 +89,7 @@ def _load(request: Request, mode: Any) -> LoadedModel:
     if request.model.source == FILE:  # built by code that the meta device may not suit
         with suppress(Exception), without_log_lines(), signal_safe(mode):
             return load_modules(request.model, meta=True)
-    return load_modules(request.model, meta=True)
+    return load_modules(request.model, meta=True, inputs=request.input.input is not None)
 
 
 def _batch(request: Request, loaded: LoadedModel, mode: Any) -> Batch:

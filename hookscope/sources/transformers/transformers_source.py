@@ -133,6 +133,7 @@ class _ModelFiles:
 def load(request: LoadRequest) -> LoadedModel:
     """Build a model of transformers."""
     spec, meta = request.spec, request.meta
+    reads = request.inputs or not meta
     with _quiet():
         files = _find_files(spec, request.weights)
         config = load_configuration(files.config, request.model_args)
@@ -154,9 +155,9 @@ def load(request: LoadRequest) -> LoadedModel:
             source=TRANSFORMERS,
             categories=_categories(module),
             weights=info,
-            own_recipe=None if meta else image_recipe(files.folder, inputs),
-            own_text=None if meta else text_recipe(files.folder, inputs),
-            own_sound=None if meta else sound_recipe(files.folder, inputs),
+            own_recipe=image_recipe(files.folder, inputs) if reads else None,
+            own_text=text_recipe(files.folder, inputs) if reads else None,
+            own_sound=sound_recipe(files.folder, inputs) if reads else None,
             layout=inputs.layout(),
             own_example=inputs.example,
             example_text="random values that its configuration allows",

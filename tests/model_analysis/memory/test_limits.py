@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +17,10 @@ from hookscope.files.words import bytes_text
 from hookscope.model_analysis.memory.batch_search import largest_batch
 from hookscope.views.memory import memory_lines
 from hookscope.views.text.text_table import TextOptions
+from tests.conftest import REPO
 from tests.model_analysis.memory.profiled_steps import PlainStep
+
+SAMPLES = REPO / "sample_models"
 
 
 class Blocks(nn.Module):
@@ -92,34 +93,37 @@ def test_a_batch_just_beyond_the_limit_is_told_in_bytes() -> None:
     assert f"is 15 ({bytes_text(found.limit.peak)}); 16 needs {known:,} bytes." in text
 
 
-@contextmanager
-def no_log_line() -> Iterator[None]:
-    """PyTorch logs no traceback of an operator that fails without values."""
+@pytest.fixture
+def torch_log() -> Iterator[list[logging.LogRecord]]:
+    """What PyTorch logs, such as the traceback of an operator that fails without values."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
     log = logging.getLogger("torch._subclasses.fake_tensor")
     log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-    assert records == []
+    yield records
+    log.removeHandler(handler)
     assert not log.disabled
 
 
-def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch() -> None:
-    refused = pytest.raises(RequestError, match="with a batch of 16 and not with one of 32")
-    with no_log_line(), refused:
+def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch(torch_log) -> None:
+    with pytest.raises(RequestError, match="with a batch of 16 and not with one of 32"):
         hookscope.memory(OfSixteen(8, 4), input=torch.randn(16, 8), limit=10**6)
+    assert torch_log == []
 
 
-def test_a_model_that_reads_its_weights_from_a_file_is_loaded_without_a_log_line(
-    repo: Path,
-) -> None:
-    with no_log_line():
-        found = hookscope.memory(f"{repo}/sample_models/digits.py:trained")
-    assert found.parts.parameters == 39720
+def test_a_file_that_loads_weights_is_built_without_a_log_line(torch_log) -> None:
+    found = hookscope.memory(f"{SAMPLES}/digits.py:trained", shape=(8, 1, 8, 8))
+    assert found.parts.parameters == 4 * 9930
+    assert torch_log == []
+
+
+def test_a_text_is_read_by_the_tokenizer_of_the_model() -> None:
+    spec = f"hf:{SAMPLES}/capitals"
+    of_text = hookscope.memory(spec, input=["text:the capital of France is"] * 2)
+    values = {"input_ids": torch.ones(2, 5).long(), "attention_mask": torch.ones(2, 5).long()}
+    assert of_text.peak == hookscope.memory(spec, input=values).peak
+    assert of_text.batch == 2
 
 
 def test_sparse_gradients_have_a_peak() -> None:
