@@ -18,7 +18,7 @@ from hookscope.cli.global_options import command, table_options
 from hookscope.cli.run_context import reading
 from hookscope.commands.subject import check_trust, subject_of
 from hookscope.errors import RequestError
-from hookscope.files.output_path import names_folder, runs_in
+from hookscope.files.output_path import is_fingerprint, names_folder, runs_in
 from hookscope.files.shell_words import cite_command, join_words, quote_word
 from hookscope.files.suggestions import RESULT_FILES, near_files
 from hookscope.specs.plot_options import PlotOptions
@@ -331,6 +331,11 @@ def _refuse_misfits(ctx: click.Context, kind: str, asked: _Request) -> None:
     if asked.layers and kind != RUNS:
         raise RequestError(
             "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
+        )
+    if is_fingerprint(file):
+        raise RequestError(
+            f"{file} is a fingerprint, which is a text file.",
+            f"Compare a model with it: hookscope diff MODEL {file}",
         )
     if kind == CAPTURES and not os.path.exists(file):
         raise RequestError(

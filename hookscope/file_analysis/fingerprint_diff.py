@@ -9,24 +9,33 @@ from hookscope.file_analysis.record_matches import LayerFilter
 from hookscope.files.words import shape_text
 from hookscope.results.diff_result import DIFFERS, EQUAL
 from hookscope.results.fingerprint import FingerprintEntry, ModelFingerprint
-from hookscope.results.fingerprint_diff import LIMIT, ROUNDING, EntryChange, FingerprintDiff
+from hookscope.results.fingerprint_diff import (
+    LIMIT,
+    ROUNDING,
+    TWO_FILES,
+    EntryChange,
+    FingerprintDiff,
+)
 from hookscope.results.records import Record
 from hookscope.specs.tensor_key import INPUT, OUTPUT
 from hookscope.specs.tolerances import ExactDiffOptions
 
 
 def compare_fingerprints(
-    a: ModelFingerprint, b: ModelFingerprint, options: ExactDiffOptions
+    a: ModelFingerprint,
+    b: ModelFingerprint,
+    options: ExactDiffOptions,
+    sides: tuple[str, str] = TWO_FILES,
 ) -> FingerprintDiff:
     """Compare the tensors of two fingerprints by name; A is the reference."""
     chosen = _choice((a, b), tuple(options.layers))
     pairs = [(x, b.by_key[x.key]) for x in a.entries if x.key in b.by_key and chosen(x)]
     if not pairs:
         raise RequestError(
-            "No tensor in A matches one in B, because no name is in both.",
+            f"No tensor in {sides[0]} matches one in {sides[1]}, because no name is in both.",
             "Name two fingerprints of one architecture.",
         )
-    rows = [(x, y, _change(x, y)) for x, y in pairs]
+    rows = [(x, y, _change(x, y, sides)) for x, y in pairs]
     verdicts = {row.key: row.verdict for _, _, row in rows}
     return FingerprintDiff(
         a,
@@ -35,6 +44,7 @@ def compare_fingerprints(
         _alone(a, b, chosen),
         _alone(b, a, chosen),
         options.strict,
+        sides,
     )
 
 
@@ -60,18 +70,19 @@ def module_of(entry: FingerprintEntry) -> tuple[str, int]:
     return (module, int(number)) if mark and number.isdigit() else (entry.call, 1)
 
 
-def _change(a: FingerprintEntry, b: FingerprintEntry) -> EntryChange:
+def _change(a: FingerprintEntry, b: FingerprintEntry, sides: tuple[str, str]) -> EntryChange:
+    in_a, in_b = (f"in {side}" for side in sides)
     error, rounding = a.distance(b), max(a.rounding or 0.0, b.rounding or 0.0)
     notes = []
     if a.shape != b.shape:
-        notes.append(f"shape {shape_text(a.shape)} in A, {shape_text(b.shape)} in B")
+        notes.append(f"shape {shape_text(a.shape)} {in_a}, {shape_text(b.shape)} {in_b}")
     if a.dtype != b.dtype:
-        notes.append(f"{a.dtype} in A, {b.dtype} in B")
+        notes.append(f"{a.dtype} {in_a}, {b.dtype} {in_b}")
     elif a.nonfinite != b.nonfinite:
-        notes.append(f"{a.nonfinite:,} entries of A and {b.nonfinite:,} of B are not finite")
+        notes.append(f"entries that are not finite: {a.nonfinite:,} {in_a}, {b.nonfinite:,} {in_b}")
     differs = bool(notes) or error > LIMIT * rounding
     if a.type != b.type:
-        notes.append(f"{b.type} in B")
+        notes.append(f"{b.type} {in_b}")
     verdict = DIFFERS if differs else ROUNDING if error else EQUAL
     module, _ = module_of(a)
     return EntryChange(

@@ -12,7 +12,7 @@ from hookscope.execution.prepare import Prepared, prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
 from hookscope.model_analysis.fingerprint_run import run_once
-from hookscope.results.fingerprint_diff import FingerprintDiff
+from hookscope.results.fingerprint_diff import FILE_AND_MODEL, FingerprintDiff
 from hookscope.specs.request import InputRequest, ModelRequest, Request
 from hookscope.specs.tolerances import ExactDiffOptions
 from hookscope.stores.fingerprint_file import open_fingerprint
@@ -30,7 +30,7 @@ class GoldenModel:
         """Run the model once, and compare it with the file; a tensor of one alone differs."""
         known = open_fingerprint(path)
         found = run_once(self._prepared, self._metadata, known)
-        return compare_fingerprints(known, found, ExactDiffOptions(strict=True))
+        return compare_fingerprints(known, found, ExactDiffOptions(strict=True), FILE_AND_MODEL)
 
     def write(self, path: Path) -> None:
         """Make the fingerprint, and write it to a file."""

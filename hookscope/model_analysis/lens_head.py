@@ -40,7 +40,8 @@ def named_layer(prepared: Prepared, name: str | None) -> Layer:
     module = submodule(prepared.module, name)
     if module is None:
         near = did_you_mean(name, [layer.name for layer in layers_of(prepared.module)])
-        raise LayerError(f"{prepared.loaded.spec} has no module {name!r}.", near)
+        hint = near or "'hookscope tree MODEL' lists the modules."
+        raise LayerError(f"{prepared.loaded.spec} has no module {name!r}.", hint)
     return Layer(name, module)
 
 

@@ -15,6 +15,8 @@ from hookscope.specs.patterns import ROOT
 ROUNDING = "rounding"
 # In units of the rounding. Other threads, kernels, memory formats and releases of torch stay below.
 LIMIT = 10.0
+# What sentences call A and B.
+TWO_FILES, FILE_AND_MODEL = ("A", "B"), ("the file", "the model")
 _ABOUT = ("device", "dtype", "training", "environment", "versions")
 
 
@@ -86,6 +88,7 @@ class FingerprintDiff(Result):
         only_a: keys of the tensors that only A has.
         only_b: keys of the tensors that only B has.
         strict: whether a tensor of one side alone is a difference.
+        sides: what sentences call A and B.
     """
 
     view = "fingerprint_diff"
@@ -96,6 +99,7 @@ class FingerprintDiff(Result):
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     strict: bool = False
+    sides: tuple[str, str] = TWO_FILES
 
     def __repr__(self) -> str:
         found = "the same" if self.first is None else f"{self.first.key} is the first that differs"

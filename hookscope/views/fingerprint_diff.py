@@ -43,7 +43,7 @@ _STYLES = {DIFFERS: ALERT_STYLE, ROUNDING: "", EQUAL: ""}
 def fingerprint_diff_lines(result: FingerprintDiff, options: TextOptions) -> list[Text]:
     """Return the table, the verdict, and what differs of machines and versions."""
     rows = [_row(row) for row in result.rows]
-    for side, keys in (("A", result.only_a), ("B", result.only_b)):
+    for side, keys in zip(result.sides, (result.only_a, result.only_b), strict=True):
         rows += [unmatched_row([Cell(key)], len(COLUMNS), f"only in {side}") for key in keys]
     table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
     sentences = [*verdict_sentences(result), *_circumstances(result)]
@@ -71,7 +71,7 @@ def verdict_sentences(result: FingerprintDiff) -> list[tuple[str, str]]:
         if later := len(result.changed) - 1:
             text = f"{plural(later, 'later tensor')} {'is' if later == 1 else 'are'} beyond"
             sentences.append((f"{text} {'its' if later == 1 else 'their'} rounding too.", ""))
-    for side, keys in (("A", result.only_a), ("B", result.only_b)):
+    for side, keys in zip(result.sides, (result.only_a, result.only_b), strict=True):
         if keys:
             names = join_names(list(keys), TextOptions())
             style = ALERT_STYLE if result.strict else NOTICE_STYLE
@@ -119,7 +119,8 @@ def _same_text(result: FingerprintDiff) -> str:
 
 def _circumstances(result: FingerprintDiff) -> list[tuple[str, str]]:
     """The sentence on machines and versions, if tensors differ at all."""
-    different = [f"{name} {a} in A, {b} in B" for name, a, b in result.circumstances]
+    in_a, in_b = (f"in {side}" for side in result.sides)
+    different = [f"{name} {a} {in_a}, {b} {in_b}" for name, a, b in result.circumstances]
     if not different or result.equal == len(result.rows):
         return []
     return [(f"Also different: {'; '.join(different)}.", "")]

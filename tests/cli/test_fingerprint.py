@@ -32,8 +32,9 @@ def test_a_model_is_the_same_as_its_file_and_another_weight_is_found(run, tmp_pa
     assert run("diff", "net.fp", KNOWN).rc == 0  # that of another machine, or of this one
     same = run("diff", MODEL, "net.fp", "--json")
     assert same.rc == 0 and json.loads(same.stdout)["same"]
-    other = run("diff", MODEL, "net.fp", "--shape", "1x1x8x8")
-    assert other.rc == 1 and "The inputs differ: ./input.0" in other.stdout
+    other = run("diff", MODEL, "net.fp", "--shape", "2x1x8x8")
+    said = "The inputs differ: ./input.0: shape 1x1x8x8 in the file, 2x1x8x8 in the model."
+    assert other.rc == 1 and said in other.stdout
     random = run("diff", MODEL.replace("trained", "DigitsCNN"), "net.fp", "-o", "page.html")
     assert random.rc == 1
     assert "The first difference is in conv1/output (Conv2d)" in random.stdout

@@ -132,6 +132,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
     [
         (["missing"], 2, "There is no file or folder 'missing'", "hookscope capture"),
         (["text"], 2, "Cannot read text", "hookscope capture"),
+        (["net.fp"], 2, "net.fp is a fingerprint", "hookscope diff MODEL net.fp"),
         (["empty"], 2, "Cannot read empty", "hookscope capture"),
         (["."], 2, "The folder . contains no features", "hookscope extract"),
         (["net.safetensors", "convv"], 2, "'convv' matches nothing", "hookscope show"),
@@ -151,6 +152,7 @@ def test_a_wrong_request_is_answered_with_a_repair(
 ) -> None:
     (file.parent / "text").write_text("hello, this is no safetensors file")
     (file.parent / "empty").touch()
+    (file.parent / "net.fp").write_text("# hookscope fingerprint 1\n")
     done = run("show", *words)
     assert (done.rc, done.stdout) == (status, "")
     assert said in done.stderr and repair in done.stderr

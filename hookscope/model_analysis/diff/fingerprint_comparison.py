@@ -9,7 +9,7 @@ from hookscope.execution.provenance import describe_run
 from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
 from hookscope.model_analysis.fingerprint_run import run_once
 from hookscope.results.fingerprint import ModelFingerprint
-from hookscope.results.fingerprint_diff import FingerprintDiff
+from hookscope.results.fingerprint_diff import FILE_AND_MODEL, FingerprintDiff
 from hookscope.specs.diff_request import FingerprintRequest
 from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.tolerances import ExactDiffOptions
@@ -26,4 +26,4 @@ def compare_model_with_fingerprint(
         prepared = prepare(run)
         found = run_once(prepared, describe_run("fingerprint", prepared, run.chosen()), known)
     exact = ExactDiffOptions(request.layers, strict=request.strict)
-    return compare_fingerprints(known, found, exact)
+    return compare_fingerprints(known, found, exact, FILE_AND_MODEL)

@@ -291,6 +291,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": " Paris"}, RequestError, "has no tokenizer, so ' Paris' has no id"),
     ({"target": ""}, RequestError, "'' is not a token"),
     ({"norm": "model.nrm"}, LayerError, "has no module 'model.nrm'"),
+    ({"head": "zzz"}, LayerError, "has no module 'zzz'.\n'hookscope tree "),
     ({"head": "model.norm2"}, LayerError, "has no module 'model.norm2'"),
     ({"head": "model.layers.0.mlp"}, RequestError, "mlp returns .* not 64 numbers"),
     ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, "up_proj is 32 wide, but the output of"),
