@@ -161,11 +161,11 @@ def _origin_finding(measured: MeasuredRun, origin: _Origin) -> Finding:
     name = what.removesuffix(".grad").removesuffix(".update")
     entries = f"{origin.value:,.0f} entr{'y' if origin.value == 1 else 'ies'}"
     text = {
-        PARAMETER: f"its {name} is not finite before this step",
+        PARAMETER: f"the norm of its {name} is not finite before this step",
         OUTPUT: f"{entries} of its {name} {'is' if origin.value == 1 else 'are'} not finite",
         OUTPUT_GRAD: f"the gradient at its {name} is not finite: {entries}",
         PARAMETER_GRAD: f"the gradient of its {name} is not finite: {entries}",
-        UPDATE: f"the update of its {name} is not finite, though its gradient is",
+        UPDATE: f"the norm of the update of its {name} is not finite, though its gradient is",
     }[kind]
     step = int(measured.steps[origin.row])
     last = int(measured.steps[origin.row - 1]) if origin.row else None
