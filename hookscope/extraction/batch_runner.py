@@ -30,6 +30,7 @@ from hookscope.hooks.early_stop import EarlyStop
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.recorder import Recorder
 from hookscope.stores.features.location import Location
+from hookscope.tensors.copy_streams import CopyStreams
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
@@ -104,6 +105,7 @@ class BatchRunner:
     autocast: torch.dtype | None = None
     channels_last: bool = False
     skip_bad: bool = False
+    copies: CopyStreams = field(default_factory=CopyStreams)
 
     @signal_safe_contextmanager
     def forward_passes(self) -> Iterator[Forward]:
@@ -155,7 +157,7 @@ class BatchRunner:
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         dtype = self.dtype if tensor.is_floating_point() else None
-        moved = tensor.to(self.device, dtype, non_blocking=True)
+        moved = self.copies.to_device(tensor, self.device, dtype)
         if self.channels_last and moved.ndim == 4:
             return moved.contiguous(memory_format=torch.channels_last)
         return moved

@@ -44,6 +44,7 @@ from hookscope.stores.capture_file import SCHEMA
 from hookscope.stores.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
 from hookscope.stores.features.location import Location
 from hookscope.stores.features.manifest import GatheredResults, KeyEntry, RowFile
+from hookscope.tensors.copy_streams import CopyStreams
 from hookscope.tensors.save import SAFETENSORS_DTYPES, write_tensors
 
 log = logging.getLogger("hookscope")
@@ -67,28 +68,15 @@ class AsyncCopier:
     """Copies tensors to the CPU, from whichever devices they are on."""
 
     def __init__(self) -> None:
-        self._streams: dict[torch.device, Any] = {}
+        self._streams = CopyStreams()
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> HostCopy:
         """Start to copy ``tensors``; call it on the stream that computes them."""
-        devices = {t.device for t in tensors.values() if t.is_cuda}
-        for device in devices:
-            if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)
-            self._streams[device].wait_stream(torch.cuda.current_stream(device))
-        values = {name: self._copy(tensor) for name, tensor in tensors.items()}
-        return HostCopy(values, tuple(self._streams[device].record_event() for device in devices))
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        if not tensor.is_cuda:
-            return tensor.cpu()
-        stream = self._streams[tensor.device]
-        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        with torch.cuda.stream(stream):
-            pinned.copy_(tensor, non_blocking=True)
-        # Otherwise its memory could be reused while it is still being copied.
-        tensor.record_stream(stream)
-        return pinned
+        values = {
+            name: self._streams.to_host(tensor.contiguous()) if tensor.is_cuda else tensor.cpu()
+            for name, tensor in tensors.items()
+        }
+        return HostCopy(values, tuple(self._streams.events()))
 
 
 class BatchSink(Protocol):
