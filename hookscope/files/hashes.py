@@ -19,21 +19,25 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
     import hashlib  # its library takes 10 ms to load
 
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _digest(hashlib.sha256(), path)  # hashlib.file_digest is of Python 3.11
 
 
 def blake3_of(path: str | os.PathLike[str]) -> str:
     """Return the BLAKE3 of a file as ``b3sum`` prints it: on each core faster than SHA-256."""
     from blake3 import blake3
 
-    digest = blake3(max_threads=HASH_THREADS)
+    return _digest(blake3(max_threads=HASH_THREADS), path)
+
+
+def _digest(digest: Any, path: str | os.PathLike[str]) -> str:
+    """Return the digest of a file's bytes in hexadecimal."""
     window = memoryview(bytearray(_HASHED))
     # Not mapped, which would count as memory of this process.
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(window):
             digest.update(window[:count])
-    return digest.hexdigest()
+    text: str = digest.hexdigest()
+    return text
 
 
 class BackgroundHash:

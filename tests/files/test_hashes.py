@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from hookscope.files.hashes import BackgroundHash, blake3_of
+from hookscope.files.hashes import BackgroundHash, blake3_of, sha256_of
 from tests.processes import run_python
 
 BLOCK = 1 << 22
@@ -21,6 +22,7 @@ def test_the_hash_is_that_of_all_bytes(tmp_path: Path, size: int) -> None:
     file = tmp_path / "weights"
     file.write_bytes(content)
     assert BackgroundHash(blake3_of, file).result() == blake3(content).hexdigest()
+    assert sha256_of(file) == hashlib.sha256(content).hexdigest()
 
 
 def test_the_work_goes_on_while_the_hash_is_computed() -> None:

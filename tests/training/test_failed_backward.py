@@ -73,8 +73,13 @@ def test_a_state_that_begins_as_none_is_kept_so(watched) -> None:
 @needs_landlock
 def test_the_statement_is_named_where_several_are_in_one_line(watched) -> None:
     story = "\n".join(watched(SCRIPTS["on_one_line"]).messages)
-    assert "`loss.backward()` (script.py:10)" in story
-    assert "`score.backward()` in script.py:8" in story
+    first, then = "score.backward()", "loss.backward()"
+    if sys.version_info < (3, 11):  # whose code has no columns: all of the line is quoted
+        first, then = (
+            f"{o}.zero_grad(); {x}; {o}.step()" for o, x in (("og", first), ("od", then))
+        )
+    assert f"`{then}` (script.py:10)" in story
+    assert f"`{first}` in script.py:8" in story
 
 
 @needs_landlock

@@ -76,11 +76,13 @@ class CallSite:
 
     @property
     def statement(self) -> ast.stmt | None:
-        """The innermost statement that contains the expression; None if its text is not known."""
+        """The innermost statement that contains the expression; None if it is not known."""
         nodes = (n for n in ast.walk(frames.parsed(self.file)) if isinstance(n, ast.stmt))
         around = [node for node in nodes if contains(node, self.span.line)]
         # Several statements may stand in one line.
         around = [node for node in around if _is_within(self.span, node)] or around
+        if not all(_is_within(span_of(around[-1]), node) for node in around):
+            return None  # which of them is known from columns alone
         return around[-1] if around else None  # outer nodes come first
 
     @property
@@ -90,6 +92,8 @@ class CallSite:
         for node in ast.walk(statement) if statement is not None else ():
             if isinstance(node, ast.expr | ast.stmt) and span_of(node) == self.span:
                 return node
+        if self.span.column < 0 and isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
+            return _value_of(statement)
         return statement
 
     @property
@@ -110,6 +114,14 @@ def shortened(text: str) -> str:
 def contains(node: ast.stmt, line: int) -> bool:
     """Return whether a statement spans a line."""
     return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _value_of(statement: ast.Assign | ast.AnnAssign | ast.Return) -> ast.expr | ast.stmt:
+    """What a statement computes, unless it may be the assignment that runs an operation."""
+    stored = [n for n in ast.walk(statement) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    if statement.value is None or any(isinstance(n, ast.Subscript | ast.Attribute) for n in stored):
+        return statement
+    return statement.value
 
 
 def _is_within(span: CodeSpan, node: ast.stmt) -> bool:
