@@ -6,6 +6,8 @@ was found that lets the pass run, and ``CORRECT`` are scripts of the same kind t
 
 from __future__ import annotations
 
+import sys
+
 HEAD = """\
 import torch, torch.nn.functional as F
 from torch import nn
@@ -310,6 +312,8 @@ SCRIPTS: dict[str, str] = {
 WITHOUT_CHANGE = {
     *("argmax", "cast", "numpy", "rounded"),
     *("dropout", "out", "weight", "ema", "thrown_away"),
+    # Which part of the statement ran is not known without columns.
+    *(["own_part"] if sys.version_info < (3, 11) else []),
 }
 
 _CORRECT_FORWARDS = (

@@ -78,7 +78,7 @@ def _called_name(call: ast.Call) -> str:
 def _in_place_call(site: CallSite) -> ast.Call | None:
     """The call at a site that works in place; None if it cannot be told."""
     expression, statement = site.expression, site.statement
-    if isinstance(expression, ast.Call):
+    if isinstance(expression, ast.Call) and site.span.column >= 0:
         return expression if _works_in_place(expression) else None
     calls = (n for n in ast.walk(statement or ast.Pass()) if isinstance(n, ast.Call))
     return next(filter(_works_in_place, calls), None)
