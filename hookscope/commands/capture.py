@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,11 +99,12 @@ def capture(
     stop = wants_stop(request, options, prepared)
     order = check_recording_size(prepared, kinds, options.max_bytes, stop=stop)
     chosen = request.chosen(replace(options, stop=bool(options.stop)))
+    pages = None if file is None or not RecordingFile.is_supported() else RecordingFile(file)
     with (
+        pages or nullcontext(),
         Provenance("capture", prepared, chosen) as provenance,
         grad_mode(False),
     ):
-        pages = None if file is None or not RecordingFile.is_supported() else RecordingFile(file)
         point = find_stop_point(stop, order)
         forward = run_forward(prepared, kinds, options.max_bytes, stop=point, file=pages)
         recorded = provenance.capture = forward.capture

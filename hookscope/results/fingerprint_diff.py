@@ -122,7 +122,7 @@ class FingerprintDiff(Result):
 
     @property
     def equal(self) -> int:
-        """The number of rows with the same bits."""
+        """The number of rows without a difference."""
         return sum(row.verdict == EQUAL for row in self.rows)
 
     @property

@@ -77,9 +77,11 @@ class ModelStructure:
         places = [place[child] for each in parents for _, child in each]
         self._children = itemgetter(*places, place[None], place[None])  # two or more: a tuple
 
-    def is_current(self) -> bool:
-        """Whether the model has the same modules under the same names, in the same order."""
+    def is_current(self, model: nn.Module) -> bool:
+        """Whether this model has the same modules under the same names, in the same order."""
         modules: list[Any] = [reference() for reference in self._modules]
+        if modules[0] is not model:  # another one, to which its class says it is equal
+            return False
         try:
             children = [module._modules for module in modules]
         except AttributeError:  # a module is gone
@@ -131,7 +133,7 @@ def structure_of(model: nn.Module) -> ModelStructure:
     if _unchanged.model is model:
         return _unchanged.structure
     structure = _known.get(model)
-    if structure is None or not structure.is_current():
+    if structure is None or not structure.is_current(model):
         structure = ModelStructure(model)
         if not structure.has_scripted:  # whose children are objects that PyTorch makes
             _known[model] = structure

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.hashes import BackgroundHash
-from hookscope.files.words import join_first, shape_text
+from hookscope.files.words import join_first, plural, shape_text
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
@@ -213,7 +213,7 @@ def _report(
     if stripped:
         log.info("weights: removed the prefix %s from the keys in %s", " and ".join(stripped), path)
     if renamed:
-        log.info("weights: renamed %s in %s", f"{renamed} key{'s' * (renamed > 1)}", path)
+        log.info("weights: renamed %s in %s", plural(renamed, "key"), path)
     if fit.misfits:
         misfits = join_first(fit.misfits.values())
         log.warning("weights: not loaded from %s because of another shape: %s", path, misfits)

@@ -12,12 +12,14 @@ from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.files.output_path import (
+    FINGERPRINT,
     holds_features,
     is_fingerprint,
     is_hookscope_file,
     is_run_folder,
 )
 from hookscope.files.shell_words import quote_word
+from hookscope.files.suggestions import near_files
 from hookscope.specs import model_spec
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
@@ -431,7 +433,11 @@ def check_more_runs(a: Any, b: Any, more: Sequence[Any]) -> None:
 
 
 def check_no_fingerprint(a: object, b: object) -> None:
-    """Raise RequestError if a fingerprint is compared with something else, or stands first."""
+    """Raise RequestError for a fingerprint that is missing, first, or beside another file."""
+    for path in (os.fspath(one) for one in (a, b) if isinstance(one, str | os.PathLike)):
+        if path.endswith(FINGERPRINT) and not os.path.exists(path):
+            hint = near_files(path, "'hookscope fingerprint' writes such files.")
+            raise RequestError(f"There is no file {path!r}.", hint)
     found = [is_fingerprint(one) for one in (a, b)]
     if not any(found):
         return

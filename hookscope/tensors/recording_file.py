@@ -24,6 +24,7 @@ from hookscope.errors import StoreError, cause
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.safetensors_header import METADATA, header_bytes
+from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.tensors.nested import bits_of
 from hookscope.tensors.save import REPAIR, SAFETENSORS_DTYPES, metadata_of, storable
 
@@ -33,8 +34,12 @@ _MAPPED = 1 << 28  # bytes that are mapped at a time
 _ALIGNED = 8  # every tensor in the pages begins at a multiple of this, and has such a size
 
 
-class RecordingFile:
-    """The pages of a result file. Nothing is at its path before ``finish``."""
+class RecordingFile(SignalSafeContext["RecordingFile"]):
+    """The pages of a result file. Nothing is at its path before ``finish``.
+
+    If a ``with`` block ends with an error, the unfinished file is removed. Otherwise that is done
+    when nothing refers to this object. Tensors in the pages can be read even then.
+    """
 
     def __init__(self, path: str | os.PathLike[str], held: int = HELD) -> None:
         self.path = Path(path)
@@ -48,6 +53,13 @@ class RecordingFile:
         self._end = 8 + ROOM
         self._places: dict[int, int] = {}  # the offset of a tensor by the address of its values
         self._lock = threading.Lock()  # replicas of a model run on threads
+
+    def _enter(self) -> RecordingFile:
+        return self
+
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is not None:
+            self._abandoned()
 
     @staticmethod
     def is_supported() -> bool:
@@ -87,7 +99,7 @@ class RecordingFile:
         """Write the header and the tensors that are in memory; return those in the file by key.
 
         What is returned can be changed without a change of the file. It is empty, and nothing is
-        written, if the tensors or the header do not fit such a file.
+        written, if the tensors or the header do not fit such a file, or the file was removed.
         """
         places = {key: self._places.get(_address(tensor)) for key, tensor in tensors.items()}
         inside = {key: place for key, place in places.items() if place is not None}
@@ -97,7 +109,7 @@ class RecordingFile:
         order = sorted(stored, key=lambda key: (-stored[key].element_size(), key))
         notes = {key: note for key, (_, note) in sorted(held.items()) if note}
         known = all(tensor.dtype in SAFETENSORS_DTYPES for tensor in stored.values())
-        if not (known and inside and len(inside) == len(self._places)):
+        if not (self._abandoned.alive and known and inside and len(inside) == len(self._places)):
             return {}
         table: dict[str, Any] = {METADATA: metadata_of(info, notes)}
         for key, place in sorted(inside.items(), key=lambda entry: entry[1]):

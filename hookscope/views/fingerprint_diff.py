@@ -107,13 +107,13 @@ def _rounded(times: float) -> str:
 def _same_text(result: FingerprintDiff) -> str:
     count, equal = plural(len(result.rows), "tensor"), result.equal
     if equal == len(result.rows):
-        return f"{count} compared: all have the same bits."
+        return f"{count} compared: all are equal."
     largest = result.largest
     assert largest is not None
     return (
-        f"{count} compared: none is beyond its rounding, and {count_text(equal)} have the same"
-        f" bits. The largest difference is {number_text(largest.times, 2)} times the rounding, in"
-        f" {largest.key}."
+        f"{count} compared: none is beyond its rounding, and {count_text(equal)}"
+        f" {'is' if equal == 1 else 'are'} equal. The largest difference is"
+        f" {number_text(largest.times, 2)} times the rounding, in {largest.key}."
     )
 
 

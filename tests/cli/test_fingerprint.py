@@ -12,6 +12,7 @@ import pytest
 import hookscope
 from hookscope.errors import RequestError
 from hookscope.stores.fingerprint_file import open_fingerprint
+from hookscope.views.fingerprint_diff import verdict_sentences
 from tests.conftest import REPO
 from tests.processes import run_python
 from tests.refusals import refused
@@ -35,6 +36,10 @@ def test_a_model_is_the_same_as_its_file_and_another_weight_is_found(run, tmp_pa
     other = run("diff", MODEL, "net.fp", "--shape", "2x1x8x8")
     said = "The inputs differ: ./input.0: shape 1x1x8x8 in the file, 2x1x8x8 in the model."
     assert other.rc == 1 and said in other.stdout
+    assert "weights: as built by" in other.stderr  # there is one model, so not "weights of A"
+    gone = run("diff", MODEL, "nett.fp")
+    assert gone.rc == 2
+    assert "There is no file 'nett.fp'.\nDid you mean net.fp?" in gone.stderr
     random = run("diff", MODEL.replace("trained", "DigitsCNN"), "net.fp", "-o", "page.html")
     assert random.rc == 1
     assert "The first difference is in conv1/output (Conv2d)" in random.stdout
@@ -49,6 +54,17 @@ def test_the_numbers_are_those_of_the_capture() -> None:
         assert entry.shape == record.shape and entry.type == record.type
         for name in ("mean", "std", "norm", "max"):
             assert getattr(entry, name) == pytest.approx(getattr(record.stats, name), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_zeros_of_another_sign_are_not_said_to_have_the_same_bits(tmp_path: Path) -> None:
+    import torch
+
+    net, x = torch.nn.Sequential(torch.nn.Identity()), torch.zeros(1, 4)
+    hookscope.fingerprint(net, input=x).save(tmp_path / "net.fp")
+    found = hookscope.diff(net, tmp_path / "net.fp", input=-x)
+    assert not found.a["0/output"].same_bits(found.b["0/output"])
+    assert found.same and verdict_sentences(found)[0][0].endswith("compared: all are equal.")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import StoreError
+from hookscope.errors import ForwardError, StoreError
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
@@ -166,8 +166,38 @@ def test_a_capture_that_is_not_saved_leaves_nothing(tmp_path: Path, image: Tenso
     assert os.listdir(tmp_path) == []
 
 
+class Fails(nn.Sequential):
+    folder: Path
+
+    def forward(self, x: Tensor) -> Any:
+        super().forward(x)
+        raise ValueError(f"with {len(os.listdir(self.folder))} file")
+
+
+def test_a_model_that_fails_leaves_no_file(tmp_path: Path, image: Tensor, monkeypatch) -> None:
+    monkeypatch.setattr(RecordingFile.__init__, "__defaults__", (0,))
+    model = Fails(Mixed())
+    model.folder = tmp_path
+    with pytest.raises(ForwardError, match="with 1 file") as error:
+        hookscope.capture(model, input=image, file=tmp_path / "a.safetensors")
+    assert error.traceback  # it refers to the recording
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_was_recorded_before_an_error_can_be_saved(tmp_path: Path, image: Tensor) -> None:
+    plain, ours = tmp_path / "plain.safetensors", tmp_path / "ours.safetensors"
+    recorded(tmp_path / "unused", image, 1 << 40).save(plain)
+    capture = recorded(ours, image, 0)
+    pages: Any = capture._file
+    with pytest.raises(ValueError, match="later"), pages:
+        raise ValueError("later")
+    assert os.listdir(tmp_path) == [plain.name]
+    capture.save(ours)
+    assert ours.read_bytes() == plain.read_bytes()
+
+
 def test_the_file_argument_writes_the_capture(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(recording_file, "HELD", 1000)
+    monkeypatch.setattr(RecordingFile.__init__, "__defaults__", (1000,))
     model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(8, 64)
     path = tmp_path / "a.safetensors"
     capture = hookscope.capture(model, input=x, file=path)

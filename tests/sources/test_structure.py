@@ -104,6 +104,31 @@ def test_a_request_is_answered_anew_once_the_model_has_changed() -> None:
         model.append(nn.ReLU())
 
 
+class Equal(nn.Module):
+    """A module that is equal to those with the same width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.inner = width, nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal) and self.width == other.width
+
+    def __hash__(self) -> int:
+        return self.width
+
+
+def test_a_model_is_not_taken_for_another_one_that_it_is_equal_to() -> None:
+    first, second, x = Equal(2), Equal(2), torch.randn(1, 2)
+    for model in (first, second, first):
+        with hookscope.record(model) as capture:
+            expected = model(x)
+        assert same_bits(capture["inner"], expected.detach())
+
+
 def test_it_keeps_no_model_alive() -> None:
     model = net()[:2]
     model[1].owner = [model]  # type: ignore[assignment] # as some models do

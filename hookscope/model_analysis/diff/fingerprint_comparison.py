@@ -11,7 +11,6 @@ from hookscope.model_analysis.fingerprint_run import run_once
 from hookscope.results.fingerprint import ModelFingerprint
 from hookscope.results.fingerprint_diff import FILE_AND_MODEL, FingerprintDiff
 from hookscope.specs.diff_request import FingerprintRequest
-from hookscope.specs.diff_sides import label_errors
 from hookscope.specs.tolerances import ExactDiffOptions
 
 
@@ -22,8 +21,7 @@ def compare_model_with_fingerprint(
     options: Any = known.metadata.get("options")
     request = request.with_options(options if isinstance(options, dict) else {})
     run = request.of_a.requests[0]
-    with label_errors(0):
-        prepared = prepare(run)
-        found = run_once(prepared, describe_run("fingerprint", prepared, run.chosen()), known)
+    prepared = prepare(run)
+    found = run_once(prepared, describe_run("fingerprint", prepared, run.chosen()), known)
     exact = ExactDiffOptions(request.layers, strict=request.strict)
     return compare_fingerprints(known, found, exact, FILE_AND_MODEL)
