@@ -134,7 +134,7 @@ def _check_side(prefixes: Iterable[str], side: str, of_side: Iterable[str]) -> N
         if not any(begins_with(name, prefix) for name in names):
             hint = "Write --map OLD=NEW, with OLD from A and NEW from B."
             raise RequestError(
-                f"No layer name in {side} begins with {prefix!r}.",
+                f"{side} has no layer to compare whose name begins with {prefix!r}.",
                 did_you_mean(prefix, names) or hint,
             )
 

@@ -118,7 +118,10 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
             "3 tim",
         ),
         (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is not a valid tolerance."),
-        (["CAPTURE", "CAPTURE", "--map", "conv9=x"], "No layer name in A begins with 'conv9'."),
+        (
+            ["CAPTURE", "CAPTURE", "--map", "conv9=x"],
+            "A has no layer to compare whose name begins with 'conv9'.",
+        ),
         (
             ["CAPTURE", "CAPTURE", "--map", "conv1=conv3"],
             "in B begins with 'conv3'.\nDid you mean conv1 or",

@@ -371,8 +371,14 @@ def test_layers_are_selected_and_renamed_by_the_map(run) -> None:
         ),
         ((*DIGITS[:2], "--atol", "1"), "--atol is for models and captures and "),
         ((*DIGITS[:2], "--layer", "conv9"), "matches 'conv9'"),
-        ((*DIGITS[:2], "--map", "conv9=x"), "No layer name in A begins with 'conv9'."),
-        ((*DIGITS[:2], "--map", "conv1=conv9"), "No layer name in B begins with 'conv9'."),
+        (
+            (*DIGITS[:2], "--map", "conv9=x"),
+            "A has no layer to compare whose name begins with 'conv9'.",
+        ),
+        (
+            (*DIGITS[:2], "--map", "conv1=conv9"),
+            "B has no layer to compare whose name begins with 'conv9'.",
+        ),
         ((DIGITS[0], "resnt18"), "B: There is no model called 'resnt18'."),
         (
             (f"{SAMPLES}/five.safetensors",) * 2,
