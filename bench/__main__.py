@@ -175,7 +175,7 @@ MEASURES = (
     Measure(
         "a call of one of 1,000 small modules, recorded",
         "with a cloning hook by hand",
-        1.3,
+        1.5,
         "ms",
         lambda: inside("bench.small_modules", "outputs", "call", "25"),
     ),
@@ -252,7 +252,7 @@ MEASURES = (
     Measure(
         "Grad-CAM at a layer by name",
         "the same by hand",
-        1.15,
+        1.2,
         "ms",
         lambda: inside("bench.in_process", "named map", "20"),
     ),
@@ -371,7 +371,7 @@ MEASURES = (
     Measure(
         "hookscope tree of weights, 70 billion parameters in 30 files",
         "bench/headers_by_hand.py",
-        1.9,
+        2.2,
         "ms",
         lambda: times(headers.listing(count=15)),
     ),
@@ -593,7 +593,7 @@ MEASURES = (
     Measure(
         "a test of resnet50 with hookscope_golden",
         "one that runs the model once",
-        1.08,
+        1.1,
         "ms",
         lambda: times(golden_test.compared(5)),
     ),
