@@ -111,7 +111,7 @@ class Golden:
 def _imported_as_written(config: pytest.Config) -> Iterator[None]:
     """Import modules without the rewriting of their assertions, which takes longer than the test.
 
-    Pytest rewrites the whole package of a plugin, and keeps no result of it where Python writes no
+    Pytest rewrites all modules of a plugin's package, in each run again if Python writes no
     bytecode.
     """
     hook: Any = config.pluginmanager.rewrite_hook

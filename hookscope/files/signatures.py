@@ -1,4 +1,4 @@
-"""The parameters of a function of the user's, whatever its annotations name."""
+"""Signatures of functions, read without computing their annotations."""
 
 from __future__ import annotations
 

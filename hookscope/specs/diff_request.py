@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -69,7 +68,6 @@ FINGERPRINT_OPTIONS = (
 )
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
-log = logging.getLogger("hookscope")
 
 
 _PAIR = "as for ``capture``, for both models, or a pair for A and B."

@@ -21,7 +21,7 @@ class CopyStreams:
     def to_host(self, tensor: Tensor) -> Tensor:
         """Return a copy in pinned memory, whose values are there after ``events`` or ``wait``.
 
-        The tensor, of a CUDA device, must not be changed before.
+        The tensor is on a CUDA device, and must not change until then.
         """
         stream = self._of(tensor.device)
         stream.wait_stream(torch.cuda.current_stream(tensor.device))

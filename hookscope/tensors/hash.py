@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from blake3 import blake3
 from torch import Tensor
@@ -21,15 +21,10 @@ def hash_tensors(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """
     digest = blake3(max_threads=HASH_THREADS)
     for name, tensor in named:
-        if tensor.is_meta:
-            return None
         digest.update(
             f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode(errors="surrogatepass")
         )
-        try:
-            for block in _blocks(tensor):
-                digest.update(block)
-        except (RuntimeError, TypeError):
+        if not _add_bits(digest, tensor):
             return None
     return digest.hexdigest()
 
@@ -39,18 +34,17 @@ def hash_values(tensor: Tensor) -> str | None:
 
     It finds chance differences, several times as fast as a cryptographic hash.
     """
-    if tensor.is_meta:
-        return None
     digest = xxh3_64()
+    return digest.hexdigest() if _add_bits(digest, tensor) else None
+
+
+def _add_bits(digest: blake3 | xxh3_64, tensor: Tensor) -> bool:
+    """Add the bits of a tensor to a hash, a part at a time; False if they cannot be read."""
+    if tensor.is_meta:
+        return False
     try:
-        for block in _blocks(tensor):
-            digest.update(block)
+        for part in bits_of(tensor).split(_BLOCK):
+            digest.update(part.cpu().numpy().data)
     except (RuntimeError, TypeError):
-        return None
-    return digest.hexdigest()
-
-
-def _blocks(tensor: Tensor) -> Iterator[memoryview]:
-    """The bits of a tensor on the CPU, a part at a time."""
-    for part in bits_of(tensor).split(_BLOCK):
-        yield part.cpu().numpy().data
+        return False
+    return True
