@@ -104,7 +104,28 @@ def owner_of(target: str, trees: dict[str, ast.Module]) -> str:
     return next((name for name in (inner, inner.rpartition(".")[0]) if name in trees), "")
 
 
-RULES = (imports_upwards, imports_torch, circles)
+def stacks_that_signals_interrupt(package: Path) -> list[str]:
+    """Blocks of an ``ExitStack`` where a signal can come between entering and keeping a context."""
+    complaints = []
+    for name, tree in modules_of(package):
+        safe = {
+            block
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            and any("signal_safe" in ast.unparse(one) for one in function.decorator_list)
+            for block in ast.walk(function)
+        }
+        complaints += [
+            f"{name}:{block.lineno}: an ExitStack outside a signal_safe_contextmanager"
+            for block in ast.walk(tree)
+            if isinstance(block, ast.With)
+            and block not in safe
+            and any("ExitStack(" in ast.unparse(item) for item in block.items)
+        ]
+    return complaints
+
+
+RULES = (imports_upwards, imports_torch, circles, stacks_that_signals_interrupt)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -124,6 +145,11 @@ def test_hookscope_keeps_the_rule(rule, repo: Path) -> None:
         (imports_upwards, "specs/checks.py", "import_module('hookscope.sources.timm')"),
         (imports_upwards, "specs/checks.py", "importlib.import_module(f'hookscope.views.{x}')"),
         (circles, "errors.py", "def f():\n    from hookscope.version import X"),
+        (
+            stacks_that_signals_interrupt,
+            "hooks/x.py",
+            "def f():\n    with a, ExitStack() as b: ...",
+        ),
         (imports_torch, "specs/model_spec.py", "def f():\n    import torch.nn"),
         (imports_torch, "views/module_tree.py", "from torchvision.models import resnet18"),
     ],

@@ -55,6 +55,9 @@ class Net(nn.Module):
         return self.fc(torch.nn.functional.dropout(hidden.mean((2, 3)), training=self.training))
 
 
+TWIN = Net().train()
+
+
 def made() -> Net:
     net = Net().train()
     net.act.eval()
@@ -90,7 +93,7 @@ class State:
 
     def assert_as_before(self) -> None:
         net = self.net
-        assert hooks_left(net) == 0
+        assert hooks_left(net) == hooks_left(TWIN) == 0
         assert [module.training for module in net.modules()] == self.modes
         for name, tensor in net.state_dict(keep_vars=True).items():
             assert id(tensor) == self.own[name]
@@ -127,7 +130,7 @@ RUNS: dict[str, Callable[[nn.Module], Any]] = {
     "tree": lambda net: hookscope.tree(net, shapes=True, shape=(2, 3, 8, 8)),
     "ablate": lambda net: hookscope.ablate(net, input=X, layers="act"),
     "sweep": lambda net: hookscope.sweep(net, input=X, layers="act"),
-    "diff": lambda net: hookscope.diff(net, copy.deepcopy(net), input=X),
+    "diff": lambda net: hookscope.diff(net, TWIN, input=X),
     "gradcheck": lambda net: hookscope.gradcheck(net, shape=(1, 3, 3, 3)),
 }
 

@@ -21,6 +21,7 @@ class Lockstep:
     """Runs functions in as many threads, one at a time. A function switches with ``hand_over``.
 
     The random generators belong to the process, so each switch stores and restores their states.
+    All functions begin with the states that ``run`` finds.
     """
 
     def __init__(self, gpus: Sequence[int], number: int = 2) -> None:
@@ -32,10 +33,11 @@ class Lockstep:
         self._all_ended = threading.Lock()
         self._all_ended.acquire()
         self._error: BaseException | None = None
-        self._states = [self._state() for _ in self._ended]
+        self._states: list[tuple[Any, ...]] = []
 
     def run(self, works: Sequence[Callable[[], None]]) -> None:
         """Run all functions to their ends, beginning with the first; raise the first error."""
+        self._states = [self._state() for _ in works]
         threads = [
             threading.Thread(target=self._work, args=(side, work), daemon=True)
             for side, work in enumerate(works)

@@ -5,8 +5,8 @@ A tensor is kept until its partner exists, and the model that made it waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import get_ident
@@ -19,6 +19,7 @@ from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.capture_comparator import Comparator
 from hookscope.file_analysis.record_matches import RecordMatches
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, is_of_file, layers_of
 from hookscope.hooks.recorder import Recorder
@@ -132,29 +133,40 @@ def _run_both(
 ) -> SameKeys:
     """Run A and B, and the student ``taught`` if there is one."""
     gpus = sorted({gpu for model in prepared for gpu in gpus_of(model.module)})
-    with ExitStack() as contexts:
-        for model in (*prepared, *(taught or ())[:1]):
-            contexts.enter_context(model.preserved())
-        lockstep = Lockstep(gpus, 2 if taught is None else 3)
-        buffer = _PairBuffer(lockstep, pair_of, comparator)
-        sinks: list[StreamingSink] = []
-        passes: list[Callable[[], None]] = []
-        for side, model in enumerate(prepared):
-            sinks.append(StreamingSink(partial(buffer.add, side)))
-            recorder = Recorder(model.module, layers[side], kinds, sink=sinks[side])
-            # Not in its thread: the first entered is left last.
-            contexts.enter_context(recorder)
-            passes.append(partial(buffer.run_model, side, model, sinks[side].capture))
-        student = None
-        if taught is not None:
-            student = TaughtRun(prepared[0], *taught, lockstep, 2, gpus)
-            contexts.enter_context(student.attached())
-            passes.append(student.run)
+    lockstep = Lockstep(gpus, 2 if taught is None else 3)
+    buffer = _PairBuffer(lockstep, pair_of, comparator)
+    sinks = [StreamingSink(partial(buffer.add, side)) for side in (0, 1)]
+    passes: list[Callable[[], None]] = [
+        partial(buffer.run_model, side, model, sinks[side].capture)
+        for side, model in enumerate(prepared)
+    ]
+    models = list(prepared)
+    attached: list[AbstractContextManager[object]] = [
+        Recorder(model.module, layers[side], kinds, sink=sinks[side])
+        for side, model in enumerate(prepared)
+    ]
+    student = None
+    if taught is not None:
+        student = TaughtRun(prepared[0], *taught, lockstep, 2, gpus)
+        models.append(taught[0])
+        attached.append(student.attached())
+        passes.append(student.run)
+    # Not in their threads: the first entered is left last.
+    with _all_of([*(model.preserved() for model in models), *attached]):
         lockstep.run([as_this_thread(run) for run in passes])
     if buffer.is_mixed and student is not None:
         raise _Mixed
     records = (sinks[0].capture.records, sinks[1].capture.records)
     return SameKeys(records, buffer.comparisons, None if student is None else student.found)
+
+
+@signal_safe_contextmanager
+def _all_of(managers: Iterable[AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter context managers in turn; no signal comes between one and the next."""
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield
 
 
 class _PairBuffer:

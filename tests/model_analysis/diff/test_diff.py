@@ -124,7 +124,7 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
         ),
         (
             ["CAPTURE", "CAPTURE", "--map", "conv1=conv3"],
-            "in B begins with 'conv3'.\nDid you mean conv1 or",
+            "B has no layer to compare whose name begins with 'conv3'.\nDid you mean conv1 or",
         ),
         (["NETS:single"], "Missing argument 'B'."),
     ],
