@@ -233,3 +233,15 @@ def test_memory_holds_a_few_tensors_and_not_two_captures(clean_environment) -> N
 
     assert tensors_at_the_peak("diff") < 20
     assert tensors_at_the_peak("captures") > 82  # 41 tensors of each of the two
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_both_models_begin_with_the_seed(seed: int) -> None:
+    found = hookscope.diff(nn.Dropout(0.5), nn.Dropout(0.3), input=X, train=True, seed=seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        a = nn.functional.dropout(X, 0.5)
+        torch.manual_seed(seed)
+        b = nn.functional.dropout(X, 0.3)
+    [row] = found.to_json()["rows"]
+    assert row["max_abs"] == float((a - b).abs().max())
