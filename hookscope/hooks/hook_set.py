@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from threading import get_ident
 from typing import Any
 
@@ -75,6 +76,9 @@ class HookId(int):
     __slots__ = ()
 
 
+_numbers = count(-1, -1)  # those of PyTorch are not negative
+
+
 @contextmanager
 def _left_out_of_copies() -> Iterator[None]:
     """Leave our hooks out of copies and pickles of modules, whose dicts of hooks are OrderedDicts.
@@ -127,8 +131,8 @@ def hook_depth() -> int:
     return _depth.hooks
 
 
-# The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first
-# one. One thread at a time may change them.
+# PyTorch's counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the
+# first one. One thread at a time may change them.
 _registering = fork_safe_lock()
 
 _HANDLES = 1000  # of tensors, until dead ones are looked for
@@ -141,7 +145,7 @@ class HookSet(SignalSafeContext["HookSet"]):
     Compiled code calls no hooks, so compiled modules run uncompiled within the block.
     """
 
-    keeps_compiled = False  # set by a subclass that hooks no module
+    keeps_compiled = False  # for a subclass
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -153,37 +157,43 @@ class HookSet(SignalSafeContext["HookSet"]):
         self._most_handles = _HANDLES
 
     def _enter(self) -> HookSet:
+        self.open()
+        return self
+
+    def _leave(self, *error: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Enter the block where signals are deferred already, in less time."""
         if not self.keeps_compiled:
             self.stands_in_for_compiled = structure_of(self.model).has_compiled()
         if self.stands_in_for_compiled:
             EAGER.acquire()
         DEEPER_CALLS.acquire()
         self.threads.open()
-        return self
 
-    def _leave(self, *error: object) -> None:
-        with _registering:
-            while self._handles:
-                self._handles.pop().remove()
-            if self._attached:
-                self._detach()
+    def close(self) -> None:
+        """Leave what ``open`` entered."""
+        self.remove()
         self.threads.close()
         DEEPER_CALLS.release()
         if self.stands_in_for_compiled:
             EAGER.release()
             self.stands_in_for_compiled = False
 
-    @contextmanager
-    def attaching(self) -> Iterator[HookSet]:
-        """Enter, for a block that adds hooks; if it fails, all of them are removed.
+    def remove(self) -> None:
+        """Remove the hooks that were added until now."""
+        with _registering:
+            while self._handles:
+                self._handles.pop().remove()
+            if self._attached:
+                self._detach()
 
-        For code that enters and leaves in two functions: the caller still has to call ``__exit__``.
-        """
-        try:
-            yield self.__enter__()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+    def part(self) -> HookSet:
+        """Return hooks for the same threads, to be removed by ``remove`` while this set is open."""
+        part = type(self)(self.model)
+        part.threads, part.called_elsewhere = self.threads, self.called_elsewhere
+        return part
 
     def before(
         self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
@@ -270,15 +280,13 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def _attach(self, hook: Hook, hooks: HookDict, *options: HookDict) -> None:
         """Register a hook as PyTorch does, which makes a handle besides."""
-        with _registering:
-            if not self._attached:
-                LEFT_OUT_OF_COPIES.acquire()
-            number = HookId(RemovableHandle.next_id)
-            RemovableHandle.next_id += 1
-            self._attached.append((number, (hooks, *options)))
-            for members in options:
-                members[number] = True
-            hooks[number] = hook
+        if not self._attached:
+            LEFT_OUT_OF_COPIES.acquire()
+        number = HookId(next(_numbers))
+        self._attached.append((number, (hooks, *options)))
+        for members in options:
+            members[number] = True
+        hooks[number] = hook
 
     def _detach(self) -> None:
         while self._attached:

@@ -116,8 +116,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.capture = self.sink.capture
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass
-        self._hooks = self.hooks_class(model)
-        self._hooks.keeps_compiled = True  # those at modules care for compiled ones
+        self._hooks = self.calls.hooks.part()
         self.gradients = GradientRecorder(self._hooks, self.sink, clones=clones)
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._follows_gradients = model_input or bool(self.kinds & {INPUT_GRAD, OUTPUT_GRAD})
@@ -125,19 +124,22 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     def _enter(self) -> Capture:
         self._check_recurrent()
-        with self._hooks.attaching() as hooks:
+        wanted = self._wanted()
+        self._kinds_of = {layer.module: kinds for layer, kinds in wanted.items()}
+        self.capture.name_layers(layer.name for layer in wanted)
+        self.calls.subscribe(self, wanted)
+        try:
             if PARAM_GRAD in self.kinds:
                 self._watch_parameters()
-            hooks.on_registration(self._add_module, self._add_parameter)
-            wanted = self._wanted()
-            self._kinds_of = {layer.module: kinds for layer, kinds in wanted.items()}
-            self.capture.name_layers(layer.name for layer in wanted)
-            self.calls.subscribe(self, wanted)
-            if self.calls.hooks.stands_in_for_compiled:
-                log.info(
-                    "torch.compile: the model runs uncompiled, because compiled code calls no hooks"
-                )
-            self.sink.open = True
+            self._hooks.on_registration(self._add_module, self._add_parameter)
+        except BaseException:
+            self._remove_hooks()
+            raise
+        if self.calls.hooks.stands_in_for_compiled:
+            log.info(
+                "torch.compile: the model runs uncompiled, because compiled code calls no hooks"
+            )
+        self.sink.open = True
         return self.capture
 
     def _leave(
@@ -147,8 +149,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         traceback: TracebackType | None,
     ) -> None:
         self.sink.open = False
-        self.calls.unsubscribe(self)
-        self._hooks.__exit__(kind, error, traceback)
+        self._remove_hooks()
         self.capture.make_keys()
         counts = self.calls.counts_of(self._kinds_of)
         self._mark_waiting(counts, error)
@@ -160,6 +161,10 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             unfinished = (replace(layer, reason=UNFINISHED) for layer in coverage.not_executed)
             coverage = replace(coverage, not_executed=tuple(unfinished))
         self.capture.coverage = coverage
+
+    def _remove_hooks(self) -> None:
+        self._hooks.remove()
+        self.calls.unsubscribe(self)
 
     def _mark_waiting(self, counts: dict[nn.Module, int], error: BaseException | None) -> None:
         """Note why the gradients that have not arrived are absent."""

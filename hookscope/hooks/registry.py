@@ -229,7 +229,7 @@ class CallRegistry:
         is_new = subscriber not in self._subscribers
         if is_new:
             if not self._subscribers:
-                self.hooks.__enter__()
+                self.hooks.open()
             self._subscribers.append(subscriber)
         try:
             for layer in layers:
@@ -249,7 +249,7 @@ class CallRegistry:
         for hooked in self._modules.values():
             hooked.remove(subscriber)
         if not self._subscribers:
-            self.hooks.__exit__(None, None, None)
+            self.hooks.close()
             self._modules.clear()
             self._open = _OpenCalls()
 

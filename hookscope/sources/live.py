@@ -37,7 +37,7 @@ def as_hookable(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
         from hookscope.sources.exported.exported_source import to_module
 
         return to_module(model)
-    return _replace_scripted(model, {})
+    return _replace_scripted(model, {}) if structure_of(model).has_scripted else model
 
 
 def _replace_scripted(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
