@@ -110,6 +110,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     loaded = loaded or find_model(request.model, run.seed)
     loaded = with_tokenizer(loaded, request.input)
     check_not_lazy(loaded.module)
+    _check_has_values(loaded.module)
     if run.generate is not None:
         check_generation(loaded.module, loaded.spec, run.generate, request.model.method)
     # Errors come before the slow part.
@@ -144,6 +145,20 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         generate=run.generate,
         positions=positions,
     )
+
+
+def _check_has_values(model: nn.Module) -> None:
+    """Raise RequestError if all of a model is on the meta device, and nothing loads its values."""
+    modules = modules_in(model)
+    if any(module._forward_pre_hooks or "_hf_hook" in vars(module) for module in modules):
+        return
+    members = [member for m in modules for member in (m._parameters, m._buffers)]
+    tensors = [tensor for each in members for tensor in each.values() if tensor is not None]
+    if tensors and all(tensor.is_meta for tensor in tensors):
+        raise RequestError(
+            "The model is on the meta device, where tensors have no values.",
+            "Load the weights of the model, or build it on a device with memory.",
+        )
 
 
 def _selected(

@@ -274,6 +274,16 @@ def test_dynamically_quantized_layers_are_recorded() -> None:
     assert bit_identical(capture["3.1/output"], model(X))
 
 
+# Without values
+
+
+@pytest.mark.parametrize("verb", ["capture", "grads", "check", "trace", "ablate", "fingerprint"])
+def test_a_model_on_the_meta_device_is_refused(verb: str) -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).to("meta")
+    with pytest.raises(RequestError, match="The model is on the meta device"):
+        getattr(hookscope, verb)(model, input=torch.ones(2, 5))
+
+
 # Lazy
 
 
