@@ -55,10 +55,15 @@ class Golden:
         Returns:
             The comparison; None if the file was written.
         """
+        __tracebackhide__ = True
+        from hookscope.errors import HookscopeError
         from hookscope.files.garbage import without_collection
 
-        with without_collection():
-            return self._check(model, input, name)
+        try:
+            with without_collection():
+                return self._check(model, input, name)
+        except HookscopeError as error:  # explains itself; pytest would show our source above it
+            raise error.with_traceback(None) from None
 
     def _check(self, model: nn.Module, input: Any, name: str) -> FingerprintDiff | None:
         """Compare the model with its file, or write the file."""

@@ -74,9 +74,9 @@ def test_a_model_on_the_meta_device_has_no_fingerprint(tmp_path: Path) -> None:
     net, x = torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.ones(1, 4)
     hookscope.fingerprint(net, input=x).save(tmp_path / "net.fp")
     empty = torch.nn.Sequential(torch.nn.Linear(4, 2, device="meta"))
-    with refused(RequestError, "has values: ./input.0 is on the meta", hint="Load the weights"):
+    with refused(RequestError, "The model is on the meta device", hint="Load the weights"):
         hookscope.fingerprint(empty, input=x)
-    with refused(RequestError, "No tensor of the model has values", hint="Load the weights"):
+    with refused(RequestError, "The model is on the meta device", hint="Load the weights"):
         hookscope.diff(empty, tmp_path / "net.fp", input=x)
 
 
@@ -200,25 +200,44 @@ def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, w
     assert before == {file: file.read_bytes() for file in golden.iterdir()}
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+def run_pytest(folder: Path) -> str:
+    """Run pytest in a process of its own, with files to be written; return what it printed."""
     import subprocess
 
-    for file, slope in (("test_a.py", 0.5), ("test_b.py", 0.6)):
-        (tmp_path / file).write_text(
-            "import torch\n\ndef test_net(hookscope_golden):\n"
-            f"    hookscope_golden(torch.nn.LeakyReLU({slope}), -torch.ones(2, 4))\n"
-        )
     words = ["-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "--hookscope-update"]
-    done = subprocess.run(
-        [sys.executable, *words, str(tmp_path)],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, *words, str(folder)],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPO), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
     ).stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_model_that_fails_is_explained_below_the_line_of_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef test_net(hookscope_golden):\n"
+        "    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2))\n"
+        "    hookscope_golden(net, torch.ones(2, 3))\n"
+    )
+    done = run_pytest(tmp_path)
+    line = done.index(">       hookscope_golden(net, torch.ones(2, 3))")
+    assert done.index("ForwardError: The forward pass failed in layer 1 (Linear)") > line
+    assert "hookscope/" not in done and "Traceback" not in done
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    for file, slope in (("test_a.py", 0.5), ("test_b.py", 0.6)):
+        (tmp_path / file).write_text(
+            "import torch\n\ndef test_net(hookscope_golden):\n"
+            f"    hookscope_golden(torch.nn.LeakyReLU({slope}), -torch.ones(2, 4))\n"
+        )
+    done = run_pytest(tmp_path)
     assert "1 failed, 1 passed" in done
     assert "test_net.fp was written by another test, test_a.py::test_net" in done
     known = open_fingerprint(tmp_path / "golden" / "test_net.fp")
