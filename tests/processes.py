@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from tools.warm_process import Finished
+from tools.warm_process import Finished, WarmProcess
 
 COMMAND = ("-m", "hookscope")  # the words after python
 
-# One process for many commands, as each of its own would spend seconds importing torch.
-_DRIVER = """
-import contextlib, io, json, shlex, subprocess, sys
-from hookscope.cli.main import main
-
-for line in json.load(sys.stdin):
-    if line.startswith("hookscope run "):  # once in a process: its script becomes __main__
-        command = [sys.executable, "-m", *shlex.split(line)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        print(json.dumps([done.returncode, done.stdout, done.stderr]))
-        continue
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(shlex.split(line)[1:])
-        except SystemExit as end:
-            status = end.code
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
-"""
+DRIVER = Path(__file__).parent / "driver" / "lines.py"
 
 
 def run_python(
@@ -61,11 +45,20 @@ def run_python(
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-def run_lines(lines: Sequence[str], cwd: Path, env: Mapping[str, str]) -> list[Finished]:
-    """Run lines that begin with ``hookscope``, all in one process of their own."""
-    line = ("-c", _DRIVER)
-    done = run_python(*line, cwd=cwd, env=env, stdin=json.dumps(lines), timeout=3600, status=0)
-    return [Finished(*json.loads(answer)) for answer in done.stdout.splitlines()]
+def run_lines(
+    lines: Sequence[str], cwd: Path, env: Mapping[str, str], warm: WarmProcess
+) -> list[Finished]:
+    """Run lines that begin with ``hookscope``, as many as possible in one process."""
+    done: list[Finished] = []
+    # Of ``run`` there is one in a process: its script becomes __main__.
+    for is_run, group in groupby(lines, key=lambda line: line.startswith("hookscope run ")):
+        if is_run:
+            done += [warm.run(shlex.split(line)[1:], cwd, env) for line in group]
+            continue
+        all_at_once = warm.run([], cwd, env, json.dumps([*group]), timeout=3600, script=DRIVER)
+        assert all_at_once.rc == 0, all_at_once.stderr
+        done += [Finished(*json.loads(answer)) for answer in all_at_once.stdout.splitlines()]
+    return done
 
 
 def start_python(

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import DRIVER
+
 pytestmark = pytest.mark.slow
 
 # What is asked of all modules, and which of them need a package that is not there.
@@ -75,12 +77,17 @@ def packages(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> Path:
     return folder
 
 
-def python(packages: Path, *words: str, folder: Path | None = None) -> str:
+def python(packages: Path, *words: str, folder: Path | None = None, stdin: str = "") -> str:
     """Run Python with these packages alone; what it printed."""
     environment = os.environ | {"PYTHONPATH": str(packages)}
     environment.pop("VIRTUAL_ENV", None)
     done = subprocess.run(
-        [sys.executable, "-S", *words], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-S", *words],
+        cwd=folder,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -91,5 +98,8 @@ def test_modules_import_without_extras_but_for_those_of_extras(packages: Path) -
 
 
 def test_commands_run_without_extras(packages: Path, samples_folder: Path) -> None:
-    for command in COMMANDS:
-        python(packages, "-m", "hookscope", *command.split(), folder=samples_folder)
+    lines = json.dumps([f"hookscope {command}" for command in COMMANDS])
+    answers = python(packages, str(DRIVER), folder=samples_folder, stdin=lines).splitlines()
+    for answer in map(json.loads, answers):
+        assert answer[0] == 0, answer
+    assert len(answers) == len(COMMANDS)

@@ -9,6 +9,8 @@ import pytest
 
 from tools.behavior import Place, main, record_examples
 
+pytestmark = pytest.mark.exhaustive
+
 EXAMPLES = [
     'capture sample_models/digits.py:trained --layer "conv*" --shape 1x1x8x8',
     "capture sample_models/digits.py:trained --layer nosuch",
@@ -30,7 +32,6 @@ def compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return status, capsys.readouterr().out
 
 
-@pytest.mark.exhaustive
 def test_the_same_twice_is_equal(recorded: Path, capsys) -> None:
     assert compared(recorded, capsys) == (0, "")
     text = (recorded / "before" / "terminal80" / "001.txt").read_text()

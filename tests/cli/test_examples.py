@@ -11,6 +11,7 @@ import pytest
 from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 from tests.processes import run_lines
+from tools.warm_process import WarmProcess
 
 THIRDS = 3
 EXAMPLES = [
@@ -34,10 +35,12 @@ def with_what_they_read(lines: list[str]) -> list[str]:
     return list(dict.fromkeys([*(line for line in EXAMPLES if line.startswith(starts)), *lines]))
 
 
-def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> dict[str, str]:
+def faults_of(
+    lines: list[str], folder: Path, environment: dict[str, str], warm: WarmProcess
+) -> dict[str, str]:
     """Run the lines; return those that do not do what an example should, and why."""
     found = {}
-    for line, done in zip(lines, run_lines(lines, folder, environment), strict=True):
+    for line, done in zip(lines, run_lines(lines, folder, environment, warm), strict=True):
         program, command, *_ = shlex.split(line)
         wrote = [said.split()[1] for said in done.stderr.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]
@@ -57,16 +60,16 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
 @pytest.mark.sampled(THIRDS)
 @pytest.mark.parametrize("third", range(THIRDS))
 def test_the_examples_run_and_leave_the_samples_as_they_are(
-    samples_folder, repo, clean_environment, third: int
+    samples_folder, repo, clean_environment, warm_process, third: int
 ) -> None:
     lines = with_what_they_read(EXAMPLES[third::THIRDS])
-    assert faults_of(lines, samples_folder, clean_environment) == {}
+    assert faults_of(lines, samples_folder, clean_environment, warm_process) == {}
     for path in (repo / "sample_models").rglob("*.*"):
         if path.is_file() and "__pycache__" not in path.parts:
             copy = samples_folder / path.relative_to(repo)
             assert copy.read_bytes() == path.read_bytes(), path.name
 
 
-def test_a_broken_example_is_noticed(samples_folder, clean_environment) -> None:
+def test_a_broken_example_is_noticed(samples_folder, clean_environment, warm_process) -> None:
     lines = ["hookscope help capture", "hookscope help --nonsense", "hookscop help"]
-    assert list(faults_of(lines, samples_folder, clean_environment)) == lines[1:]
+    assert list(faults_of(lines, samples_folder, clean_environment, warm_process)) == lines[1:]

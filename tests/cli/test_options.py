@@ -99,6 +99,7 @@ OPTIONS = [
     for option in command.options()
     if option.key not in FILES
 ]
+SWITCHES = [case for case in OPTIONS if case.values[1].secondary_opts]
 
 
 def sample_of(name: str, option: Option) -> tuple[str, object]:
@@ -124,6 +125,7 @@ def value_of(context: click.Context, option) -> object:
     return getattr(context.obj, option.name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_has_its_variable(parse, monkeypatch, name, option) -> None:
     word, value = sample_of(name, option)
@@ -145,10 +147,8 @@ def test_model_seed_and_device_have_short_names(parse, monkeypatch, variable) ->
         assert parse(name).params[variable[10:].lower()] == value
 
 
-@pytest.mark.parametrize(("name", "option"), OPTIONS)
+@pytest.mark.parametrize(("name", "option"), SWITCHES)
 def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) -> None:
-    if not option.secondary_opts:
-        return
     needed = NEEDED.get(name, [])
     monkeypatch.setenv(option.envvar[0], "1")
     assert value_of(parse(name, *needed), option) is True

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from hookscope.stores.weights.open_weights import is_weights, open_weights
 from hookscope.stores.weights.weight_tree import WeightTree, hash_weights
 from tests.conftest import REPO
 from tests.damage import SECONDS, damaged, endure
-from tests.damaged.crafted_weights import CRAFTED, HARM, Call
+from tests.damaged.crafted_weights import CRAFTED, HARM, SLOW, Call
 from tests.damaged.test_models import rezipped
 from tests.sources.onnx.handmade import FLOAT, model, two_layers
 
@@ -172,12 +172,10 @@ def test_thousands_of_changed_files_take_little_time_and_memory(tmp_path: Path, 
     assert f"{name}: " in done.stdout
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What came of each crafted file, in a process without torch."""
-    folder = tmp_path_factory.mktemp("crafted")
+def _outcomes(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What came of each of some crafted files, in a process without torch."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.damaged.crafted_weights", str(folder)],
+        [sys.executable, "-m", "tests.damaged.crafted_weights", str(folder), *names],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(REPO)},
         capture_output=True,
@@ -192,13 +190,28 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return {line["name"]: line for line in lines}
 
 
-@pytest.mark.parametrize("name", CRAFTED)
-def test_a_crafted_file_is_refused_in_a_sentence(outcomes, name: str) -> None:
-    outcome = outcomes[name]
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What came of the crafted files that are soon refused."""
+    return _outcomes(tmp_path_factory.mktemp("crafted"), CRAFTED.keys() - SLOW)
+
+
+def _check_refusal(outcome: dict[str, Any]) -> None:
     assert outcome.get("exit") == 2, outcome
     assert "\n" not in outcome["error"]
     assert len(outcome["error"]) < 400
     assert outcome["seconds"] < SECONDS
+
+
+@pytest.mark.parametrize("name", [name for name in CRAFTED if name not in SLOW])
+def test_a_crafted_file_is_refused_in_a_sentence(outcomes, name: str) -> None:
+    _check_refusal(outcomes[name])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", sorted(SLOW))
+def test_a_crafted_file_that_takes_seconds_is_refused_too(tmp_path: Path, name: str) -> None:
+    _check_refusal(_outcomes(tmp_path, [name])[name])
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:

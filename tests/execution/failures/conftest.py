@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.conftest import REPO
 from tests.processes import run_lines
+from tools.warm_process import WarmProcess
 
 MODELS = Path(__file__).with_name("broken_models.py")
 
@@ -46,16 +45,19 @@ Commands = Callable[..., list[Said]]
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+def commands(
+    tmp_path_factory: pytest.TempPathFactory,
+    bare_environment: dict[str, str],
+    warm_process: WarmProcess,
+) -> Commands:
     """Run command lines in one process, in a folder that holds ``broken_models.py``."""
     folder = tmp_path_factory.mktemp("models")
     shutil.copy(MODELS, folder)
     home = tmp_path_factory.mktemp("home")
-    own = {name: value for name, value in os.environ.items() if not name.startswith("HOOKSCOPE_")}
     places = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(home))
 
     def run(*lines: str, cwd: Path = folder) -> list[Said]:
-        env = {**own, **places, "PYTHONPATH": str(REPO)}
-        return [Said(done.rc, done.stdout, done.stderr) for done in run_lines(lines, cwd, env)]
+        done = run_lines(lines, cwd, bare_environment | places, warm_process)
+        return [Said(one.rc, one.stdout, one.stderr) for one in done]
 
     return run

@@ -174,6 +174,7 @@ INDEXING = ("alias", "getitem", "setitem", "select", "slice", "index", "tensor",
 INDEXING += ("lift_fresh_copy",)  # the constant of ``x[...] = 1``, exported by torch before 2.15
 
 
+@pytest.mark.exhaustive  # exporting takes long
 def test_a_swin_has_the_same_ops_scripted_and_exported(tmp_path: Path) -> None:
     torch.manual_seed(0)
     swin = torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4]).eval()
