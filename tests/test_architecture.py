@@ -33,12 +33,23 @@ WITH_TORCH = {
 BY_DESIGN = {("results.result", "hookscope.views.*")}
 
 
-def modules_of(package: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Yield each module of ``package``: its dotted name inside the package and its tree."""
+Modules = dict[str, ast.Module]  # by the dotted name inside the package
+
+
+def modules_of(package: Path) -> Modules:
+    """Parse all files of a package."""
+    found = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).with_suffix("").parts
         name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-        yield name, ast.parse(file.read_text(encoding="utf-8"))
+        found[name] = ast.parse(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def modules(repo: Path) -> Modules:
+    """The files of hookscope, parsed once for all tests."""
+    return modules_of(repo / "hookscope")
 
 
 def imports_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -55,9 +66,9 @@ def imports_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(map(str, texts))
 
 
-def imports_upwards(package: Path) -> list[str]:
+def imports_upwards(modules: Modules) -> list[str]:
     complaints = []
-    for name, tree in modules_of(package):
+    for name, tree in modules.items():
         home = name.split(".")[0]
         if home not in (*PACKAGES, "__init__", "__main__"):
             complaints.append(f"{name}: {home} is none of the packages")
@@ -74,22 +85,21 @@ def imports_upwards(package: Path) -> list[str]:
     return complaints
 
 
-def imports_torch(package: Path) -> list[str]:
+def imports_torch(modules: Modules) -> list[str]:
     return [
         f"{name}:{line}: imports {target}"
-        for name, tree in modules_of(package)
+        for name, tree in modules.items()
         if name.split(".")[0] in TORCH_FREE and name not in WITH_TORCH
         for line, target in imports_of(tree)
         if target.split(".")[0] in ("torch", "torchvision")
     ]
 
 
-def circles(package: Path) -> list[str]:
+def circles(modules: Modules) -> list[str]:
     """Files that import each other, at the top, inside functions or for types alone."""
-    trees = dict(modules_of(package))
     graph = {
-        name: {owner for _, target in imports_of(tree) if (owner := owner_of(target, trees))}
-        for name, tree in trees.items()
+        name: {owner for _, target in imports_of(tree) if (owner := owner_of(target, modules))}
+        for name, tree in modules.items()
     }
     try:
         TopologicalSorter(graph).prepare()
@@ -98,16 +108,16 @@ def circles(package: Path) -> list[str]:
     return []
 
 
-def owner_of(target: str, trees: dict[str, ast.Module]) -> str:
+def owner_of(target: str, modules: Modules) -> str:
     """The file that an imported name stands in, or an empty string."""
     inner = target.removeprefix("hookscope.")
-    return next((name for name in (inner, inner.rpartition(".")[0]) if name in trees), "")
+    return next((name for name in (inner, inner.rpartition(".")[0]) if name in modules), "")
 
 
-def stacks_that_signals_interrupt(package: Path) -> list[str]:
+def stacks_that_signals_interrupt(modules: Modules) -> list[str]:
     """Blocks of an ``ExitStack`` where a signal can come between entering and keeping a context."""
     complaints = []
-    for name, tree in modules_of(package):
+    for name, tree in modules.items():
         safe = {
             block
             for function in ast.walk(tree)
@@ -129,8 +139,8 @@ RULES = (imports_upwards, imports_torch, circles, stacks_that_signals_interrupt)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_hookscope_keeps_the_rule(rule, repo: Path) -> None:
-    assert rule(repo / "hookscope") == []
+def test_hookscope_keeps_the_rule(rule, modules: Modules) -> None:
+    assert rule(modules) == []
 
 
 @pytest.mark.parametrize(
@@ -159,16 +169,12 @@ def test_the_rule_sees_what_breaks_it(rule, file: str, text: str, tmp_path: Path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     (tmp_path / "hookscope" / "version.py").write_text("import hookscope.errors.y")
-    assert len(rule(tmp_path / "hookscope")) == 1
+    assert len(rule(modules_of(tmp_path / "hookscope"))) == 1
 
 
-def test_every_file_that_may_import_torch_does(repo: Path) -> None:
-    found = {
-        name: {target for _, target in imports_of(tree)}
-        for name, tree in modules_of(repo / "hookscope")
-    }
+def test_every_file_that_may_import_torch_does(modules: Modules) -> None:
     for name in WITH_TORCH:
-        assert any(one.split(".")[0] == "torch" for one in found[name])
+        assert any(one.split(".")[0] == "torch" for _, one in imports_of(modules[name]))
 
 
 def heavy_after(statement: str) -> set[str]:
@@ -183,8 +189,8 @@ def test_importing_hookscope_imports_nothing_heavy() -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("package", TORCH_FREE)
-def test_torch_free_packages_import_no_torch(package: str, repo: Path) -> None:
-    names = [name for name, _ in modules_of(repo / "hookscope") if name.split(".")[0] == package]
+def test_torch_free_packages_import_no_torch(package: str, modules: Modules) -> None:
+    names = [name for name in modules if name.split(".")[0] == package]
     lazily = {"stores.features.torch_dataset"}
     listed = ", ".join(f"hookscope.{name}" for name in names if name not in lazily)
     assert "torch" not in heavy_after(f"import {listed}")

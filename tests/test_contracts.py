@@ -50,28 +50,43 @@ def dotted(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def uses(package: Path, pattern: str, allowed: str, within: str = "") -> list[str]:
-    """The lines outside ``allowed`` (a pattern of paths) that name what ``pattern`` describes.
+Names = dict[str, list[tuple[int, str]]]  # with their lines, by path
 
-    Names are taken from the syntax tree, so that docstrings and comments do not count.
-    """
-    lines: dict[str, str] = {}
-    for file in sorted((package / within).rglob("*.py")):
-        path = file.relative_to(package).as_posix()
-        if not re.fullmatch(allowed, path):
-            found = names_in(ast.parse(file.read_text(encoding="utf-8")))
-            lines |= {f"{path}:{line}": name for line, name in found if re.search(pattern, name)}
+
+def names_of(package: Path) -> Names:
+    """The names in each file, from its syntax tree: docstrings and comments do not count."""
+    return {
+        file.relative_to(package).as_posix(): list(names_in(ast.parse(file.read_text("utf-8"))))
+        for file in sorted(package.rglob("*.py"))
+    }
+
+
+@pytest.fixture(scope="module")
+def names(repo: Path) -> Names:
+    """The names in the files of hookscope, which are parsed once for all tests."""
+    return names_of(repo / "hookscope")
+
+
+def uses(names: Names, pattern: str, allowed: str, within: str = "") -> list[str]:
+    """The lines outside ``allowed`` (a pattern of paths) that name what ``pattern`` describes."""
+    lines = {
+        f"{path}:{line}": name
+        for path, found in names.items()
+        if path.startswith(within) and not re.fullmatch(allowed, path)
+        for line, name in found
+        if re.search(pattern, name)
+    }
     return [f"{line}: {name}" for line, name in lines.items()]
 
 
 @pytest.mark.parametrize("what", PLACES)
-def test_it_is_done_in_one_place(what: str, repo: Path) -> None:
-    assert uses(repo / "hookscope", *PLACES[what]) == []
+def test_it_is_done_in_one_place(what: str, names: Names) -> None:
+    assert uses(names, *PLACES[what]) == []
 
 
-def test_what_is_private_about_scripted_models_is_used_in_one_file(repo: Path) -> None:
+def test_what_is_private_about_scripted_models_is_used_in_one_file(names: Names) -> None:
     private = r"sources/torchscript/private\.py"
-    assert uses(repo / "hookscope", r"^torch\._C\b", private, "sources/torchscript") == []
+    assert uses(names, r"^torch\._C\b", private, "sources/torchscript/") == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +108,7 @@ def test_another_place_is_noticed(what: str, file: str, text: str, tmp_path: Pat
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    assert len(uses(tmp_path, *PLACES[what])) == 1
+    assert len(uses(names_of(tmp_path), *PLACES[what])) == 1
 
 
 MODES = {"no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast"}
@@ -127,7 +142,8 @@ def test_no_interrupt_leaves_a_mode_of_pytorch_on(repo: Path) -> None:
 
 def test_words_alone_are_no_use(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text('"""Calls print() and m.register_hook() in words only."""')
-    assert [line for place in PLACES.values() for line in uses(tmp_path, *place)] == []
+    names = names_of(tmp_path)
+    assert [line for place in PLACES.values() for line in uses(names, *place)] == []
 
 
 def test_no_module_hides_a_public_function(repo: Path) -> None:

@@ -85,6 +85,7 @@ def test_a_state_dict_is_refused_in_a_sentence(call: Callable[[], object]) -> No
         call()
 
 
+@pytest.mark.exhaustive
 def test_parts_of_a_checkpoint_have_pages_of_their_own(run, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir(exist_ok=True)
     state = {"w": torch.ones(2, 2)}

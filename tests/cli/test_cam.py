@@ -86,6 +86,7 @@ def test_every_format_has_the_same_maps_and_may_be_replaced(run: Run, tmp_path: 
     assert len(maps) == 1
 
 
+@pytest.mark.exhaustive
 def test_without_matplotlib_only_what_needs_it_is_refused(run: Run, tmp_path: Path) -> None:
     missing = tmp_path / "missing" / "matplotlib"
     missing.mkdir(parents=True)

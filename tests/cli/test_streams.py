@@ -298,6 +298,7 @@ def test_closed_streams_do_no_harm(tmp_path, clean_environment) -> None:
     assert subprocess.run(["sh", "-c", script], env=clean_environment, cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_quiet_and_verbose_are_the_same_before_and_after(run) -> None:
     for flags in (["-q"], ["--quiet"], ["-vv"], ["--no-color"], ["--no-config"], ["--json"]):
         assert run(*flags, "config") == run("config", *flags)

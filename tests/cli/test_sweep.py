@@ -32,6 +32,7 @@ def test_a_fact_is_found_from_the_command_line(run: Run, tmp_path: Path) -> None
     assert document["cells"] == json.loads(out.read_text())["cells"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ending", [".html", ".png"])
 def test_the_ending_chooses_page_or_picture(run: Run, tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"a{ending}"
@@ -45,6 +46,7 @@ def test_the_ending_chooses_page_or_picture(run: Run, tmp_path: Path, ending: st
         assert "model.layers.2" in text and "·Italy" in text
 
 
+@pytest.mark.exhaustive
 def test_the_output_may_not_be_the_patch(run: Run, tmp_path: Path) -> None:
     file = str(tmp_path / "a.json")
     assert run("sweep", CAPITALS, *LAYERS, *ITALY, "-o", file).rc == 0

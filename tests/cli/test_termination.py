@@ -31,6 +31,7 @@ def begin(folder: Path, environment: dict[str, str], *before: str) -> subprocess
     return start_python(*line, cwd=folder, env=environment, until=begun.exists, before=before)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_interrupts_a_command(

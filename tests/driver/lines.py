@@ -14,7 +14,7 @@ import sys
 
 from hookscope.cli.main import main
 
-for line in json.load(sys.stdin):
+for line in json.load(sys.stdin) if __name__ == "__main__" else ():
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

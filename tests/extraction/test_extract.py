@@ -95,6 +95,7 @@ def test_processes_that_read_ahead_change_nothing(photos, tmp_path) -> None:
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+@pytest.mark.exhaustive
 def test_the_pass_ends_after_the_last_wanted_layer(photos, tmp_path) -> None:
     source = tmp_path / "small.py"
     text = source.read_text().replace(
@@ -454,6 +455,7 @@ class Wide(nn.Module):
         return x.repeat(1, 77)
 
 
+@pytest.mark.exhaustive
 def test_the_batches_held_behind_a_slow_disk_fit_into_the_memory(tmp_path, monkeypatch) -> None:
     write, held = ShardFile.write, []
 

@@ -204,6 +204,7 @@ def write_lines(path: Path, rows: list[Any]) -> str:
     return f"{path}:body"
 
 
+@pytest.mark.exhaustive
 def test_a_probe_reads_the_label_of_a_file_of_texts(run: Run, tmp_path: Path) -> None:
     rows = reviews(40)
     spec = write_lines(tmp_path / "reviews.jsonl", rows)

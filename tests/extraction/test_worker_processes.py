@@ -82,6 +82,7 @@ def test_a_connection_that_is_closed_early_prints_nothing(repo: Path) -> None:
     assert said(None, repo) == ""
 
 
+@pytest.mark.exhaustive
 @needs_fork
 def test_other_errors_of_that_thread_are_printed(repo: Path) -> None:
     assert "ValueError: too many values to unpack" in said("not a request", repo)
@@ -117,6 +118,7 @@ def test_batches_for_which_shared_memory_is_too_small_go_another_way(repo: Path)
         assert advice in stderr
 
 
+@pytest.mark.exhaustive
 @needs_fork
 def test_too_few_open_files_for_the_workers_are_an_error(repo: Path) -> None:
     stderr = printed(

@@ -110,6 +110,7 @@ def test_what_is_no_pickle_is_damaged(data: bytes) -> None:
         load(data)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "data", [b"\x80\x04\x8e" + b"\xff" * 7 + b"\0", b"B\xff\xff\xff\x7f", b"N0" * 2_000_001 + b"N."]
 )

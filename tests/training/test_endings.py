@@ -63,6 +63,7 @@ def test_a_pattern_that_matches_no_layer_is_a_warning_with_near_names(watched, w
     assert {series.module for series in record(work).layers.series} == {"", "conv"}
 
 
+@pytest.mark.exhaustive
 def test_a_pattern_need_not_match_in_each_model(watched, work: Path) -> None:
     ended = watched(TWO_MODELS, "--layer", "head", "--layer", "conv", "--layer", "!nothing*")
     assert [line for line in ended.messages if "warning" in line] == [

@@ -53,7 +53,7 @@ def code_in(page: str) -> str:
 
 
 @needs_landlock
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_line_is_named_and_a_change_was_tried(watched, name: str) -> None:
     ended = watched(SCRIPTS[name])
@@ -133,7 +133,7 @@ def test_gradients_that_another_file_disables_are_told_with_its_line(watched, wo
     assert "layers.py:4" in said and "by `with torch.no_grad()` in script.py:5." in said
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_script_has_no_story(watched, name: str) -> None:
     ended = watched(CORRECT[name])

@@ -84,6 +84,7 @@ def by_hand(word: str, layer: str, hook: Any) -> dict[str, Tensor]:
     return outputs(model, images(word))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("operation", EDITS)
 def test_an_edit_is_the_hook_written_by_hand(word: str, operation: str) -> None:
     shot = hookscope.capture(word, input=images(word), edits=f"conv1={operation}", verify=True)
@@ -94,6 +95,7 @@ def test_an_edit_is_the_hook_written_by_hand(word: str, operation: str) -> None:
     assert same_bits(shot["conv1/output.unedited"], clean["conv1/output"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operation", SUBSETS)
 def test_an_edit_of_channels_leaves_the_others(word: str, operation: str) -> None:
     shot = hookscope.capture(word, input=images(word), edits=f"conv1[3,10-11]={operation}")
@@ -130,6 +132,7 @@ def test_edits_of_one_layer_are_applied_in_the_order_given(word: str) -> None:
     assert same_bits(other, clean.clamp(-5, 5) * 2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("operation", GRADIENTS)
 def test_an_edit_of_a_gradient_is_the_hook_written_by_hand(word: str, operation: str) -> None:
     found = hookscope.grads(

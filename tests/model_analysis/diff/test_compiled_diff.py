@@ -95,6 +95,7 @@ def net(tmp_path: Path) -> str:
     return f"{tmp_path}/net.py:net"
 
 
+@pytest.mark.exhaustive
 def test_the_command_compiles_one_of_two_models_with_equal_weights(run: Any, net: str) -> None:
     done = run("diff", net, net, "--shape", "4x8", "--compile-b", "--floor", "float64")
     assert done.rc == 1, done.stderr

@@ -118,6 +118,7 @@ def test_the_first_layer_whose_rows_depend_on_their_batch_is_named(name: str) ->
     assert hooks_left(model) == 0
 
 
+@pytest.mark.exhaustive
 def test_batch_normalization_in_training_mode_is_the_first_layer_of_densenet() -> None:
     health = check("densenet121", "batch", shape=(2, 3, 32, 32), train=True)
     finding = only(health)

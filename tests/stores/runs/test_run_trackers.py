@@ -163,6 +163,7 @@ def test_mlflow_has_each_value_at_its_step(
         np.testing.assert_array_equal(np.array(numbers, "f4"), np.array([x for _, x in rows], "f4"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs["mlflow"]
 def test_more_values_than_mlflow_takes_at_once_all_arrive(
