@@ -378,7 +378,7 @@ MEASURES = (
     Measure(
         "hookscope.diff of two files of 2 GB of weights",
         "bench/weights_by_hand.py",
-        1.0,
+        1.3,  # its sums are those of float32, by BLAS
         "ms",
         lambda: times(weights.comparing(5)),
     ),
