@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import GetSetDescriptorType
+from types import GetSetDescriptorType, TracebackType
 from typing import Any
 
 import torch
@@ -165,11 +165,16 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         depth_readers.add(self)
         return self
 
-    def _leave(self, *error: object) -> None:
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.recorder.calls.unsubscribe(self)
         depth_readers.discard(self)
         self._thread.frames.clear()
-        self._leave_mode()  # after Ctrl-C PyTorch called no hook of the module
+        self._leave_mode(traceback)  # after Ctrl-C PyTorch called no hook of the module
 
     def before_call(self, call: ModuleCall) -> _Frame:
         """Watch the functions that a call uses."""
@@ -207,10 +212,10 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         self._thread.mode = mode
 
     @uninterrupted
-    def _leave_mode(self) -> None:
+    def _leave_mode(self, traceback: TracebackType | None = None) -> None:
         mode, self._thread.mode = self._thread.mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, traceback)
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record its result if the model itself called it."""

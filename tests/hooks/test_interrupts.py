@@ -28,6 +28,7 @@ from hookscope.files.signal_safety import (
     signal_safe_contextmanager,
     uninterrupted,
 )
+from hookscope.hooks.torch_state import _REMOVED_FOR_A_CALL
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -202,14 +203,14 @@ def assert_restored_at(name: str, some: slice, within: Within) -> None:
                 reached.append(place)
             return bool(reached)
 
-        interrupts = []
+        interrupts = 0
         try:
             with interrupted_at(within, here):
                 run(net)
-        except KeyboardInterrupt as interrupt:
-            interrupts.append(interrupt)
+        except KeyboardInterrupt:
+            interrupts += 1  # not kept: what its frames refer to ends before the state is looked at
         # What the collector of garbage calls is not called in each run.
-        assert len(interrupts) == len(reached), place
+        assert interrupts == len(reached), place
         state.assert_as_before()
 
 
@@ -234,6 +235,21 @@ def test_an_interrupt_within_a_restoration_comes_after_it(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupt_at_a_call_leaves_nothing_behind(name: str) -> None:
     assert_restored_at(name, slice(None, None, 83), is_call)
+
+
+def test_an_interrupt_as_pytorch_enables_a_function_mode_again_leaves_nothing_behind() -> None:
+    net, run = made(), RUNS["capture"]
+    run(net)
+    state = State(net)
+
+    def enables_again(frame: FrameType, event: str) -> bool:
+        generator = getattr(frame.f_locals.get("self"), "gen", None)
+        code = getattr(generator, "gi_code", None)
+        return frame.f_code.co_name == "__exit__" and code is _REMOVED_FOR_A_CALL
+
+    with pytest.raises(KeyboardInterrupt), interrupted_at(lambda *_: True, enables_again):
+        run(net)
+    state.assert_as_before()
 
 
 @pytest.mark.exhaustive
