@@ -297,7 +297,7 @@ def _move_model(
     in_place = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
         for t in tensors
-        if t is not None
+        if t is not None and not t.is_meta  # they have no values to move
     )
     if in_place:
         return module

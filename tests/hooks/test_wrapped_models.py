@@ -284,6 +284,12 @@ def test_a_model_on_the_meta_device_is_refused(verb: str) -> None:
         getattr(hookscope, verb)(model, input=torch.ones(2, 5))
 
 
+def test_a_layer_on_the_meta_device_is_named_where_the_model_fails() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2, device="meta"))
+    with pytest.raises(ForwardError, match=r"failed in layer 1 \(Linear\)[\s\S]*tensors on meta"):
+        hookscope.capture(model, input=torch.ones(2, 5))
+
+
 # Lazy
 
 
