@@ -156,6 +156,7 @@ def run_twofold(environment: dict[str, str], *more: str) -> Finished:
     return run_python(*torchrun, *COMMAND, *words, env=environment)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
     photos, clean_environment

@@ -170,6 +170,7 @@ def test_what_cannot_be_read_is_a_wrong_request_and_what_cannot_be_written_a_fai
     assert (read.value.exit_code, written.value.exit_code) == (2, 1)
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_file_of_an_ablation_is_not_gone_on_from(tmp_path: Path) -> None:
     path, net = tmp_path / "a.json", nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
 

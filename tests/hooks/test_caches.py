@@ -152,6 +152,7 @@ def test_hidden_states_of_encoder_and_decoder_are_recorded_as_they_are_returned(
             assert torch.equal(capture[f"./output.{name}.{number}"], tensor)
 
 
+@pytest.mark.exhaustive
 def test_tokens_are_counted_by_expert(run: Callable[..., Finished], tmp_path: Path) -> None:
     model = build(MixtralForCausalLM, "mixtral", output_router_logits=True)
     with torch.no_grad():

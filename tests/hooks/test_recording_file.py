@@ -251,6 +251,7 @@ def test_ctrl_c_leaves_no_file(tmp_path: Path, clean_environment) -> None:
     assert not list(tmp_path.glob(".big*"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_file_that_may_not_grow_is_a_sentence(tmp_path: Path, clean_environment) -> None:
     resource = pytest.importorskip("resource")
@@ -274,6 +275,7 @@ def test_a_folder_that_is_missing_is_an_error_of_the_file(tmp_path: Path, image:
         recorded(tmp_path / "missing" / "a.safetensors", image, 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_writes_what_python_records(tmp_path: Path, clean_environment) -> None:
     words = (*COMMAND, *command(tmp_path, "--layer", "1?", "--json"))

@@ -191,6 +191,7 @@ def test_the_command_opens_a_program_whose_output_has_a_type_of_transformers(
     assert "BertPooler" in ran.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_type_that_is_not_registered_is_named_with_what_registers_it(tmp_path: Path) -> None:
     file = tmp_path / "net.pt2"

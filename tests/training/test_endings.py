@@ -362,6 +362,7 @@ def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: 
     assert "planted" in info["incomplete"]
 
 
+@pytest.mark.exhaustive
 def test_on_a_full_disk_the_training_goes_on(both_ways, work: Path) -> None:
     # Slow steps fill a small file each second; the fast ones after them need a larger one.
     text = f"{TRAIN}import time\nwaits = iter([0.2] * 12)\n"

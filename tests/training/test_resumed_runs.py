@@ -41,6 +41,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_was_not_restored_is_named_first(run: Run, tmp_path: Path) -> None:
     def train(name: str, *arguments: str) -> None:

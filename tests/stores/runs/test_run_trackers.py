@@ -138,6 +138,7 @@ def test_wandb_has_each_value_at_its_step(
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs["mlflow"]
 def test_mlflow_has_each_value_at_its_step(
