@@ -62,7 +62,9 @@ class Golden:
         try:
             with without_collection():
                 return self._check(model, input, name)
-        except HookscopeError as error:  # explains itself; pytest would show our source above it
+        except (
+            HookscopeError
+        ) as error:  # its text has the cause; pytest would show our source above
             raise error.with_traceback(None) from None
 
     def _check(self, model: nn.Module, input: Any, name: str) -> FingerprintDiff | None:

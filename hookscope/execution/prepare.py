@@ -148,7 +148,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
 
 
 def _check_has_values(model: nn.Module) -> None:
-    """Raise RequestError if all of a model is on the meta device, and nothing loads its values."""
+    """Raise RequestError if a model is on the meta device, and no hook may load its values."""
     modules = modules_in(model)
     if any(module._forward_pre_hooks or "_hf_hook" in vars(module) for module in modules):
         return
@@ -293,14 +293,21 @@ def _move_model(
                 "Leave out --dtype, or load the model in that dtype.",
             )
         return module
-    tensors = chain.from_iterable((*m._parameters.values(), *m._buffers.values()) for m in modules)
+    members = chain.from_iterable((*m._parameters.values(), *m._buffers.values()) for m in modules)
+    tensors = [tensor for tensor in members if tensor is not None]
     in_place = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
         for t in tensors
-        if t is not None and not t.is_meta  # they have no values to move
+        if not t.is_meta  # it has no values to move
     )
     if in_place:
         return module
+    if device.type != "meta" and any(tensor.is_meta for tensor in tensors):
+        raise RequestError(
+            "A part of the model is on the meta device, where tensors have no values, so the model"
+            " cannot be moved or cast.",
+            "Load the missing weights first.",
+        )
     if live:
         repair = "Move it before you pass it: model.to(...)."
         module = copy_model(module, "to be moved", repair)

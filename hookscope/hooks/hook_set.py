@@ -76,7 +76,7 @@ class HookId(int):
     __slots__ = ()
 
 
-_numbers = count(-1, -1)  # those of PyTorch are not negative
+_numbers = count(-1, -1)  # so that they differ from ids of PyTorch
 
 
 @contextmanager
@@ -145,7 +145,7 @@ class HookSet(SignalSafeContext["HookSet"]):
     Compiled code calls no hooks, so compiled modules run uncompiled within the block.
     """
 
-    keeps_compiled = False  # for a subclass
+    keeps_compiled = False  # True in a subclass whose hooks need no uncompiled run
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -164,7 +164,7 @@ class HookSet(SignalSafeContext["HookSet"]):
         self.close()
 
     def open(self) -> None:
-        """Enter the block where signals are deferred already, in less time."""
+        """Enter the block as ``with`` does, but faster, for callers that defer signals."""
         if not self.keeps_compiled:
             self.stands_in_for_compiled = structure_of(self.model).has_compiled()
         if self.stands_in_for_compiled:
@@ -280,13 +280,14 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def _attach(self, hook: Hook, hooks: HookDict, *options: HookDict) -> None:
         """Register a hook as PyTorch does, which makes a handle besides."""
-        if not self._attached:
-            LEFT_OUT_OF_COPIES.acquire()
-        number = HookId(next(_numbers))
-        self._attached.append((number, (hooks, *options)))
-        for members in options:
-            members[number] = True
-        hooks[number] = hook
+        with _registering:  # a thread may add a module while the hooks are removed
+            if not self._attached:
+                LEFT_OUT_OF_COPIES.acquire()
+            number = HookId(next(_numbers))
+            self._attached.append((number, (hooks, *options)))
+            for members in options:
+                members[number] = True
+            hooks[number] = hook
 
     def _detach(self) -> None:
         while self._attached:

@@ -195,8 +195,8 @@ class BadValueStop:
 
     def attach(self) -> None:
         """Begin to look."""
-        self._hooks.attach()
-        self._gradient_hooks.attach()
+        self._hooks.open()
+        self._gradient_hooks.open()
         self._hooks.after_calls(self._layers, self._guard(self._after_call))
         # None is chosen where the model is compiled. A hook on an encoder layer changes its kernel.
         if self._layers and self._model not in inside_encoder_layers(self._model):
@@ -206,8 +206,8 @@ class BadValueStop:
 
     def detach(self) -> None:
         """Remove all hooks."""
-        self._hooks.detach()
-        self._gradient_hooks.detach()
+        self._hooks.close()
+        self._gradient_hooks.close()
 
     def begin_step(self, step: int) -> None:
         """Forget the step before."""
@@ -221,8 +221,8 @@ class BadValueStop:
         self._takers.clear()
         self._finite.clear()
         self._first = None
-        self._gradient_hooks.detach()
-        self._gradient_hooks.attach()
+        self._gradient_hooks.close()
+        self._gradient_hooks.open()
 
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _is_watched_now():

@@ -56,10 +56,6 @@ class TrainingHooks(LastingHooks):
     hooks behind, in a process that ends.
     """
 
-    def attach(self) -> None:
-        """Begin to accept hooks."""
-        self._enter()
-
     @property
     def is_complete(self) -> bool:
         """Whether the script has removed none of the hooks."""
@@ -81,10 +77,6 @@ class TrainingHooks(LastingHooks):
 
         if without_hook:
             self.after_any(after_any)
-
-    def detach(self) -> None:
-        """Remove all hooks."""
-        self._leave()
 
 
 class LayerHooks:
@@ -127,7 +119,7 @@ class LayerHooks:
             self.detach()
         if not self._is_attached:
             self._is_attached = True
-            self._hooks.attach()
+            self._hooks.open()
             self._hooks.after_calls(self._layers, self._guard(self._after_call))
         self._measures = LayerMeasures(
             self.name, self._model, pending, self._guard, gradients=self._gradients
@@ -146,7 +138,7 @@ class LayerHooks:
         self.end()
         if self._is_attached:
             self._is_attached = False
-            self._hooks.detach()
+            self._hooks.close()
 
     def _after_call(
         self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any
@@ -183,7 +175,7 @@ class LayerMeasures:
         self._pending = pending
         self._gradients = gradients
         self._hooks = TrainingHooks(model)  # on tensors
-        self._hooks.attach()
+        self._hooks.open()
         self._totals: dict[str, OutputTotals] = {}
         self._last: tuple[Tensor | None, int, CallMeasure | None] = None, 0, None
         # By key, where the first run of a checkpoint was without autograd: its gradients arrive at
@@ -193,7 +185,7 @@ class LayerMeasures:
 
     def end(self) -> None:
         """Remove the hooks on tensors."""
-        self._hooks.detach()
+        self._hooks.close()
         self._last = None, 0, None
         self._without_grad.clear()
 

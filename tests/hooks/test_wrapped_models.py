@@ -288,6 +288,8 @@ def test_a_layer_on_the_meta_device_is_named_where_the_model_fails() -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2, device="meta"))
     with pytest.raises(ForwardError, match=r"failed in layer 1 \(Linear\)[\s\S]*tensors on meta"):
         hookscope.capture(model, input=torch.ones(2, 5))
+    with pytest.raises(RequestError, match="A part of the model is on the meta device"):
+        hookscope.capture(model, input=torch.ones(2, 5), dtype="float64")
 
 
 # Lazy

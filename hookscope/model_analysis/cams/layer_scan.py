@@ -115,10 +115,9 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
                 self._noted[tensor.shape, type(module).__name__] = None
 
     def _grid_of(self, tensor: Tensor, type: str) -> ImageGrid | None:
-        """The grid of a tensor; that of a row of tokens is that of maps noted before."""
-        for shape, other in self._noted:
+        """The grid of a tensor; a row of tokens gets that of maps noted before."""
+        for shape, other in list(self._noted):  # a thread of the model may add to it
             self._find_grid(tuple(shape), other)
-        self._noted.clear()
         return self._find_grid(tuple(tensor.shape), type) if tensor.is_floating_point() else None
 
     def _find_grid(self, shape: tuple[int, ...], type: str) -> ImageGrid | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
+from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.files.signatures import signature_of
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
@@ -149,7 +150,7 @@ class TaughtRun:
         self._teacher = _Teacher(exchange, pairs, gpus)
         self._student = _Student(exchange, pairs, gpus, casting)
 
-    @contextmanager
+    @signal_safe_contextmanager
     def attached(self) -> Iterator[None]:
         """Attach the hooks to both models."""
         teacher, student = self._models
