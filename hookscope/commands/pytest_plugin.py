@@ -62,9 +62,8 @@ class Golden:
         try:
             with without_collection():
                 return self._check(model, input, name)
-        except (
-            HookscopeError
-        ) as error:  # its text has the cause; pytest would show our source above
+        except HookscopeError as error:
+            # Its text has the cause. With the frames, pytest would show our source above it.
             raise error.with_traceback(None) from None
 
     def _check(self, model: nn.Module, input: Any, name: str) -> FingerprintDiff | None:

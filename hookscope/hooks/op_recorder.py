@@ -165,12 +165,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         depth_readers.add(self)
         return self
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.recorder.calls.unsubscribe(self)
         depth_readers.discard(self)
         self._thread.frames.clear()

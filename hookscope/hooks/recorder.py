@@ -36,7 +36,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -142,12 +141,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.sink.open = True
         return self.capture
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.sink.open = False
         self._remove_hooks()
         self.capture.make_keys()

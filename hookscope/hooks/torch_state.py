@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
-from types import GeneratorType, TracebackType
+from types import GeneratorType
+from typing import Any
 
 import torch
 from torch import nn
@@ -75,12 +76,7 @@ class FunctionMode(SignalSafeContext[None]):
         self._depth = torch_internals.len_function_stack()
         torch_internals.push_function_mode(self._mode)
 
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         for frame, _ in walk_tb(traceback):
             generator = getattr(frame.f_locals.get("self"), "gen", None)
             if isinstance(generator, GeneratorType) and generator.gi_code is _REMOVED_FOR_A_CALL:

@@ -87,7 +87,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self._registry = CallRegistry(model)
         self.calls = self._registry.counts
         self._known: dict[tuple[int, ...], None] = {}
-        self._noted: dict[tuple[torch.Size, str], None] = {}
+        self._seen: set[tuple[torch.dtype, torch.Size]] = set()
         self._attention_of = _attention_of_parts(model)
 
     def _enter(self) -> LayerScan:
@@ -95,7 +95,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
             self._registry.subscribe(self, layers_of(self._model))
         else:
             self._registry.subscribe(self, [self._keep])
-            self._registry.hooks.after_any(self._note_shapes)
+            self._registry.hooks.after_any(self._find_grids)
         return self
 
     def _leave(self, *error: object) -> None:
@@ -107,27 +107,25 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
             return
         call.output = map_tensors(call.output, partial(self._look, call.layer, call.number))
 
-    def _note_shapes(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Note what a module returned, in little time."""
-        is_plain = type(output) is Tensor and not output.is_nested
-        for tensor in (output,) if is_plain else (one for _, one in walk(output, whole=True)):
-            if tensor.is_floating_point():
-                self._noted[tensor.shape, type(module).__name__] = None
+    def _find_grids(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Find the grids of what a module returned."""
+        for _, tensor in walk(output, whole=True):
+            if (tensor.dtype, tensor.shape) not in self._seen:
+                self._find_grid(tensor, type(module).__name__)
+                if len(self._image) > 1:  # the grid of a signal depends on more than its shape
+                    self._seen.add((tensor.dtype, tensor.shape))
 
-    def _grid_of(self, tensor: Tensor, type: str) -> ImageGrid | None:
-        """The grid of a tensor; a row of tokens gets that of maps noted before."""
-        for shape, other in list(self._noted):  # a thread of the model may add to it
-            self._find_grid(tuple(shape), other)
-        return self._find_grid(tuple(tensor.shape), type) if tensor.is_floating_point() else None
-
-    def _find_grid(self, shape: tuple[int, ...], type: str) -> ImageGrid | None:
-        grid = find_image_grid(shape, self._batch, self._image, self._known, type)
+    def _find_grid(self, tensor: Tensor, type: str) -> ImageGrid | None:
+        """Find the grid of a tensor; those of maps tell later what grid a row of tokens has."""
+        if not tensor.is_floating_point():
+            return None
+        grid = find_image_grid(tuple(tensor.shape), self._batch, self._image, self._known, type)
         if grid is not None and grid.layout != "NLC":
             self._known[grid.sides] = None
         return grid
 
     def _look(self, layer: Layer, call: int, path: TensorPath, tensor: Tensor) -> Tensor:
-        grid = self._grid_of(tensor, layer.type)
+        grid = self._find_grid(tensor, layer.type)
         candidate = LayerCandidate(
             layer,
             call,
