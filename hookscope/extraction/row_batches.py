@@ -29,9 +29,13 @@ from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.input_reader import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.specs.choices import DECODINGS
-from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.nested import as_call, map_tensors, walk
 
 _MORE_FILES = "Use --workers 0, or allow more open files: ulimit -n 1024."
+
+# A batch in shared memory is handed over by a thread of the worker, which waits for the interpreter
+# while the worker reads its next rows: milliseconds, in which a small batch is copied many times.
+_COPIED_BYTES = 2**20
 
 log = logging.getLogger("hookscope")
 _UNSHARED = (
@@ -103,8 +107,9 @@ class Packer:
     def __call__(self, rows: Any) -> PackedBatch | HookscopeError:
         """Collate rows, and return the batch packed, or the error if it cannot be sent."""
         batch = self._collate(rows)
+        size = sum(t.nbytes for _, t in walk(batch.value)) if isinstance(batch, RowBatch) else 0
         # One failure is enough: what was shared of that batch is not freed while the worker lives.
-        if not self._unshared:
+        if size > _COPIED_BYTES and not self._unshared:
             try:
                 return PackedBatch(bytes(ForkingPickler.dumps(batch)))
             except Exception as error:

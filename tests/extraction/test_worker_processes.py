@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import resource_sharer
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -23,6 +24,9 @@ from hookscope.extraction.row_batches import Collator, DatasetRow, RowBatch, loa
 needs_fork = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="the main process reads the rows"
 )
+
+
+SHARED = 400_000  # float32 numbers of a row that goes through shared memory
 
 
 class Closing(Dataset[DatasetRow]):
@@ -45,11 +49,11 @@ class Closing(Dataset[DatasetRow]):
                 if self.message is not None:
                     connection.send(self.message)
                     time.sleep(0.5)
-        return DatasetRow(torch.full((2,), float(row)), {})
+        return DatasetRow(torch.full((SHARED,), float(row)), {})
 
 
 def read(message: object) -> list[torch.Tensor]:
-    collate = Collator(torch.stack, torch.zeros(2))
+    collate = Collator(torch.stack, torch.zeros(SHARED))
     rows = Closing(message)
     return [
         batch.value.clone()
@@ -88,16 +92,21 @@ def test_other_errors_of_that_thread_are_printed(repo: Path) -> None:
     assert "ValueError: too many values to unpack" in said("not a request", repo)
 
 
-class Large(Dataset[DatasetRow]):
-    """Rows of a tenth of a megabyte."""
+@dataclass
+class Wide(Dataset[DatasetRow]):
+    """Rows of a number of columns, each filled with the row's number."""
+
+    columns: int
 
     def __getitem__(self, row: int) -> DatasetRow:
-        return DatasetRow(torch.full((25_000,), float(row)), {})
+        return DatasetRow(torch.full((self.columns,), float(row)), {})
 
 
-def read_large(make: Callable[[list[Tensor]], object] = torch.stack) -> list[RowBatch]:
-    collate = Collator(make, torch.zeros(25_000))
-    return list(load_batches(Large(), [[0, 1], [2, 3], [4, 5]], collate, workers=1, pin=False))
+def read_wide(
+    columns: int = SHARED, make: Callable[[list[Tensor]], object] = torch.stack
+) -> list[RowBatch]:
+    collate, batches = Collator(make, torch.zeros(columns)), [[0, 1], [2, 3], [4, 5]]
+    return list(load_batches(Wide(columns), batches, collate, workers=1, pin=False))
 
 
 @needs_fork
@@ -107,8 +116,8 @@ def test_batches_for_which_shared_memory_is_too_small_go_another_way(repo: Path)
         """
         import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        values = torch.cat([batch.value for batch in read_large()])
-        assert torch.equal(values, torch.arange(6.0)[:, None].expand(6, 25_000))
+        values = torch.cat([batch.value for batch in read_wide()])
+        assert torch.equal(values, torch.arange(6.0)[:, None].expand(6, SHARED))
         """,
         repo,
     )
@@ -116,6 +125,20 @@ def test_batches_for_which_shared_memory_is_too_small_go_another_way(repo: Path)
     assert "File too large" in stderr
     for advice in ("--workers 0", "--batch", "--shm-size"):
         assert advice in stderr
+
+
+@needs_fork
+def test_small_batches_need_no_shared_memory(repo: Path) -> None:
+    stderr = printed(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        values = torch.cat([batch.value for batch in read_wide(10_000)])
+        assert torch.equal(values, torch.arange(6.0)[:, None].expand(6, 10_000))
+        """,
+        repo,
+    )
+    assert stderr == ""
 
 
 @pytest.mark.exhaustive
@@ -126,7 +149,7 @@ def test_too_few_open_files_for_the_workers_are_an_error(repo: Path) -> None:
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14))
         try:
-            read_large()
+            read_wide()
         except HookscopeError as error:
             print(error.message, error.hint, file=sys.stderr)
         """,
@@ -140,4 +163,4 @@ def test_too_few_open_files_for_the_workers_are_an_error(repo: Path) -> None:
 @needs_fork
 def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
     with pytest.raises(HookscopeError, match="cannot be sent from a worker process"):
-        read_large(lambda values: lambda: values)
+        read_wide(make=lambda values: lambda: values)
