@@ -288,6 +288,13 @@ MEASURES = (
         needs="transformers",
     ),
     Measure(
+        "a layer of resnet18 as trace times it",
+        "the layer alone",
+        1.1,
+        "ms",
+        lambda: inside("bench.traced_layers"),
+    ),
+    Measure(
         "a sweep over the 24 layers of a language model",
         "24 forward passes by hand",
         0.65,
