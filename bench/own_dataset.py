@@ -6,9 +6,9 @@ is scaled and made a tensor, as in a Dataset of measurements.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
+from runpy import run_path
 from time import perf_counter
 
 import torch
@@ -44,16 +44,14 @@ def net():
 
 
 def _by_hand(home: Path, target: Path) -> None:
-    sys.path.insert(0, str(home))
-    import own  # type: ignore[import-not-found]
-
+    own = run_path(str(home / "own.py"))
     torch.manual_seed(0)
     kept: dict[str, Tensor] = {}
-    network = own.net().eval()
+    network = own["net"]().eval()
     network[0].register_forward_hook(lambda module, inputs, output: kept.update({"0": output}))
     parts = []
     with torch.no_grad():
-        for batch in DataLoader(own.rows, BATCH, num_workers=WORKERS):
+        for batch in DataLoader(own["rows"], BATCH, num_workers=WORKERS):
             network(batch)
             parts.append(kept["0"])
     save_file({"0": torch.cat(parts)}, target)
