@@ -47,6 +47,20 @@ class OptimizerSpec:
                 "Change --lr or --opt-arg.",
             ) from error
 
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take a step of an optimizer that was built from this."""
+        try:
+            optimizer.step()
+        except HookscopeError:
+            raise
+        except Exception as error:
+            shown = arguments.format_arguments(self.arguments)
+            reason = str(error) or type(error).__name__
+            raise RequestError(
+                f"{self.kind.__name__} with {shown} failed on this model: {end_sentence(reason)}",
+                "Change --optimizer or --opt-arg.",
+            ) from error
+
 
 def resolve_optimizer(
     name: str, lr: float | None, opt_args: Mapping[str, Any] | None
@@ -100,7 +114,7 @@ def take_step(
         user_hooks = prepared.interventions.hooks_of(STEP_HOOKS)
         with attach_user_hooks(recorder.calls, user_hooks, recorder, optimizer):
             outer.around_step(optimizer, None, after)  # after the user hooks
-            _step(optimizer, spec)
+            spec.step(optimizer)
     for record, update in updates:
         _put_update(recorder.capture, record, update)
     _check_size(recorder.capture, max_bytes)
@@ -118,20 +132,6 @@ def _restored(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
         with grad_mode(False):
             for parameter, value in values.items():
                 parameter.copy_(value)
-
-
-def _step(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> None:
-    try:
-        optimizer.step()
-    except HookscopeError:
-        raise
-    except Exception as error:
-        shown = arguments.format_arguments(spec.arguments)
-        reason = str(error) or type(error).__name__
-        raise RequestError(
-            f"{spec.kind.__name__} with {shown} failed on this model: {end_sentence(reason)}",
-            "Change --optimizer or --opt-arg.",
-        ) from error
 
 
 def _parameter_of(model: nn.Module, record: Record) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hookscope.results.memory import BACKWARD, FORWARD, STEP, MemoryParts, PeakMoment
 
-PLACEHOLDER = "placeholder"  # a gradient that stands for the one of a backward pass
+PLACEHOLDER = "placeholder"  # stands for a parameter or a gradient that is in the log itself
 PHASES = (FORWARD, BACKWARD, STEP)
 LASTING = ("parameters", "buffers", "inputs", "optimizer")  # allocated before a step begins
 
@@ -41,17 +41,10 @@ class AllocationLog:
     events: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def followed_by(self, other: AllocationLog) -> AllocationLog:
-        """Return this log, and after it what another one allocated for a while."""
+        """Return this log, and after it the one of an optimizer's step."""
         shift, events = len(self.allocations), {phase: [*self.events[phase]] for phase in PHASES}
-        for phase, those in other.events.items():
-            events.setdefault(phase, []).extend(
-                (number + shift, begins) for number, begins in those
-            )
-        others = [
-            replace(one, kind=PLACEHOLDER) if one.kind in LASTING else one
-            for one in other.allocations
-        ]
-        return AllocationLog([*self.allocations, *others], events)
+        events[STEP] += [(number + shift, begins) for number, begins in other.events[STEP]]
+        return AllocationLog([*self.allocations, *other.allocations], events)
 
     def peak(self) -> Peak:
         """Return the peak of a step of which everything that lasts is there from the beginning."""

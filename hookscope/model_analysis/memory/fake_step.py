@@ -18,17 +18,18 @@ from hookscope.errors import ForwardError, HookscopeError, LossError, RequestErr
 from hookscope.execution.forward import forward_error
 from hookscope.execution.optimizer_step import OptimizerSpec
 from hookscope.files.signal_safety import signal_safe, signal_safe_contextmanager
-from hookscope.hooks.layers import layers_of, module_running
+from hookscope.hooks.layers import layers_of, module_running, own_parameters
 from hookscope.hooks.registry import CallRegistry
-from hookscope.model_analysis.memory.allocations import PLACEHOLDER, AllocationLog, Peak
+from hookscope.model_analysis.memory.allocations import AllocationLog, Peak
+from hookscope.model_analysis.memory.fake_optimizer import FakeOptimizer
 from hookscope.model_analysis.memory.output_cache import OutputCache
 from hookscope.model_analysis.memory.storage_tracker import LayerClock, StorageTracker
-from hookscope.results.memory import BACKWARD, FORWARD, STEP, MemoryParts
+from hookscope.results.memory import BACKWARD, FORWARD, MemoryParts
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors, walk
-from hookscope.tensors.torch_internals import disable_current_modes, fake_tensors
+from hookscope.tensors.torch_internals import fake_tensors
 
 _MEASURED = "measure it with torch.profiler.profile(profile_memory=True)."
 LossFunction = Callable[[Any], tuple[Tensor, tuple[Tensor, ...]]]
@@ -52,12 +53,19 @@ class StepRun:
             saved[one.layer] += one.size if one.kind == "saved" else 0
         return saved
 
+    def fixed(self) -> MemoryParts:
+        """Return the bytes that a step of any batch needs."""
+        sizes: dict[str, int] = defaultdict(int)
+        for one in self.log.allocations:
+            sizes[one.kind] += one.size
+        kinds = ("parameters", "buffers", "gradients", "optimizer")
+        return MemoryParts(**{kind: sizes[kind] for kind in kinds})
+
 
 class FakeStep:
     """A step of a model without values, which can be run with any number of samples.
 
-    It is made and run within a ``FakeTensorMode``, and changes the module that it gets. The state
-    of the optimizer is made once: neither that nor the temporaries of its step depend on the input.
+    It is made and run within a ``FakeTensorMode``, and changes the module that it gets.
     """
 
     def __init__(
@@ -79,26 +87,11 @@ class FakeStep:
         self.layers = layers_of(self.module)
         self.batch = _batch_of(value)
         self._value, self._loss, self._autocast = value, loss, autocast
-        self._state: dict[Tensor, str] = {}
-        self._step_log = AllocationLog()
-        if optimizer is not None:
-            self._log_step(optimizer)
-
-    def fixed(self) -> MemoryParts:
-        """Return the bytes that do not depend on the input."""
-        gradients = [p for p in self.module.parameters() if p.requires_grad and self.is_training]
-        return MemoryParts(
-            parameters=_bytes(self.module.parameters()),
-            buffers=_bytes(self.module.buffers()),
-            gradients=_bytes(gradients),
-            optimizer=_bytes(self._state),
-        )
+        self._optimizer = None if optimizer is None else self._made(optimizer)
 
     def run(self, batch: int | None = None, checkpoints: Sequence[str] = ()) -> StepRun:
         """Run a step with a number of samples, None for that of the input, and checkpoints."""
         tracker = self._tracker()
-        for tensor, layer in self._state.items():
-            tracker.register(tensor, "optimizer", layer)
         args, kwargs = as_call(self._with_batch(batch or self.batch))
         for _, tensor in walk((args, kwargs)):
             tracker.register(tensor, "inputs")
@@ -109,12 +102,12 @@ class FakeStep:
             registry.subscribed(tracker.clock, self.layers),
             without_log_lines(),
         ):
-            self._pass(tracker, args, kwargs)
+            log = self._pass(tracker, args, kwargs)
         for parameter in self.module.parameters():
             parameter.grad = None
-        return StepRun(tracker.log.followed_by(self._step_log), tracker.flops)
+        return StepRun(log, tracker.flops)
 
-    def _pass(self, tracker: StorageTracker, args: Any, kwargs: Any) -> None:
+    def _pass(self, tracker: StorageTracker, args: Any, kwargs: Any) -> AllocationLog:
         autocast = self._autocast
         casting = signal_safe(torch.autocast("cpu", autocast)) if autocast else nullcontext()
         tracker.phase = FORWARD
@@ -123,51 +116,36 @@ class FakeStep:
                 with casting:
                     output = self.module(*args, **kwargs)
                     if self._loss is None:
-                        return
+                        return tracker.log
                     loss, target = self._loss(output)
                 tracker.mark(target, "inputs")
                 tracker.mark_saved()
                 tracker.phase = BACKWARD
                 _check_differentiable(loss)
                 loss.backward()
-            gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-            tracker.mark(gradients, "gradients")
+            held = (*self.module.parameters(), *(tensor for _, tensor in walk((args, kwargs))))
+            tracker.mark([one.grad for one in held if one.grad is not None], "gradients")
+            assert self._optimizer is not None
+            # Here, so that the output, the loss and the gradients do not end before the step.
+            return tracker.log.followed_by(self._optimizer.log())
         except HookscopeError:
             raise
         except (Exception, SystemExit) as error:
             raise _explained(self.module, (args, kwargs), error, tracker.phase) from error
 
-    def _log_step(self, spec: OptimizerSpec) -> None:
-        """Log a step of the optimizer that makes its state."""
-        parameters = [p for p in self.module.parameters() if p.requires_grad]
+    def _made(self, spec: OptimizerSpec) -> FakeOptimizer:
+        parameters = {
+            parameter: layer.name
+            for layer in self.layers
+            for parameter in own_parameters(layer.module).values()
+            if parameter.requires_grad
+        }
         if not parameters:
             raise RequestError(
                 "The model has no parameter that requires grad, so there is nothing to update.",
                 "Leave out --optimizer for the memory of inference.",
             )
-        tracker = self._tracker()
-        fused = bool(spec.arguments.get("fused"))  # only where a device has such a step
-        # Elsewhere the meta device allocates the same, in less time than tensors that name a CPU.
-        with nullcontext() if fused else disable_current_modes():
-            owners: dict[Any, str] = {
-                parameter if fused else _on_meta(parameter): tracker.clock.owner(parameter)
-                for parameter in parameters
-            }
-            optimizer = spec.build(list(owners))
-            for parameter, layer in owners.items():
-                parameter.grad = torch.empty_like(parameter, requires_grad=False)
-                tracker.register(parameter.grad, PLACEHOLDER, layer)
-                if not fused:
-                    tracker.register(parameter, PLACEHOLDER, layer)
-            tracker.phase = STEP
-            with grad_mode(True), signal_safe(tracker):
-                optimizer.step()
-            optimizer.zero_grad()
-        for owner, state in optimizer.state.items():
-            for _, tensor in walk(list(state.values())):
-                self._state[tensor] = owners[owner]
-        tracker.mark(self._state, "optimizer")
-        self._step_log = tracker.log
+        return FakeOptimizer(spec, parameters, self._operators)
 
     def _tracker(self) -> StorageTracker:
         """A tracker that knows the parameters and buffers."""
@@ -190,7 +168,7 @@ class FakeStep:
             if batch is not None and shape[:1] == (self.batch,):
                 shape = (batch, *shape[1:])
             cast = self.dtype if tensor.is_floating_point() else tensor.dtype
-            return torch.empty(shape, dtype=cast)
+            return torch.empty(shape, dtype=cast, requires_grad=tensor.requires_grad)
 
         return map_tensors(self._value, make)
 
@@ -216,12 +194,6 @@ def _replace_values(model: nn.Module, dtype: torch.dtype | None, operators: Outp
                 if id(tensor) not in made:
                     made[id(tensor)] = _empty(tensor, dtype, operators)
                 members[name] = made[id(tensor)]
-
-
-def _on_meta(parameter: Tensor) -> nn.Parameter:
-    shape, stride = tuple(parameter.shape), parameter.stride()
-    empty = torch.empty_strided(shape, stride, dtype=parameter.dtype, device="meta")
-    return nn.Parameter(empty)
 
 
 def _empty(tensor: Tensor, dtype: torch.dtype | None, operators: OutputCache) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hookscope.errors import RequestError
 from hookscope.execution.optimizer_step import resolve_optimizer
@@ -52,14 +53,12 @@ def measure(request: Request, options: MemoryOptions) -> Memory:
     loaded = _load(request, mode)
     batch = _batch(request, loaded, mode)
     log.info("%s", batch.note)
-    value = map_tensors(
-        batch.value, lambda _, x: torch.empty(tuple(x.shape), dtype=x.dtype, device="meta")
-    )
+    value = map_tensors(batch.value, lambda _, tensor: _without_values(tensor))
     with signal_safe(mode):
         step = FakeStep(mode, loaded.module, value, loss, optimizer, autocast, dtype)
-        if options.limit is not None:
-            _check_limit(step, options.limit)
         run = step.run()
+        if options.limit is not None:
+            _check_limit(step, run.fixed(), options.limit)
         limit, checkpoints = _fitted(step, run, options.limit)
     made = Prepared(
         loaded,
@@ -101,9 +100,13 @@ def _batch(request: Request, loaded: LoadedModel, mode: Any) -> Batch:
     return build_batch(loaded, request.input.input, shape=shape)
 
 
-def _check_limit(step: FakeStep, limit: int) -> None:
-    """Raise RequestError if the limit is below what a step needs whatever its batch is."""
-    fixed = step.fixed()
+def _without_values(tensor: Tensor) -> Tensor:
+    shape, needs_grad = tuple(tensor.shape), tensor.requires_grad
+    return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=needs_grad)
+
+
+def _check_limit(step: FakeStep, fixed: MemoryParts, limit: int) -> None:
+    """Raise RequestError if the limit is below what a step of any batch needs."""
     kept = fixed.parameters + fixed.buffers
     if limit < kept:
         raise RequestError(
