@@ -137,6 +137,12 @@ cpu_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention_
 cpu_attention_backward: Any = _found(
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward", None
 )
+# The whole of nn.MultiheadAttention, in inference.
+native_attention: Any = _found("torch.ops.aten._native_multi_head_attention", None)
+# The code that computes a convolution; without it, no workspace of one is known.
+select_conv_backend: Callable[..., Any] = _found(
+    "torch._C._select_conv_backend", lambda *arguments: None
+)
 # The same on a GPU, whose arguments are in the same order.
 flash_attention: Any = _found("torch.ops.aten._scaled_dot_product_flash_attention", None)
 flash_attention_backward: Any = _found(

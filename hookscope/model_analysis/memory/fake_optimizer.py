@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from hookscope.errors import RequestError
 from hookscope.execution.optimizer_step import OptimizerSpec
 from hookscope.files.signal_safety import signal_safe
 from hookscope.model_analysis.memory.allocations import PLACEHOLDER, AllocationLog
@@ -19,7 +20,7 @@ from hookscope.tensors.nested import walk
 from hookscope.tensors.torch_internals import disable_current_modes
 
 _EARLIER_STEPS = 100  # RAdam allocates more from its sixth step on
-_OF_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # the others refuse sparse gradients
+_TAKES_SPARSE = (torch.optim.SGD, torch.optim.Adagrad)  # the others refuse such gradients
 
 
 class FakeOptimizer:
@@ -39,7 +40,7 @@ class FakeOptimizer:
         self._logs: dict[tuple[torch.layout | None, ...], AllocationLog] = {}
         with self._modes():
             self._stand_ins = {one: nn.Parameter(self._stand_in(one)) for one in parameters}
-            self._optimizer = spec.build([*self._stand_ins.values()])
+            self._build()  # what it does not accept is said before the model runs
 
     def log(self) -> AllocationLog:
         """Return what a later step allocates, with the gradients that the parameters have now."""
@@ -50,22 +51,23 @@ class FakeOptimizer:
                 for stand_in, gradient in zip(self._stand_ins.values(), gradients, strict=True):
                     stand_in.grad = None if gradient is None else self._stand_in(gradient)
                 self._logs[key] = self._log_step()
-                self._optimizer.zero_grad()
         return self._logs[key]
 
     def _log_step(self) -> AllocationLog:
-        state = self._optimizer.state
-        state.clear()
-        self._step(self._tracker())
-        for values in state.values():
-            if "step" in values:
-                values["step"] += _EARLIER_STEPS
+        optimizer = self._build()  # anew: Adagrad makes the state of all parameters here
+        self._step(optimizer, self._tracker())
+        for state in optimizer.state.values():
+            if "step" in state:
+                state["step"] += _EARLIER_STEPS
         tracker = self._tracker()
         for parameter, stand_in in self._stand_ins.items():
-            for _, tensor in walk(list(state.get(stand_in, {}).values())):
+            for _, tensor in walk(list(optimizer.state.get(stand_in, {}).values())):
                 tracker.register(tensor, "optimizer", self._layers[parameter])
-        self._step(tracker)
+        self._step(optimizer, tracker)
         return tracker.log
+
+    def _build(self) -> torch.optim.Optimizer:
+        return self._spec.build([*self._stand_ins.values()])
 
     def _tracker(self) -> StorageTracker:
         tracker = StorageTracker(LayerClock(()), self._operators)
@@ -75,14 +77,23 @@ class FakeOptimizer:
                     tracker.register(tensor, PLACEHOLDER, self._layers[parameter])
         return tracker
 
-    def _step(self, tracker: StorageTracker) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, tracker: StorageTracker) -> None:
         tracker.phase = STEP
         with grad_mode(True), signal_safe(tracker):
-            self._spec.step(self._optimizer)
+            self._spec.step(optimizer)
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
-        shape, options = tuple(tensor.shape), {"dtype": tensor.dtype, "device": self._device}
+        """Return a tensor like a parameter or a gradient, for the optimizer."""
+        shape, dtype, device = tuple(tensor.shape), tensor.dtype, self._device
         if tensor.layout is torch.strided:
-            return torch.empty_strided(shape, tensor.stride(), **options)
-        layout = torch.strided if isinstance(self._optimizer, _OF_SPARSE) else tensor.layout
-        return torch.empty(shape, layout=layout, **options)
+            return torch.empty_strided(shape, tensor.stride(), dtype=dtype, device=device)
+        kind, arguments = self._spec.kind, self._spec.arguments
+        if not issubclass(kind, _TAKES_SPARSE):
+            return torch.empty(shape, dtype=dtype, device=device, layout=tensor.layout)
+        if kind is not torch.optim.SGD or any(map(arguments.get, ("momentum", "weight_decay"))):
+            raise RequestError(
+                f"What {kind.__name__} allocates for sparse gradients depends on their values, and"
+                " this run has none.",
+                "Choose sgd without momentum and weight decay, or layers without sparse=True.",
+            )
+        return torch.empty(shape, dtype=dtype, device=device)  # plain SGD adds either in place

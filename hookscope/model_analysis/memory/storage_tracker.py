@@ -20,6 +20,7 @@ from hookscope.hooks.layers import Layer, own_parameters
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.model_analysis.memory.allocations import Allocation, AllocationLog
 from hookscope.model_analysis.memory.output_cache import OutputCache
+from hookscope.model_analysis.memory.workspaces import workspaces
 from hookscope.results.memory import FORWARD, LOSS, STEP
 from hookscope.tensors.nested import operator_tensors
 from hookscope.tensors.torch_internals import (
@@ -30,6 +31,7 @@ from hookscope.tensors.torch_internals import (
     device_of,
     flash_attention,
     flash_attention_backward,
+    native_attention,
     next_sequence_nr,
     value_of,
 )
@@ -132,10 +134,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
             return 1  # the memory of an optimizer does not depend on a norm
         output = self._run(func, args, kwargs or {})
         layer = partial(self._layer_of_first, args) if self.phase == STEP else self.clock.now
-        for index, tensor in enumerate(operator_tensors(output)):
+        made = [*operator_tensors(output)]
+        if func._overloadpacket is native_attention and args[10:11] == (False,):
+            made = made[:1]  # weights that were not asked for have a shape here, and no memory
+        for index, tensor in enumerate(made):
             if self.phase == STEP and args and isinstance(args[0], list):  # of several parameters
                 layer = partial(self._layer_of_first, args[0][index : index + 1])
             self._note(tensor, layer, func.name())
+        for size in workspaces(func, args, output):
+            number = self._begin(size, layer(), func.name())
+            self.log.events[self.phase].append((number, False))
         if self.phase != STEP and (count := _FLOPS.get(func._overloadpacket)):
             self.flops += count(*args, **(kwargs or {}), out_val=output)
         return output
@@ -147,11 +155,15 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[misc]
             storage = tensor.untyped_storage()
         except NotImplementedError:  # a sparse tensor, of whose parts operators were seen
             return
-        number = len(self.log.allocations)
-        self.log.allocations.append(Allocation(storage.nbytes(), layer(), self.phase, operator))
-        self.log.events[self.phase].append((number, True))
+        number = self._begin(storage.nbytes(), layer(), operator)
         ended = partial(self._end, storage._cdata, number)
         self._live[storage._cdata] = weakref.ref(storage, ended), number
+
+    def _begin(self, size: int, layer: str, operator: str) -> int:
+        self.log.allocations.append(Allocation(size, layer, self.phase, operator))
+        number = len(self.log.allocations) - 1
+        self.log.events[self.phase].append((number, True))
+        return number
 
     def _end(self, address: int, number: int, _: object) -> None:
         self._live.pop(address, None)

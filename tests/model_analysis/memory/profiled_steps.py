@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -41,17 +41,20 @@ class PlainStep:
     value: Tensor | Mapping[str, Tensor]
     optimizer: str | None = None
     autocast: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+    earlier: int = 1  # steps before the one that is measured
 
     def __post_init__(self) -> None:
         self.model.train(self.optimizer is not None)
         self.target: Tensor | None = None
         self.steps: torch.optim.Optimizer | None = None
         if self.optimizer is not None:
-            self.steps = getattr(torch.optim, self.optimizer)(self.model.parameters())
+            kind = getattr(torch.optim, self.optimizer)
+            self.steps = kind(self.model.parameters(), **self.arguments)
 
     def peak(self) -> int:
         """The peak of a later step, to which the state of the optimizer belongs."""
-        if self.steps is not None:
+        for _ in range(0 if self.steps is None else self.earlier):
             self.step()
         inputs = self.value.values() if isinstance(self.value, Mapping) else [self.value]
         held = [*self.model.parameters(), *self.model.buffers(), *inputs]
@@ -84,6 +87,25 @@ class PlainStep:
             shape = (scores.shape[0], *scores.shape[2:])
             self.target = torch.zeros(shape, dtype=torch.long)
         return F.cross_entropy(scores.float(), self.target)
+
+
+def layers(width: int) -> Make:
+    """Matrices of a size, which are large beside a small batch."""
+    return lambda: nn.Sequential(
+        *(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.GELU()),
+        nn.Linear(width, 10),
+    )
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(128, 3 * 128), nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.into(x).unflatten(2, (3, 4, 32)).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(*heads)
+        return self.out(found.transpose(1, 2).flatten(2)[:, 0])
 
 
 class UNet(nn.Module):

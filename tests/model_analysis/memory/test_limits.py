@@ -126,18 +126,34 @@ def test_a_text_is_read_by_the_tokenizer_of_the_model() -> None:
     assert of_text.batch == 2
 
 
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4000, 32, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x).sum(1)
+
+
 def test_sparse_gradients_have_a_peak() -> None:
-    class Sums(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(4000, 32, sparse=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.table(x).sum(1)
-
     value = torch.randint(0, 4000, (64, 8))
     found = hookscope.memory(Sums(), input=value, optimizer="sgd")
     assert abs(found.peak / PlainStep(Sums(), value, "SGD").peak() - 1) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "opt_args", "said"),
+    [
+        (Sums, "adam", {}, "Adam does not support sparse gradients"),
+        (Sums, "adagrad", {}, "Adagrad allocates for sparse gradients"),
+        (Sums, "sgd", {"momentum": 0.9}, "SGD allocates for sparse gradients"),
+        (lambda: nn.Embedding(4000, 32), "adam", {"capturable": True}, "capturable=True"),
+    ],
+)
+def test_a_step_that_cannot_be_taken_is_explained(make, optimizer, opt_args, said) -> None:
+    value = torch.randint(0, 4000, (64, 8))
+    with pytest.raises(RequestError, match=said):
+        hookscope.memory(make(), input=value, optimizer=optimizer, opt_args=opt_args, loss="sum")
 
 
 def test_the_checkpoints_that_fit_a_batch_are_those_that_a_program_would_need() -> None:

@@ -1,12 +1,13 @@
 """The peak that ``memory`` predicts is that of the allocations that PyTorch's profiler records.
 
-Convolutions of the CPU allocate workspaces, which depend on the threads and are not counted.
+In bfloat16, the products of matrices need workspaces that depend on the processor.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from tests.model_analysis.memory.profiled_steps import (
+    Attention,
     PlainStep,
     UNet,
     images,
+    layers,
     llama,
     resnet,
     tokens,
@@ -30,6 +33,8 @@ QUICK = [
     pytest.param(vit, images(2, 64), "AdamW", False, id="vit"),
     pytest.param(llama, tokens(2, 64), "AdamW", True, id="language-model-autocast"),
     pytest.param(llama, tokens(2, 64), None, False, id="language-model-inference"),
+    pytest.param(Attention, torch.randn(2, 512, 128), "SGD", True, id="attention-autocast"),
+    pytest.param(UNet, images(2, 64), None, False, id="unet-inference"),
 ]
 # Convolutions in bfloat16 unfold their input on a CPU without instructions for it.
 SETTINGS = [
@@ -40,6 +45,13 @@ SETTINGS = [
     *((vit, images(16, 64), name, False) for name in ("SGD", "Adamax")),
     *((llama, tokens(4, 64), name, cast) for name in ("SGD", "AdamW", None) for cast in (0, 1)),
     *((llama, tokens(8, 128), name, False) for name in ("SGD", "AdamW", "Adadelta")),
+    *((Attention, torch.randn(2, 512, 128), name, True) for name in ("SGD", "AdamW")),
+    *(
+        (resnet, images(size, 64), name, False)
+        for size in (1, 4)
+        for name in ("SGD", "AdamW", None)
+    ),
+    *((UNet, images(size, 64), None, False) for size in (2, 8)),
 ]
 
 
@@ -70,26 +82,90 @@ def test_the_peak_is_that_of_the_profiler(make, value, optimizer, cast) -> None:
 
 
 @pytest.mark.exhaustive
-def test_errors_over_thirty_settings_are_small() -> None:
+def test_errors_over_forty_settings_are_small() -> None:
     errors = [error(*setting) for setting in SETTINGS]
     errors += [checkpointed_error(optimizer) for optimizer in ("SGD", "AdamW")]
-    assert len(errors) == 30
-    assert statistics.median(errors) <= 0.03
-    assert sorted(errors)[int(0.95 * len(errors))] <= 0.10
+    assert len(errors) == 40
+    assert statistics.median(errors) <= 0.01
+    assert max(errors) <= 0.05
+
+
+OPTIMIZERS = (
+    *("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Adafactor", "ASGD"),
+    *("NAdam", "RAdam", "Rprop"),
+)
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    *product(OPTIMIZERS, ({}, {"foreach": True})),
+    *product(("SGD", "Adam", "AdamW", "Adagrad"), ({"fused": True},)),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
+]
+# Large weights with a small batch, and the reverse.
+STEPS = [
+    (layers(size), torch.randn(n, 64), *way) for size, n in ((256, 4), (32, 2048)) for way in WAYS
+]
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize(("make", "value", "optimizer", "arguments"), STEPS)
+def test_a_later_step_of_each_optimizer_is_that_of_the_profiler(
+    make: Callable[[], nn.Module], value: torch.Tensor, optimizer: str, arguments: Mapping[str, Any]
+) -> None:
+    found = hookscope.memory(
+        make(), input=value, optimizer=optimizer.lower(), opt_args=arguments or None
+    )
+    wanted = PlainStep(make(), value, optimizer, False, arguments, earlier=6).peak()
+    assert abs(found.peak / wanted - 1) < 0.001
+    assert found.parts.total == found.peak
+
+
+def test_the_step_of_adam_has_what_is_computed_by_hand() -> None:
+    model = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10))
+    found = hookscope.memory(model, input=torch.randn(64, 512), optimizer="adam")
+    sizes = [4 * parameter.numel() for parameter in model.parameters()]
+    parts = found.parts
+    assert found.moment.phase == "step"
+    assert parts.gradients == parts.parameters == sum(sizes)
+    assert parts.optimizer == 2 * sum(sizes) + 4 * len(sizes)  # two averages, and the counts
+    assert parts.temporary == 2 * max(sizes)  # a root, and its quotient
+    assert parts.inputs == 4 * 64 * 512 + 8 * 64
+    assert parts.saved == 4 * 64 * 10 + 4  # the output and the loss, which the program still holds
+
+
+class Unused(nn.Module):
+    """A layer that gets no gradient, beside one that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 8), nn.Linear(512, 1024)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def test_a_parameter_without_a_gradient_has_no_state() -> None:
+    value = torch.randn(4, 8)
+    found = hookscope.memory(Unused(), input=value, optimizer="adam", limit=3 * 10**6)
+    assert found.parts.gradients == 4 * 72
+    assert found.parts.optimizer == 2 * 4 * 72 + 2 * 4
+    assert found.limit is not None and found.limit.batch > 4
+    for name in ("Adam", "Adagrad"):  # Adagrad makes the state of all parameters beforehand
+        assert error(Unused, value, name, False) < 0.001
 
 
 class Checkpointed(nn.Module):
     """Blocks that a program checkpoints itself."""
 
-    def __init__(self, checkpoints: bool = True) -> None:
+    def __init__(self, checkpoints: bool = True, reentrant: bool = False) -> None:
         super().__init__()
         block = (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
         self.blocks = nn.ModuleList(nn.Sequential(*block) for _ in range(6))
-        self.checkpoints = checkpoints
+        self.checkpoints, self.reentrant = checkpoints, reentrant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            x = x + (checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x))
+            again = checkpoint(block, x, use_reentrant=self.reentrant) if self.checkpoints else None
+            x = x + (block(x) if again is None else again)
         return x
 
 
@@ -105,3 +181,15 @@ def test_what_a_program_checkpoints_itself_is_not_counted_as_saved() -> None:
         for chosen in (True, False)
     ]
     assert peaks[0] < 0.5 * peaks[1]
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_an_input_that_requires_grad_reaches_reentrant_checkpoints(optimizer: str) -> None:
+    value = torch.randn(512, 64, requires_grad=True)
+    assert error(lambda: Checkpointed(reentrant=True), value, optimizer, False) < 0.03
+
+
+def test_the_gradient_of_an_input_is_among_the_gradients() -> None:
+    value = torch.randn(4, 64, requires_grad=True)
+    found = hookscope.memory(layers(256)(), input=value, optimizer="adam").parts
+    assert found.gradients == found.parameters + 4 * value.numel()
