@@ -44,8 +44,9 @@ def memory(
 
     The model runs with fake tensors, which have shapes and a device, the CPU, but no values.
     Counted is every storage that an operator of PyTorch returns, from the time it is made until it
-    is freed. What an operator allocates and frees inside itself is not seen. A training step is a
-    later one: the state of the optimizer is there from its beginning, gradients are not.
+    is freed, and what attention, convolutions and normalizations of the CPU hold inside themselves.
+    A training step is a later one: the state of the optimizer is there from its beginning,
+    gradients are not, and parameters without a gradient have no state.
 
     A Python file that calls ``backward()`` is a training script: it runs until it first calls its
     model, and the step is that of this model, its batch, its optimizer and its autocast.
@@ -135,8 +136,8 @@ def memory_command(ctx: click.Context, **values: Any) -> None:
     is allocated: the model runs with fake tensors, which have shapes but no values. With --limit,
     also prints the largest batch that fits, and the layers to checkpoint if this batch does not.
 
-    What an operator allocates and frees inside itself, such as the workspace of a convolution, is
-    not counted. A training script, as train.py, runs until it first calls its model, whose step is
-    shown.
+    What an operator allocates and frees inside itself is counted where it is known, as for attention
+    and convolutions on a CPU. A training script, as train.py, runs until it first calls its model,
+    whose step is shown.
     """
     run_analysis(ctx, memory, values, OUTPUT)

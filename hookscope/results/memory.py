@@ -19,7 +19,7 @@ class MemoryParts:
         parameters: the parameters of the model.
         buffers: its buffers.
         inputs: the arguments of the model, and the target of the loss.
-        gradients: the gradients of parameters.
+        gradients: the gradients of parameters, and of an input that requires grad.
         optimizer: the state of the optimizer.
         saved: what the forward pass keeps for the backward pass.
         temporary: everything else, such as gradients of activations, and activations that are
