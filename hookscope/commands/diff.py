@@ -27,12 +27,10 @@ from hookscope.files.progress_types import Progress
 from hookscope.specs.diff_request import (
     CAPTURE_OPTIONS,
     DUMP_OPTIONS,
-    FINGERPRINT_OPTIONS,
     MODEL_OPTIONS,
     STRUCTURE_OPTIONS,
     DiffRequest,
     DumpRequest,
-    FingerprintRequest,
     RunDiffOptions,
     are_captures,
     are_features,
@@ -40,6 +38,7 @@ from hookscope.specs.diff_request import (
     check_more_runs,
     check_no_fingerprint,
 )
+from hookscope.specs.fingerprint_request import FINGERPRINT_OPTIONS, FingerprintRequest
 from hookscope.specs.public import Only, handles, public
 from hookscope.specs.subject_kinds import (
     CAPTURE_AND_DUMP,

@@ -33,7 +33,7 @@ def top(
     Rows are read once, in blocks; memory does not grow with their number. If a row has positions,
     as a map or tokens have, the activation of a channel is its largest value or its mean over them.
     For texts, the token with the largest value is named if rows are whole, or were reduced with
-    ``max`` or ``topk:K:tokens``. Texts are read from their files.
+    ``max`` or ``topk:K:tokens``. Texts are read from their files, where ``input`` allows it.
     Quantiles of all activations are exact up to 128 MB of activations. Beyond, they come from a
     histogram of 65536 bins, made by a second pass.
 
@@ -57,7 +57,7 @@ def top(
     from hookscope.stores.features.features import Features
 
     folder = Features(features)
-    texts = StoredTexts(folder.manifest["inputs"]["specs"])
+    texts = StoredTexts(folder.manifest["inputs"]["specs"], folder.places_of_inputs(options.input))
     return rank_inputs(folder, options, texts, progress)
 
 

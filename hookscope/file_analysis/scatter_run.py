@@ -107,6 +107,7 @@ def scatter_rows(
         len(numbers),
         points,
         tuple(notes),
+        places=features.places_of_inputs(options.input),
     )
 
 

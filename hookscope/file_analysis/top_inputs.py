@@ -78,6 +78,7 @@ class TopInputs(Result):
         visible_part: the part of an image that the grid covers; None if it is not known.
         units: the units.
         notes: what was left out or approximated, in sentences.
+        places: folders or files from which inputs may be read again.
     """
 
     view = "top_inputs"
@@ -94,13 +95,15 @@ class TopInputs(Result):
     visible_part: VisiblePart | None
     units: tuple[RankedUnit, ...]
     notes: tuple[str, ...]
+    places: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<TopInputs of {self.key}: {len(self.units)} {self.what}s, {self.rows} rows>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
-        return {**asdict(self), "quantiles": list(QUANTILES)}
+        told = {name: value for name, value in asdict(self).items() if name != "places"}
+        return {**told, "quantiles": list(QUANTILES)}
 
 
 class TextReader(Protocol):
@@ -239,6 +242,7 @@ def rank_inputs(
         visible_part=part,
         units=units,
         notes=tuple(notes),
+        places=features.places_of_inputs(options.input),
     )
 
 

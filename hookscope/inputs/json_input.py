@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hookscope.errors import InputError
+from hookscope.files.shell_words import quote_word
 from hookscope.inputs.input_reader import (
     OpenTensor,
     ReadContext,
@@ -20,6 +21,7 @@ from hookscope.inputs.input_reader import (
 )
 from hookscope.specs.input_spec import JSON, TENSORS, InputSpec, parse_inputs
 from hookscope.specs.model_spec import end_sentence
+from hookscope.specs.names_in_files import refused_name
 
 _FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values stay as they are.'
 _IN_FILES = 'Put numbers into separate files: {"file": "a.npy"}.'
@@ -77,8 +79,15 @@ class _TensorsInJson:
         try:
             if not isinstance(name, str):
                 raise InputError(f"{name!r} is not the name of a file.", _FORMS)
-            near = os.path.join(os.path.dirname(path), name)
-            inner, *more = parse_inputs([near if os.path.exists(near.partition(":")[0]) else name])
+            folder = os.path.dirname(path) or "."
+            near = os.path.join(folder, name)
+            named = near if os.path.exists(near.partition(":")[0]) else name
+            if refused := refused_name("input", named, folder):
+                raise InputError(
+                    f"{name!r} {refused.why}, which a JSON file may not name.",
+                    "Give it by its argument: --input NAME=" + quote_word(name),
+                )
+            inner, *more = parse_inputs([named])
             if more:
                 raise InputError(
                     f"{name!r} matches several files, but only one is allowed.", _FORMS

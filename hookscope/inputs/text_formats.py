@@ -20,6 +20,7 @@ from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import sha256_of
 from hookscope.files.optional_packages import optional_package
 from hookscope.files.output_path import ADDRESS
+from hookscope.files.own_folder import why_not_opened
 from hookscope.files.text_sources import (
     CSV,
     DATASET,
@@ -31,6 +32,7 @@ from hookscope.files.text_sources import (
 )
 from hookscope.files.words import join_first
 from hookscope.inputs.text_tables import TextRow, TextTable, stored_values, type_name
+from hookscope.specs.input_spec import path_in
 from hookscope.specs.model_spec import end_sentence
 
 _MAX_FIELD = 1 << 27  # characters of a field in CSV
@@ -40,9 +42,11 @@ _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 _MOVED = "texts are not at their path any more (moved or deleted)"
 _CHANGED = "texts have changed since the features were extracted"
+_ELSEWHERE = "texts are not beside the features folder (name their folder with --input)"
 _SINGLE = {
     _MOVED: "text is not at its path any more (moved or deleted)",
     _CHANGED: "text has changed since the features were extracted",
+    _ELSEWHERE: "text is not beside the features folder (name its folder with --input)",
 }
 
 
@@ -397,10 +401,13 @@ def open_texts(source: TextSource) -> TextTable:
 
 
 class StoredTexts:
-    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``."""
+    """Reads single texts by their names in the table of inputs, such as ``reviews.jsonl:3``.
 
-    def __init__(self, specs: Sequence[str]) -> None:
-        self._specs = specs
+    Only files in one of the ``places`` are opened.
+    """
+
+    def __init__(self, specs: Sequence[str], places: Sequence[str]) -> None:
+        self._specs, self._places = specs, places
         self._tables: dict[str, list[TextTable]] = {}
         self._missing: dict[str, dict[str, None]] = {}  # by the reason, names in order
         self._errors: dict[str, None] = {}  # of files that are there and cannot be read
@@ -408,12 +415,15 @@ class StoredTexts:
     def read(self, name: str, sha256: str | None) -> str | None:
         """Return a text; None if it is not there any more, or has changed."""
         path, _, number = name.rpartition(":")
+        if why_not_opened(path, *self._places):
+            self._missing.setdefault(_ELSEWHERE, {})[name] = None
+            return None
         if path not in self._tables:
             self._tables[path] = self._open(path)
         for table in self._tables[path]:  # one for each column of the file that was extracted
             try:
                 text = table.read(int(number) - 1).text
-            except (InputError, IndexError, OSError, ValueError):
+            except (InputError, IndexError, OSError, OverflowError, ValueError):
                 continue
             if sha256 in (None, hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()):
                 return text
@@ -425,6 +435,8 @@ class StoredTexts:
     def _open(self, path: str) -> list[TextTable]:
         tables = []
         for spec in self._specs:
+            if why_not_opened(path_in(spec), *self._places):
+                continue
             try:
                 sources = [s for s in text_sources([spec]) or () if s.path == path]
                 tables += [open_texts(source) for source in sources]

@@ -57,6 +57,7 @@ class FeatureScatter(Result):
         points: those that are drawn.
         notes: what was left out or sampled, in sentences.
         dark: whether the picture has a dark background.
+        places: folders or files from which inputs may be read again.
     """
 
     view = "feature_scatter"
@@ -74,6 +75,7 @@ class FeatureScatter(Result):
     points: tuple[ScatterPoint, ...]
     notes: tuple[str, ...]
     dark: bool = False
+    places: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<FeatureScatter of {self.key}: {plural(len(self.points), 'point')}, {self.method}>"
@@ -96,7 +98,8 @@ class FeatureScatter(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "dark"}
+        names = [f.name for f in fields(self) if f.name not in ("dark", "places")]
+        told = {name: getattr(self, name) for name in names}
         points = [{f.name: getattr(p, f.name) for f in fields(p)} for p in self.points]
         return {**told, "points": points, "outliers": [point.row for point in self.outliers]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,14 @@ PAIRED_OPTIONS: dict[str, Any] = {
     **{"weights": "random", "rename": None, "model_args": None},
     **dict.fromkeys(("method", "attn", "onnx_optimize", "adapter", "dtype", "device")),
 }
-_INPUT = ("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "chat")
+INPUT_OPTIONS = ("input", "shape", "preprocess", "size", "mean", "std", "tokenizer", "chat")
 # The options of a comparison of captures, and those of models alone.
 CAPTURE_OPTIONS = (
     *("map", "atol", "rtol", "equal_nan", "strict"),
     *("layers", "types", "depth", "what"),
 )
 MODEL_OPTIONS = (
-    *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves"),
+    *(*PAIRED_OPTIONS, *INPUT_OPTIONS, "partial", "trust", "seed", "train", "leaves"),
     *("structure", "local", "floor", "train_a", "train_b", "compile_a", "compile_b"),
 )
 # Those of models that do not run.
@@ -58,13 +58,8 @@ STRUCTURE_OPTIONS = (
 )
 # Those of a model that is compared with a dump.
 DUMP_OPTIONS = (
-    *(*CAPTURE_OPTIONS, *PAIRED_OPTIONS, *_INPUT),
+    *(*CAPTURE_OPTIONS, *PAIRED_OPTIONS, *INPUT_OPTIONS),
     *("partial", "trust", "seed", "train", "leaves"),
-)
-# Those of a model that is compared with a fingerprint.
-FINGERPRINT_OPTIONS = (
-    *(*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train"),
-    *("layers", "strict"),
 )
 # These files hold their own weights, and the arguments that the model was built with.
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
@@ -364,29 +359,6 @@ class DumpRequest(DiffRequest):
         """The request with A in place of the dump."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         return DiffRequest(**own | {"b": self.a, "map": None})
-
-
-@dataclass(frozen=True)
-class FingerprintRequest(DumpRequest):
-    """How a model, A, is compared with a fingerprint, B."""
-
-    def with_options(self, known: Mapping[str, Any]) -> FingerprintRequest:
-        """Return the request with the options of the fingerprint that are not given.
-
-        Those of the input are one: a given input or shape replaces all of them. No file sets
-        ``trust``.
-        """
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        unset = {
-            name
-            for name, (value, default) in values.items()
-            if value is default or (isinstance(value, str | int | tuple) and value == default)
-        }
-        unset.discard("trust")
-        names = [name for name in FINGERPRINT_OPTIONS if name in unset and name in known]
-        if self.has_input:
-            names = [name for name in names if name not in _INPUT]
-        return replace(self, **{name: known[name] for name in names})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,6 +239,15 @@ class TopOptions:
         metavar="N",
         python="the dimension of the channels in one row; None to infer it from the layer.",
     )
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = setting(
+        (),
+        "Folder or file of inputs that are not beside the features. Repeatable.",
+        flags=("--input", "-i"),
+        metavar="PATH",
+        many=True,
+        python="folders or files from which inputs are read again. Without it, only those are that"
+        " are in the folder that holds the features folder, or below it.",
+    )
 
     def __post_init__(self) -> None:
         if self.units is not None and self.direction is not None:
@@ -272,4 +282,7 @@ class ScatterOptions:
         "Number of nearest rows; the distance to the last one ranks outliers.",
         metavar="N",
         minimum=1,
+    )
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = same_setting(
+        TopOptions, "input", section="Features"
     )

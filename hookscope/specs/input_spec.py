@@ -101,6 +101,24 @@ def input_paths(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
     return [one.path for one in parse_inputs(specs) if one.path and one.path != STDIN]
 
 
+def path_in(spec: str) -> str:
+    """Return the path, or the glob, that a spec is read from; empty if none. No file is opened.
+
+    >>> path_in("x=a.npz:ids"), path_in("lines:notes.txt:3"), path_in("x=random:1x3")
+    ('a.npz', 'notes.txt', '')
+    """
+    bare, is_made = _without_place(spec)
+    for whole in (spec, bare):  # the name of a file may contain = and :
+        if os.path.lexists(os.path.expanduser(whole)):
+            return whole
+    if bare.startswith("lines:"):
+        return _line_of(bare.removeprefix("lines:"))[0]
+    if keyed := _KEYED.fullmatch(bare):
+        return keyed["path"]
+    before = bare.rpartition(":")[0]  # of a column
+    return "" if is_made else before if os.path.lexists(before) else bare
+
+
 def is_single_spec(text: str) -> bool:
     """Whether a text with colons from a variable is one spec rather than a list as in ``PATH``.
 
@@ -255,9 +273,8 @@ def _from_files(spec: str, hint: str = "") -> list[InputSpec]:
 
 def _from_lines(spec: str, rest: str) -> list[InputSpec]:
     """A text for each line of a file that is not empty, or for line N of ``FILE:N``."""
-    name, _, number = rest.rpartition(":")
-    chosen = int(number) if name and number.isdecimal() and not os.path.exists(rest) else None
-    file = os.path.expanduser(rest if chosen is None else name)
+    name, chosen = _line_of(rest)
+    file = os.path.expanduser(name)
     try:
         if os.path.getsize(file) > MAX_TEXT_BYTES:
             raise InputError(
@@ -279,6 +296,14 @@ def _from_lines(spec: str, rest: str) -> list[InputSpec]:
         missing = "no text" if chosen is None else f"no text in line {chosen}"
         raise InputError(f"{spec!r} has {missing}.", "Give a file with a text in each line.")
     return [InputSpec(f"lines:{file}:{n}", TEXT, path=file, rest=line) for n, line in texts]
+
+
+def _line_of(rest: str) -> tuple[str, int | None]:
+    """The file in what follows ``lines:``, and the number of the line if it has one."""
+    name, _, number = rest.rpartition(":")
+    if name and number.isdecimal() and not os.path.exists(rest):
+        return name, int(number)
+    return rest, None
 
 
 def check_tokenizer(path: str) -> None:

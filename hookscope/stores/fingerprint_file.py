@@ -65,7 +65,7 @@ class _EntryReader:
                     self._add_metadata(line)
                 elif line:
                     self._add_line(line.split())
-            except (ValueError, IndexError, KeyError, TypeError) as error:
+            except (ValueError, IndexError, KeyError, TypeError, RecursionError) as error:
                 raise ResultsFileError(
                     f"{self.path} is damaged in line {number}.", "Write the file again."
                 ) from error

@@ -220,7 +220,7 @@ class _Pictures:
         from hookscope.views.images.input_pictures import small_image
 
         square = np.full((self.side, self.side, 3), _PAPER, np.uint8)
-        pixels = small_image(ranked.name, ranked.sha256, self.side)
+        pixels = small_image(ranked.name, ranked.sha256, self.side, self.result.places)
         if isinstance(pixels, str):
             self.missing[ranked.name] = pixels
             return _Square(square)

@@ -10,7 +10,7 @@ from hookscope.file_analysis.fingerprint_diff import compare_fingerprints
 from hookscope.model_analysis.fingerprint_run import run_once
 from hookscope.results.fingerprint import ModelFingerprint
 from hookscope.results.fingerprint_diff import FILE_AND_MODEL, FingerprintDiff
-from hookscope.specs.diff_request import FingerprintRequest
+from hookscope.specs.fingerprint_request import FingerprintRequest
 from hookscope.specs.tolerances import ExactDiffOptions
 
 

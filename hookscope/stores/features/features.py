@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.files.output_path import ADDRESS
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.result import Result
+from hookscope.specs.patterns import as_texts
 from hookscope.specs.tensor_key import WHOLE, choose_keys
 from hookscope.stores.features.folder import (
     INPUTS,
@@ -158,6 +160,13 @@ class Features(Result):
                 " texts.",
             )
         return [entry.get(name) for entry in self.inputs]
+
+    def places_of_inputs(
+        self, named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+    ) -> tuple[str, ...]:
+        """Return where inputs may be read again: beside the folder, and what the user names."""
+        beside = os.path.dirname(os.path.realpath(self.folder))
+        return (*([] if ADDRESS in self.folder else [beside]), *as_texts(named))
 
     def dataset(self, key: str, *, with_path: bool = False) -> RowsDataset:
         """Return a ``torch.utils.data.Dataset`` of the rows of a layer or a key.

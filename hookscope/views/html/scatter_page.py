@@ -190,7 +190,7 @@ def _images(result: FeatureScatter) -> tuple[dict[int, str], list[str]]:
     ordered = list(dict.fromkeys([*result.outliers, *result.points]))
     images, missing = {}, 0
     for point in ordered[:MOST_IMAGES]:
-        pixels = small_image(point.name, point.sha256, _IMAGE_SIDE) if point.sha256 else ""
+        pixels = small_image(point.name, point.sha256, _IMAGE_SIDE, result.places)
         if isinstance(pixels, str):
             missing += 1
             continue
@@ -201,8 +201,8 @@ def _images(result: FeatureScatter) -> tuple[dict[int, str], list[str]]:
     notes = []
     if images and missing:
         notes.append(
-            f"{plural(missing, 'input')} without a picture: the file is gone, changed or not an"
-            " image."
+            f"{plural(missing, 'input')} without a picture: the file is gone, changed, not an"
+            " image, or elsewhere (see --input)."
         )
     if over:
         notes.append(f"{plural(over, 'more image')} left out: a page has at most {MOST_IMAGES}.")

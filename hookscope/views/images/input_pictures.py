@@ -5,23 +5,34 @@ from __future__ import annotations
 import hashlib
 import warnings
 from io import BytesIO
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from hookscope.errors import InputError
+from hookscope.files.input_list import InputEntry
+from hookscope.files.own_folder import why_not_opened
 
-def small_image(name: str, sha256: str | None, side: int) -> NDArray[np.uint8] | str:
+
+def small_image(
+    name: str, sha256: str | None, side: int, places: Sequence[str]
+) -> NDArray[np.uint8] | str:
     """Return the pixels, (height, width, 3), with ``side`` pixels on the longer side.
 
-    Where the file cannot be shown, the reason is returned, as the end of a sentence.
+    Only a file in one of the ``places`` is read. Where it cannot be shown, the reason is returned,
+    as the end of a sentence.
     """
+    if not sha256:
+        return "not a file with a hash in the features"
+    if why_not_opened(name, *places):
+        return "not beside the features folder (name its folder with --input)"
     try:
-        data = Path(name).read_bytes()
-    except OSError:
+        data = InputEntry(name, name).read()
+    except InputError:
         return "not at its path any more (moved or deleted)"
-    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+    if hashlib.sha256(data).hexdigest() != sha256:
         return "changed since the features were extracted"
     try:
         with warnings.catch_warnings():
