@@ -206,11 +206,14 @@ def _series_in(folder: str) -> list[Series]:
     """Return what was measured in a training run; nothing if it is not a run folder."""
     from pathlib import Path
 
+    from hookscope.errors import ResultsFileError
     from hookscope.files.output_path import is_run_folder, rank_folders
 
-    if not is_run_folder(folder):
+    try:
+        if not is_run_folder(folder):
+            return []
+    except ResultsFileError:
         return []
-    from hookscope.errors import ResultsFileError
     from hookscope.stores.runs.run_info import SERIES_FILE, read_lines
     from hookscope.stores.runs.series import Series
 

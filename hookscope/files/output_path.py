@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hookscope.errors import RequestError
+from hookscope.files.own_folder import ADDRESS as ADDRESS
+from hookscope.files.own_folder import check_own
 from hookscope.files.safetensors_header import METADATA, header_of
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import join_or, natural_order
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
-ADDRESS = "://"  # is part of the address of an object store, and of no path
 PAGE = ".html"
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
@@ -104,7 +105,7 @@ def rank_folders(path: str | os.PathLike[str]) -> list[Path]:
         for name in os.listdir(path)
         if (match := _RANK_FOLDER.fullmatch(name)) and Path(path, name, RUN_FILE).is_file()
     }
-    return [ranks[rank] for rank in sorted(ranks)]
+    return [check_own(ranks[rank], path) for rank in sorted(ranks)]
 
 
 def runs_in(path: str | os.PathLike[str]) -> list[Path]:
@@ -112,7 +113,8 @@ def runs_in(path: str | os.PathLike[str]) -> list[Path]:
     if not os.path.isdir(path) or is_run_folder(path):
         return []
     folders = [Path(path, name) for name in os.listdir(path) if is_run_folder(Path(path, name))]
-    return sorted(folders, key=lambda folder: natural_order(folder.name))
+    folders.sort(key=lambda folder: natural_order(folder.name))
+    return [check_own(folder, path) for folder in folders]
 
 
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:

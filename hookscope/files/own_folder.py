@@ -7,12 +7,15 @@ user, wait for a pipe, or connect to an address. The user can name all of these.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from glob import has_magic
 from pathlib import Path
 
-from hookscope.files.output_path import ADDRESS
+from hookscope.errors import ResultsFileError
 
+ADDRESS = "://"  # is part of the address of an object store, and of no path
+OUTSIDE = "is outside the folder of that file"
 ADDRESS_OUTSIDE = "is an address outside the folder of that file"
 
 
@@ -37,13 +40,35 @@ def why_not_opened(name: str, *folders: str | os.PathLike[str]) -> str:
     except ValueError:  # a null character, or half of a surrogate pair
         return "is not the name of a file"
     if not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
-        return "is outside the folder of that file"
+        return OUTSIDE
     try:
         mode = real.stat().st_mode
     except OSError:
         return ""
     regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     return "" if regular else "is a pipe, a socket or a device"
+
+
+def check_own(path: Path, folder: str | os.PathLike[str]) -> Path:
+    """Return a path in a folder of results; ResultsFileError if it leads out of the folder."""
+    if why := why_not_opened(str(path), folder):
+        raise ResultsFileError(
+            f"{path} {f'leads out of {os.fspath(folder)}' if why == OUTSIDE else why}.",
+            "If you trust it, name it by itself, or put a copy there.",
+        )
+    return path
+
+
+def leaves_folder(name: str) -> bool:
+    r"""Whether a relative name could be outside its folder, on any operating system.
+
+    Links are not followed: the cache of the hub has links to its files.
+
+    >>> [leaves_folder(name) for name in ("a/b.bin", "../b.bin", "/b.bin", "C:b.bin", "a\\..")]
+    [False, True, True, True, True]
+    """
+    parts = re.split(r"[/\\]", name)
+    return ":" in name or "\0" in name or any(part in ("", ".", "..") for part in parts)
 
 
 def _without_glob(path: str) -> str:

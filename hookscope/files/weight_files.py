@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -11,6 +10,7 @@ from hookscope.errors import RequestError, WeightsFileError
 from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import blake3_of
+from hookscope.files.own_folder import leaves_folder
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table
 
@@ -101,7 +101,7 @@ def _read_index(index: str) -> WeightFiles:
     """The files that an index names, all of which must exist."""
     names: dict[str, list[str]] = {}
     for tensor, file in _weight_map(index).items():
-        if _leaves_folder(file):
+        if leaves_folder(file):
             raise WeightsFileError(
                 f"The index {index!r} lists {file!r}, which is outside its folder.",
                 "An index lists files in its own folder. This one is damaged or malicious.",
@@ -140,9 +140,3 @@ def _weight_map(index: str) -> dict[str, str]:
             WRITE_AGAIN,
         )
     return dict(files)
-
-
-def _leaves_folder(file: str) -> bool:
-    """Whether a name in an index could be outside its folder, on any operating system."""
-    parts = re.split(r"[/\\]", file)
-    return ":" in file or "\0" in file or any(part in ("", ".", "..") for part in parts)

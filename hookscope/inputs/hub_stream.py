@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from PIL import Image
 
 from hookscope.errors import InputError, cause
 from hookscope.files.hub_source import HubSource
+from hookscope.files.own_folder import why_not_opened
 from hookscope.files.suggestions import did_you_mean
 from hookscope.files.text_sources import DEFAULT_COLUMN, HUB, TextSource
 from hookscope.files.words import list_first
@@ -25,6 +27,8 @@ from hookscope.inputs.text_tables import MAX_NAMES, TextTable
 from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
+
+_HUB_FILES = "hf://datasets/"
 
 
 class HubStream:
@@ -136,7 +140,7 @@ class HubImages:
         stream = self._stream
         row = stream[index]
         name = f"{stream.source.path}:{index + 1}"
-        image = decode_image(_image_bytes(row[stream.column], name), name)
+        image = decode_image(_image_bytes(row[stream.column], name, stream.source), name)
         if stream.label is None:
             return image
         return image, plain_class(stream, stream.label, row)
@@ -164,11 +168,12 @@ def plain_class(stream: HubStream, column: str, row: Mapping[str, Any]) -> Any:
     return class_name(classes[column], value) if column in classes else value
 
 
-def _image_bytes(value: Mapping[str, Any] | None, name: str) -> bytes:
+def _image_bytes(value: Mapping[str, Any] | None, name: str, source: HubSource) -> bytes:
     if value is None:
         raise InputError(f"{name!r} has no image.")
     if value["bytes"] is not None:
         return bytes(value["bytes"])
+    _check_place(value["path"], source)
     import fsspec
 
     try:
@@ -179,12 +184,33 @@ def _image_bytes(value: Mapping[str, Any] | None, name: str) -> bytes:
     return data
 
 
+def _check_place(path: str, source: HubSource) -> None:
+    """Raise InputError unless a file that a data set names is its own: in its folder or on the hub.
+
+    A file in an archive is ``zip://FILE::ARCHIVE``.
+    """
+    base = path.rpartition("::")[2]
+    if os.path.isdir(source.name):
+        why = why_not_opened(base, source.name)
+    else:
+        why = "" if base.startswith(_HUB_FILES) else "is not on the hub"
+    if why:
+        raise InputError(
+            f"{source.path!r} names the file {path!r}, which {why}.",
+            "A data set may name its own files only. Copy the file into it.",
+        )
+
+
 def _open_split(source: HubSource) -> tuple[Any, Any]:
     """The stream of a split, not read yet, and the versions or times of its files."""
     import datasets
 
     with _reading(source):
         builder = datasets.load_dataset_builder(source.name, source.config)
+        for name in (
+            name for names in (builder.config.data_files or {}).values() for name in names
+        ):
+            _check_place(str(name), source)
         splits = builder.as_streaming_dataset()
     if source.split not in splits:
         near = did_you_mean(source.split, splits)

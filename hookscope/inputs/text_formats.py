@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from hookscope.errors import EnvironmentFault, InputError, cause
@@ -309,6 +310,21 @@ def _file_system(address: str) -> Any:
         raise InputError(f"{address} is not a valid address: {error}.") from error
 
 
+def _check_own_files(folder: str) -> None:
+    """Raise InputError if a folder of the package ``datasets`` names a file outside of it."""
+    try:
+        state = json.loads(Path(folder, "state.json").read_bytes())
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return  # the package says what is wrong with it
+    for name in names:
+        if why := why_not_opened(os.path.join(folder, name), folder):
+            raise InputError(
+                f"state.json in {folder!r} names {name!r}, which {why}.",
+                "A data set may name its own files only. Copy the file into it.",
+            )
+
+
 class _DatasetTexts(TextTable):
     """A column of a folder of the package ``datasets``, which maps it into memory."""
 
@@ -316,6 +332,7 @@ class _DatasetTexts(TextTable):
         super().__init__(source)
         with optional_package("datasets", "datasets", repr(source.path)):
             import datasets
+        _check_own_files(source.path)
         try:
             table = datasets.load_from_disk(source.path)
         except Exception as error:  # its readers raise nearly any type

@@ -16,6 +16,7 @@ from hookscope.files.optional_packages import optional_package
 from hookscope.files.words import plural
 from hookscope.sources import weights
 from hookscope.sources.loaded import AdapterInfo
+from hookscope.sources.transformers.folder_names import check_adapter_names
 from hookscope.specs.catalog import ADAPTER_WEIGHTS
 from hookscope.specs.model_spec import check_weights_file, end_sentence
 from hookscope.tensors.grad_mode import without_grad
@@ -31,6 +32,7 @@ log = logging.getLogger("hookscope")
 
 def attach_adapter(module: nn.Module, folder: str, seed: int, *, meta: bool) -> AdapterInfo:
     """Replace layers by those of an adapter, whose parameters require a gradient; others stay."""
+    check_adapter_names(folder)
     trained = {id(p) for p in module.parameters() if p.requires_grad}
     before = {id(p) for p in module.parameters()}
     file = Path(folder) / ADAPTER_WEIGHTS

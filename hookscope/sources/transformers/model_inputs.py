@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hookscope.errors import InputError
 from hookscope.files.signatures import signature_of
 from hookscope.sources.loaded import Layout, Recipe, SoundRecipe, seeded_generator, stack_images
+from hookscope.sources.transformers.folder_names import check_vocabularies
 from hookscope.specs.model_spec import end_sentence
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ def load_processor(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
     """Return the processor in ``folder``; None, with a warning, if it cannot be loaded."""
     if not any((folder / name).is_file() for name in files):
         return None
+    check_vocabularies(folder)
     try:
         return auto_class.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False

@@ -13,6 +13,7 @@ from torch import nn
 from hookscope.errors import InputError, cause
 from hookscope.files.signatures import signature_of
 from hookscope.sources.loaded import TextRecipe, Vocabulary
+from hookscope.sources.transformers.folder_names import check_vocabularies
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
     accepted,
@@ -79,6 +80,8 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
 
 def recipe_of_file(path: str, module: nn.Module) -> TextRecipe:
     """Return the recipe of a tokenizer that is given by a file or a folder, for any model."""
+    if Path(path).is_dir():
+        check_vocabularies(path)
     try:
         if Path(path).is_dir():
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(

@@ -22,6 +22,7 @@ from hookscope.sources import arguments, weights
 from hookscope.sources.hub_downloads import cached_file, fetch_folder
 from hookscope.sources.loaded import LoadedModel, LoadRequest, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
+from hookscope.sources.transformers.folder_names import check_adapter_names, check_configuration
 from hookscope.sources.transformers.model_inputs import (
     ModelInputs,
     image_recipe,
@@ -60,6 +61,7 @@ def load_configuration(path: Path, model_args: Mapping[str, Any]) -> Any:
     if "auto_map" in content:
         log.info("model: %s of transformers; the code in its folder is not run", model_type)
         content = {key: value for key, value in content.items() if key != "auto_map"}
+    check_configuration(path, content)
     try:
         config = known[model_type].from_dict(content)
     except Exception as exc:  # each class has its own checks
@@ -138,7 +140,8 @@ def load(request: LoadRequest) -> LoadedModel:
         files = _find_files(spec, request.weights)
         config = load_configuration(files.config, request.model_args)
         model_class = _model_class(config)
-        _check_attention(request.model.attn)
+        for kind in (request.model.attn, getattr(config, "_attn_implementation", None)):
+            _check_attention(kind)
         module, info = _build(model_class, config, files, request)
         inputs = ModelInputs(module)
         adapter_info = None
@@ -222,11 +225,11 @@ def _model_class(config: Any) -> Any:
     return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
-def _check_attention(kind: str | None) -> None:
+def _check_attention(kind: Any) -> None:
     """Refuse unknown kinds. transformers would download and run one with a slash in its name."""
     known = ["eager", *transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.valid_keys()]
     if kind is not None and kind not in known:
-        near = did_you_mean(kind, known)
+        near = did_you_mean(str(kind), known)
         raise ModelError(
             f"There is no attention implementation called {kind!r}.",
             f"{near} Use {', '.join(known)}.".strip(),
@@ -269,6 +272,7 @@ def _with_own_weights(
 ) -> tuple[nn.Module, WeightsInfo]:
     """The model with the weights of its folder, read by transformers, which maps old names."""
     assert files.weights is not None
+    check_adapter_names(files.folder)  # which transformers attaches by itself
     if files.weights.name in _PICKLED and not reads_pickles_safely():
         raise WeightsFileError(
             unsafe_pickle(str(files.weights)),

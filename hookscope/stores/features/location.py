@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from hookscope.errors import EnvironmentFault, RequestError, ResultsFileError, StoreError, cause
 from hookscope.files.output_path import ADDRESS
+from hookscope.files.own_folder import OUTSIDE, why_not_opened
 
 
 class Location:
@@ -51,11 +52,11 @@ class Location:
         return sorted(path.relative_to(self._root).as_posix() for path in paths)
 
     def _checked(self, path: Path, name: str) -> Path:
-        """Return ``path``; raise ResultsFileError if it is outside the folder."""
-        target = Path(os.path.realpath(path))
-        if not target.is_relative_to(os.path.realpath(self._root)):
+        """Return ``path``; raise ResultsFileError if it is outside the folder, or a pipe."""
+        if why := why_not_opened(str(path), self._root):
+            problem = "refers to a file outside that folder" if why == OUTSIDE else why
             raise ResultsFileError(
-                f"{name} in {self} refers to a file outside that folder: {target}.",
+                f"{name} in {self} {problem}: {os.path.realpath(path)}.",
                 "If you trust that file, copy it into the folder in place of the link.",
             )
         return path

@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save_file
 
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files.atomic_files import replacement_file
+from hookscope.files.own_folder import check_own
 
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<first>\d{9})-(?P<last>\d{9})\.safetensors")
 _DTYPES = {"step": np.int64, "time": np.float64, "series": np.int32, "values": np.float32}
@@ -136,7 +137,7 @@ class BlockFile:
     def read(self) -> RowBlock:
         """Read the file."""
         try:
-            tensors = load_file(self.path)
+            tensors = load_file(check_own(self.path, self.path.parent))
             for name, dtype in _DTYPES.items():
                 if tensors[name].dtype != dtype:
                     raise ValueError(f"{name} has the dtype {tensors[name].dtype}")

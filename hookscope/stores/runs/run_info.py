@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import RUN_FILE as RUN_FILE
+from hookscope.files.own_folder import check_own
 from hookscope.files.strict_json import fields_type_error, type_error
 from hookscope.specs.patterns import MODEL, ROOT
 
@@ -125,7 +126,7 @@ def read_info(folder: Path) -> RunInfo:
     """Read ``run.json``."""
     path = folder / RUN_FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(check_own(path, folder).read_bytes())
     except FileNotFoundError as error:
         raise ResultsFileError(
             f"The folder {str(folder)!r} contains no training run: it has no {RUN_FILE}.",
@@ -150,7 +151,9 @@ def read_info(folder: Path) -> RunInfo:
 def read_lines(path: Path, kind: Any) -> list[Any]:
     """Return the complete lines of a JSON-lines file as tuples of ``kind``."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last line end is unfinished
+        lines = (
+            check_own(path, path.parent).read_bytes().split(b"\n")[:-1]
+        )  # what follows the last line end is unfinished
     except FileNotFoundError:
         return []  # nothing was written yet
     except OSError as error:

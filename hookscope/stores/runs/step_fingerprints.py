@@ -7,6 +7,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from hookscope.files.own_folder import check_own
+
 FOLDER = "fingerprints"
 _NAME = re.compile(r"step-(?P<step>\d{9,})-(?P<model>.+)\.fp")
 _NOT_IN_NAMES = re.compile(r"[^\w.\-]")
@@ -27,5 +29,5 @@ def step_fingerprints(folder: Path) -> dict[str, dict[int, Path]]:
     path = folder / FOLDER
     for name in sorted(os.listdir(path)) if path.is_dir() else ():
         if match := _NAME.fullmatch(name):
-            found[match["model"]][int(match["step"])] = path / name
+            found[match["model"]][int(match["step"])] = check_own(path / name, folder)
     return dict(found)

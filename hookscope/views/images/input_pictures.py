@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from io import BytesIO
 from collections.abc import Sequence
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
