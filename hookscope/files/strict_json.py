@@ -15,7 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from hookscope.escapes import encodable
 
+MOST_LEVELS = 100  # of lists and objects in each other: more would overflow the stack
 MOST_VALUES = 8_000_000  # in a table of tensors, which has about a dozen for each
+_LARGEST_COUNT = 1 << 63
 _LARGEST_INTEGER = 1 << 1023  # the largest integer that is accepted for a float
 Number = float | Literal["NaN", "Infinity", "-Infinity"]  # as ``dumps`` writes a float
 
@@ -43,6 +45,39 @@ def dumps(
 @cache  # json.dumps makes one for each call
 def _encoder(indent: int | None, sort_keys: bool) -> json.JSONEncoder:
     return json.JSONEncoder(allow_nan=False, indent=indent, sort_keys=sort_keys)
+
+
+def loads(data: str | bytes) -> Any:
+    """Parse JSON of a file that may be crafted.
+
+    Raises:
+        ValueError: it is not valid, has NaN or Infinity, or is nested too deeply.
+    """
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    marks: Any = ("[", "{") if isinstance(data, str) else (b"[", b"{")
+    if sum(map(data.count, marks)) > MOST_LEVELS:
+        _check_levels(value)
+    return value
+
+
+_TOO_DEEP = f"it has more than {MOST_LEVELS} lists or objects in each other"
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _check_levels(value: Any) -> None:
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def parse_table(data: bytes, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
@@ -132,9 +167,13 @@ def _is_plain(value: Any, hint: Any) -> bool:
         return value is None
     if isinstance(value, bool):
         return hint is bool
-    if hint is float and isinstance(value, int):
-        return abs(value) < _LARGEST_INTEGER
-    return hint in (str, int, float) and isinstance(value, hint)
+    if isinstance(value, int):
+        return (hint is int and abs(value) < _LARGEST_COUNT) or (
+            hint is float and abs(value) < _LARGEST_INTEGER
+        )
+    if isinstance(value, float):
+        return hint is float and math.isfinite(value)
+    return hint is str and isinstance(value, str)
 
 
 def _first_error(checks: Iterable[tuple[Any, Any, str]]) -> str:

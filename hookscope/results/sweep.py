@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -99,8 +98,8 @@ class ChangedRuns(Result, Generic[Effect]):
         if not is_hookscope_file(Path(path), ".json"):
             return []
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
-            expected = json.loads(strict_json.dumps(self.to_document()))
+            document = strict_json.loads(Path(path).read_text(encoding="utf-8"))
+            expected = strict_json.loads(strict_json.dumps(self.to_document()))
             made = [self.entry(**self._parse_numbers(entry)) for entry in document[self.entries]]
             invalid = any(strict_json.fields_type_error(vars(entry), self.entry) for entry in made)
             same = self._without_entries(document) == self._without_entries(expected)

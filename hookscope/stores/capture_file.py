@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
-from hookscope.files import file_types
+from hookscope.files import file_types, strict_json
 from hookscope.files.output_path import MARK, holds_features
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
@@ -115,7 +114,7 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
 
 def _parse_info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
     try:
-        info = json.loads(text)
+        info = strict_json.loads(text)
     except (ValueError, RecursionError):
         info = None
     if not isinstance(info, dict) or not isinstance(info.get("stored_as", {}), dict):

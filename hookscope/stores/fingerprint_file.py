@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
+from hookscope.files import strict_json
 from hookscope.files.output_path import FINGERPRINT_MARK
 from hookscope.files.suggestions import near_files
 from hookscope.results.fingerprint import COLUMNS, FORMAT, FingerprintEntry, ModelFingerprint
@@ -74,7 +74,7 @@ class _EntryReader:
     def _add_metadata(self, line: str) -> None:
         name, mark, text = line[2:].partition(": ")
         if mark:
-            self.metadata[name] = json.loads(text)
+            self.metadata[name] = strict_json.loads(text)
 
     def _add_line(self, cells: Sequence[str]) -> None:
         if cells[4].startswith("="):
@@ -120,7 +120,7 @@ def _entry(cells: dict[str, str], numbers: Sequence[str]) -> FingerprintEntry:
 
 
 def _name(text: str) -> str:
-    return str(json.loads(text)) if text.startswith('"') else text
+    return str(strict_json.loads(text)) if text.startswith('"') else text
 
 
 def _number(text: str) -> float | None:

@@ -58,17 +58,10 @@ def check_vocabularies(folder: str | os.PathLike[str]) -> None:
             if not key.endswith(("_file", "_files")) and key != "init_inputs":
                 continue
             for text in value if isinstance(value, list) else [value]:
-                if not (isinstance(text, str) and text and _exists(Path(folder, text))):
+                if not isinstance(text, str) or not leaves_folder(os.path.normpath(text)):
                     continue
-                if leaves_folder(os.path.normpath(text)):
+                if os.path.exists(text) or os.path.exists(os.path.join(folder, text)):
                     raise _refusal(path, key, text, "is outside the folder of that file")
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _kinds(value: Any) -> list[Any]:

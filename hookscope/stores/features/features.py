@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.files import strict_json
 from hookscope.files.output_path import ADDRESS
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
@@ -262,7 +262,7 @@ class InputTable(Sequence[dict[str, Any]]):
 
     def _entry(self, line: bytes) -> dict[str, Any]:
         try:
-            entry = json.loads(line)
+            entry = strict_json.loads(line)
         except (ValueError, RecursionError) as error:
             raise self._damaged("a line is not valid JSON") from error
         if not isinstance(entry, dict) or "row" not in entry:

@@ -6,7 +6,6 @@ Rows are in shards, described by a manifest, an index and a table of inputs. Dur
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Collection, Mapping
@@ -62,7 +61,7 @@ def read_json(location: Location, name: str, *, old: bool = False) -> Any:
     try:
         with location.open(name) as file:
             data = file.read()
-        value = json.loads(data)
+        value = strict_json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
         raise damaged_file_error(location, name, cause(error)) from error
     if value is None:

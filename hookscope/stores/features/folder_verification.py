@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
+from hookscope.files import strict_json
 from hookscope.files.progress_types import Progress
 from hookscope.results.result import Result
 from hookscope.stores.features.folder import (
@@ -182,7 +182,7 @@ def _table_problems(location: Location, manifest: Manifest) -> Iterator[str]:
             return
         with location.open(INPUTS) as file:
             for line, text in enumerate(file):
-                if json.loads(text)["row"] != line or not text.endswith(b"\n"):
+                if strict_json.loads(text)["row"] != line or not text.endswith(b"\n"):
                     yield f"line {line + 1} is not a complete entry of row {line}"
                     return
     except ResultsFileError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, cast
@@ -44,7 +43,7 @@ def start_run(location: Location, plan: Plan) -> set[str]:
     If the manifest of an earlier run is damaged, the copy in the index is used. Without a copy the
     run of the shards is unknown: all rows are done again, with a warning.
     """
-    plain = json.loads(strict_json.dumps(plan, surrogates=True))
+    plain = strict_json.loads(strict_json.dumps(plan, surrogates=True))
     folder.remove_partial_files(location)
     earlier = _earlier(location)
     if earlier is None:
@@ -181,7 +180,7 @@ def _restore_parts(location: Location, manifest: Manifest) -> None:
 def _parse_line(line: bytes) -> dict[str, Any]:
     """The entry in a line; empty if the line is damaged."""
     try:
-        entry = json.loads(line)
+        entry = strict_json.loads(line)
     except (ValueError, RecursionError):
         entry = None
     return entry if isinstance(entry, dict) else {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from hookscope.errors import ResultsFileError, cause
+from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import RUN_FILE as RUN_FILE
 from hookscope.files.own_folder import check_own
@@ -126,7 +127,7 @@ def read_info(folder: Path) -> RunInfo:
     """Read ``run.json``."""
     path = folder / RUN_FILE
     try:
-        content = json.loads(check_own(path, folder).read_bytes())
+        content = strict_json.loads(check_own(path, folder).read_bytes())
     except FileNotFoundError as error:
         raise ResultsFileError(
             f"The folder {str(folder)!r} contains no training run: it has no {RUN_FILE}.",
@@ -163,7 +164,7 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
 
 def _parse_line(line: bytes, kind: Any, place: str) -> Any:
     try:
-        values = json.loads(line)
+        values = strict_json.loads(line)
         if not isinstance(values, list):
             raise ValueError("it is not a list")
         entry = kind(*values)

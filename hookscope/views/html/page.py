@@ -18,7 +18,7 @@ from typing import ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hookscope.escapes import visible
+from hookscope.escapes import encodable, visible
 from hookscope.files.atomic_files import write_text
 from hookscope.files.words import count_text
 from hookscope.results.health import Finding
@@ -47,7 +47,8 @@ class Page:
         )
         template = _environment().get_template(self.template)
         # Both are files of this package, without any content of a result.
-        return template.render(page=self, policy=policy, style=Markup(style), script=Markup(script))
+        values = {"style": Markup(style), "script": Markup(script)}
+        return encodable(template.render(page=self, policy=policy, **values))
 
     def style(self) -> str:
         """Return the style sheet."""

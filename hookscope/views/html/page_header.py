@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hookscope.escapes import visible
 from hookscope.files.shell_words import join_words
+from hookscope.files.strict_json import parse_number
 from hookscope.files.words import bytes_text, count_text, plural, shape_text
 from hookscope.results.health import gradient_marks
 from hookscope.results.metadata import InputMetadata, has_random_weights
@@ -134,7 +135,8 @@ def _most_probable(
 
 
 def _shares(entries: Sequence[Any], name: Callable[[Any], Cell]) -> tuple[tuple[str, str], ...]:
-    return tuple((visible(name(x).text), f"{float(x['probability']):.1%}") for x in entries)
+    pairs = ((visible(name(x).text), parse_number(x["probability"])) for x in entries)
+    return tuple((text, "-" if share is None else f"{share:.1%}") for text, share in pairs)
 
 
 def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
@@ -208,7 +210,7 @@ def _option_words(name: str, value: Any) -> Iterator[str]:
         for key, item in value.items():
             yield from (flag, f"{key}={item}")
     elif name in _SEVERAL:
-        for item in [value] if isinstance(value, str) else value:
+        for item in value if isinstance(value, list) else [value]:
             yield from (flag, str(item))
     elif isinstance(value, list):
         yield from (flag, ("x" if name in _OF_LENGTHS else ",").join(map(str, value)))
