@@ -44,6 +44,9 @@ variable.
   `input` that names a function.
 - `trust` and `force` are refused, and so is an `output` or `chrome` outside the file's
   folder, by `..`, `~`, a link or an address.
+- A file that is read is one in that folder or below it: `model`, `input`, `weights`, `tokenizer`,
+  `adapter`, `target`, `edit`, `grad-edit`, `direction`, `labels` and `map`. Addresses, pipes,
+  devices and lists (`@FILE`) are refused.
 - The search ends at the root of a repository (`.git`, `.hg`) or at the home folder. A file, or a
   link to one, that belongs to neither you nor root is ignored with a note (not on Windows).
 

@@ -382,7 +382,8 @@ def _settings() -> TopicText:
             " are long option names, in a table such as [capture] for one command. At the top of a"
             " file, model, seed, device, quiet, verbose, json and color count for every command."
             " A project file may not set any model-arg, method, hook or hook-arg, or a model, input"
-            " or loss that names Python code; a file named with --config may.",
+            " or loss that names Python code, nor name an address or a file outside its folder; a"
+            " file named with --config may.",
             "A complete example for pyproject.toml:",
             "\b\n" + "\n".join(EXAMPLE_SETTINGS),
             "Only the command line sets --version, --help and -h. No file sets"

@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import os
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ class InputEntry:
     def read(self) -> bytes:
         """Return the bytes of the file."""
         try:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):  # reading may not end
+                raise InputError(f"{self.name!r} is not a regular file.", "Give a file.")
             size = os.path.getsize(self.path) if self.size is None else self.size
             if size > _MOST:  # a sparse file may be larger than the disk
                 raise InputError(

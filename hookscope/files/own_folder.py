@@ -49,6 +49,11 @@ def why_not_opened(name: str, *folders: str | os.PathLike[str]) -> str:
     return "" if regular else "is a pipe, a socket or a device"
 
 
+def homes_of(file: str) -> tuple[str, str]:
+    """Return the folder of a file and that of its target: the cache of the hub has links."""
+    return os.path.dirname(file) or ".", os.path.dirname(os.path.realpath(file))
+
+
 def check_own(path: Path, folder: str | os.PathLike[str]) -> Path:
     """Return a path in a folder of results; ResultsFileError if it leads out of the folder."""
     if why := why_not_opened(str(path), folder):

@@ -10,7 +10,7 @@ from hookscope.errors import RequestError, WeightsFileError
 from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import blake3_of
-from hookscope.files.own_folder import leaves_folder
+from hookscope.files.own_folder import homes_of, leaves_folder, why_not_opened
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table
 
@@ -100,14 +100,16 @@ def _find_in_folder(folder: str) -> str:
 def _read_index(index: str) -> WeightFiles:
     """The files that an index names, all of which must exist."""
     names: dict[str, list[str]] = {}
+    folder, homes = os.path.dirname(index), homes_of(index)
     for tensor, file in _weight_map(index).items():
-        if leaves_folder(file):
+        if file not in names and (
+            leaves_folder(file) or why_not_opened(os.path.join(folder, file), *homes)
+        ):
             raise WeightsFileError(
                 f"The index {index!r} lists {file!r}, which is outside its folder.",
                 "An index lists files in its own folder. This one is damaged or malicious.",
             )
         names.setdefault(file, []).append(tensor)
-    folder = os.path.dirname(index)
     holders = {os.path.join(folder, file): tuple(names[file]) for file in sorted(names)}
     missing = [path for path in holders if not os.path.isfile(path)]
     if missing:

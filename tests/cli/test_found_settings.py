@@ -266,6 +266,51 @@ def test_nothing_of_a_found_file_runs_before_it_is_named(run, tmp_path: Path) ->
     assert (work / "ran").exists()
 
 
+ELSEWHERE = ("/dev/zero", "fifo.npy", "link.npy", "../elsewhere.npy", "~/elsewhere.npy")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pipes")
+@pytest.mark.parametrize(
+    ("command", "key", "value"),
+    [
+        *(("capture", "input", name) for name in (*ELSEWHERE, "x=../elsewhere.npy", "../*.npy")),
+        *(("capture", "input", name) for name in ("-", "s3://b/a.npy", "lines:../elsewhere.npy")),
+        *(("extract", "input", name) for name in ("hub:imdb:train", "@list.txt", "@/list.txt")),
+        *(("capture", "weights", name) for name in (*ELSEWHERE, "s3://b/a.safetensors")),
+        *(("capture", "model", name) for name in ("/dev/zero", "../elsewhere.npy", "hf:..")),
+        ("capture", "model", "resnet18(num_classes=2)"),
+        *(("capture", "tokenizer", name) for name in ELSEWHERE),
+        *(("capture", "adapter", name) for name in ELSEWHERE),
+        *(("grads", "target", name) for name in ELSEWHERE),
+        *(("top", "direction", name) for name in ELSEWHERE),
+        *(("top", "input", name) for name in ELSEWHERE),
+        *(("probe", "labels", name) for name in ELSEWHERE),
+        *(("diff", "map", name) for name in ELSEWHERE),
+        ("capture", "edit", "conv1=patch:../elsewhere.npy"),
+        ("export", "output", "wandb:project"),
+    ],
+)
+def test_a_file_elsewhere_is_refused_unless_the_settings_are_named(
+    parse, tmp_path: Path, command: str, key: str, value: str
+) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "elsewhere.npy", np.zeros(3))
+    np.save("inside.npy", np.zeros(3))
+    os.symlink(tmp_path / "elsewhere.npy", "link.npy")
+    os.mkfifo("fifo.npy")
+    words = {"diff": ("a", "b"), "top": ("f",), "probe": ("f",), "export": ("f",)}.get(command, ())
+    file = write(f"[{command}]\n{key} = {json.dumps(value)}")
+    with pytest.raises(SettingsError) as caught:
+        parse(command, *words)
+    assert f"{file} sets {key} = " in caught.value.message
+    assert f"--config {file}" in caught.value.hint
+    harmless = {"map": "a=b", "edit": "conv1=zero"}.get(key, "inside.npy")
+    assert parse(command, *words, f"--{key}", harmless).params
+    write(f"[{command}]\n{key} = {json.dumps(harmless)}")
+    assert parse(command, *words).params
+
+
 @pytest.mark.parametrize("key", ["model-arg", "hook-arg"])
 def test_an_argument_of_code_is_refused_as_such(parse, key: str) -> None:
     file = write(f'[capture]\n{key} = ["width=8"]\n')

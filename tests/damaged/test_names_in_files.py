@@ -1,4 +1,4 @@
-"""What files of data name: no code that runs, no address, no device, no file elsewhere is opened."""
+"""What files of data name: no code runs, and no address, device or file elsewhere is opened."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ DEEP = {
 def test_a_fingerprint_nested_too_deeply_is_refused_with_its_line(line: str, text: str) -> None:
     write_fingerprint(line, text)
     for a in (MODEL, str(SAMPLES / "digits.fp")):
-        with pytest.raises(ResultsFileError, match="net.fp is damaged in line"):
+        with pytest.raises(ResultsFileError, match=r"net\.fp is damaged in line"):
             hookscope.diff(a, "net.fp")
 
 

@@ -19,6 +19,7 @@ from blake3 import blake3
 from hookscope.errors import ModelError
 from hookscope.escapes import encodable
 from hookscope.files.hashes import blake3_of
+from hookscope.files.own_folder import homes_of, why_not_opened
 from hookscope.files.words import shape_text
 from hookscope.sources.onnx import dtypes
 from hookscope.stores.weights.tensor_location import is_shape
@@ -75,7 +76,7 @@ class ExternalData:
 
     def _checked_size(self, name: str, location: str, target: str) -> int:
         """The size of a data file, which must be in the folder."""
-        if not location or _leaves(location) or not _is_beside(self._path, target):
+        if not location or _leaves(location) or why_not_opened(target, *homes_of(self._path)):
             raise ModelError(
                 f"The tensor {name!r} of {self._path!r} is in {location[:200]!r}, which is not a"
                 " file in its folder.",
@@ -93,16 +94,6 @@ def _leaves(location: str) -> bool:
     windows, posix = PureWindowsPath(location), PurePosixPath(location)
     leads_away = windows.drive or windows.root or posix.root or ".." in windows.parts
     return bool(leads_away) or "\0" in location or len(location) > _LONGEST_LOCATION
-
-
-def _is_beside(path: str, target: str) -> bool:
-    """Whether links stay in the folder of the file or of its target, as those of a hub's cache."""
-    real = os.path.realpath(target)
-    homes = {
-        os.path.realpath(os.path.dirname(path) or "."),
-        os.path.dirname(os.path.realpath(path)),
-    }
-    return any(os.path.commonpath((home, real)) == home for home in homes)
 
 
 def hash_of(path: str, files: Iterable[str]) -> str:
