@@ -609,6 +609,7 @@ def plot(
     method: str | None = None,
     color_by: str | None = None,
     neighbors: int = 5,
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ...,
     trust: bool = False,
     progress: NamedProgress | None = None,
 ) -> Drawing | FeatureScatter: ...
@@ -744,6 +745,7 @@ def top(
     by: str = "max",
     count: int = 8,
     dim: int | None = None,
+    input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ...,
     progress: Progress | None = None,
 ) -> TopInputs: ...
 def trace(

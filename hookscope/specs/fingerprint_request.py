@@ -75,8 +75,8 @@ class FingerprintRequest(DumpRequest):
 
 def _read(file: str, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the options of a fingerprint as ``diff`` takes them."""
-    if error := type_error(options, FileOptions, "options"):
-        raise ResultsFileError(f"{file} is damaged: {error}.", _WRITE_AGAIN)
+    if wrong := type_error(options, FileOptions, "options"):
+        raise ResultsFileError(f"{file} is damaged: {wrong}.", _WRITE_AGAIN)
     if "model_args" in options:
         options["model_args"] = {k: _number(v) for k, v in options["model_args"].items()}
     described = described_fields(FingerprintRequest)
@@ -92,9 +92,10 @@ def _read(file: str, options: dict[str, Any]) -> Iterator[tuple[str, Any]]:
                 f"If you trust it, give it yourself: {refused.given}",
             )
         try:
-            yield name, described[name].read(annotations[name], value)
+            read = described[name].read(annotations[name], value)
         except (ValueError, HookscopeError) as error:
             raise ResultsFileError(f"{file} is damaged: {name}: {error}", _WRITE_AGAIN) from error
+        yield name, read
 
 
 def _number(value: Any) -> Any:

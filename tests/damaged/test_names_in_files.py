@@ -134,7 +134,8 @@ def test_numbers_are_taken_as_arguments_of_the_model() -> None:
         "import torch\nclass Net(torch.nn.Linear):\n"
         "    def __init__(self, width: int = 3):\n        super().__init__(4, width)\n"
     )
-    made = hookscope.fingerprint("net.py:Net", model_args=["width=2"], shape=[1, 4])
+    typed: Any = ["width=2"]  # as the command line gives it
+    made = hookscope.fingerprint("net.py:Net", model_args=typed, shape=[1, 4])
     made.save("net.fp")
     assert hookscope.diff("net.py:Net", "net.fp").same
 
