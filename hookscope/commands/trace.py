@@ -82,7 +82,7 @@ def trace(
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen(options))
     if options.repeat is None:
-        found = traced_run(prepared, objective, prepared.layers)
+        found = traced_run(prepared, objective)
     else:
         found = timed_runs(prepared, objective, options, progress)
     if objective is not None:  # recording gradients passes clones through the model
@@ -142,8 +142,9 @@ def trace_command(ctx: click.Context, **values: Any) -> None:
 
     Forward calls come first, then backward. Each line shows the call number, the shapes and bytes
     of the output (in the backward pass: of its gradients), the time in milliseconds, and the time
-    without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
-    without the time spent in hooks.
+    without the layers inside, listed or not. Nested calls are indented. Times are wall-clock times
+    of one run, without the time spent in hooks. A container that is never called, such as a
+    ModuleList, stands for the layers inside it.
 
     With --repeat, each line shows a layer: the median and the spread of its time over N runs, and
     its share of the time of the whole model. The input of the model gets no gradient.

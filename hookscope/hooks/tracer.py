@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,14 @@ from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.trace import Trace
-from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, TraceEvent
+from hookscope.results.trace_events import (
+    BACKWARD,
+    FORWARD,
+    ListedLayer,
+    Shape,
+    TraceEvent,
+    called_in,
+)
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
@@ -75,6 +82,12 @@ class Span:
         """Whether it is ``other`` or ran within it."""
         return self is other or (self.within is not None and self.within.is_within(other))
 
+    def surrounding(self) -> Iterator[Span]:
+        """Yield the spans around it, the innermost first."""
+        if self.within is not None:
+            yield self.within
+            yield from self.within.surrounding()
+
     def event(self) -> TraceEvent:
         """The span as plain data, once it has ended."""
         took = self.end - self.start
@@ -115,6 +128,8 @@ class _GradientRequest(CallSubscriber):
 class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
     """Records every call of the chosen layers of a model while the ``with`` block runs.
 
+    The calls of ``inner`` are traced too, but not listed: a layer's own time is without them.
+
     With ``input_gradients`` the inputs of the model get gradients too, so that the first layers end
     when these leave. Otherwise they end with the next layer or with the block.
     """
@@ -128,9 +143,11 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         backward: bool,
         input_gradients: bool = True,
         calls: CallRegistry | None = None,
+        inner: Iterable[Layer] = (),
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
+        self.traced = tuple({layer.module: layer for layer in (*self.layers, *inner)}.values())
         self.backward = backward
         self.input_gradients = input_gradients
         self.clock = clock
@@ -147,7 +164,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         if self.backward and self.input_gradients:
             self.calls.subscribe(self._gradient_request, [Layer(ROOT, self.model)])
         try:
-            self.calls.subscribe(self, self.layers)
+            self.calls.subscribe(self, self.traced)
         except BaseException:
             self.calls.unsubscribe(self._gradient_request)
             raise
@@ -168,7 +185,30 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         counts = calls.counts_of({layer.module for layer in self.layers})
         elsewhere = calls.hooks.called_elsewhere
         coverage = summarize_coverage(self.model, self.layers, counts, elsewhere)
-        return Trace(tuple(span.event() for span in self.spans), coverage, metadata, output)
+        shown = called_in(self.listed())
+        events = (
+            replace(span.event(), depth=sum(one.layer.name in shown for one in span.surrounding()))
+            for span in self.spans
+            if span.layer.name in shown
+        )
+        return Trace(tuple(events), coverage, metadata, output)
+
+    def events(self) -> tuple[TraceEvent, ...]:
+        """Return the events of all traced layers."""
+        return tuple(span.event() for span in self.spans)
+
+    def listed(self) -> list[ListedLayer]:
+        """Return the chosen layers, each with those whose calls stand for it."""
+        called = {span.layer.module for span in self.spans}
+        names = {layer.module: layer.name for layer in self.traced}
+        return [
+            ListedLayer(
+                layer.name,
+                layer.type,
+                frozenset(names[module] for module in _nearest_called(layer.module, called)),
+            )
+            for layer in self.layers
+        ]
 
     def before_call(self, call: ModuleCall) -> Span | None:
         """Begin the span of a call."""
@@ -254,6 +294,15 @@ def _requiring_grad(path: tuple[str, ...], tensor: Tensor) -> Tensor:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_().clone()
+
+
+def _nearest_called(module: nn.Module, called: Container[nn.Module]) -> Iterator[nn.Module]:
+    """The module itself, or if it was not called, the nearest ones inside it that were."""
+    if module in called:
+        yield module
+    else:
+        for child in module.children():
+            yield from _nearest_called(child, called)
 
 
 def _shapes(value: Any) -> tuple[Shape, ...]:

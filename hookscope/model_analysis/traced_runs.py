@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +21,25 @@ from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
 from hookscope.files.progress_types import Progress
 from hookscope.files.signal_safety import signal_safe
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import TraceClock, Tracer
 from hookscope.results.layer_times import (
     HookCost,
     LayerTimes,
     check_same_calls,
+    surrounding,
     typical_run,
     without_hooks,
 )
 from hookscope.results.trace import Trace
-from hookscope.results.trace_events import BACKWARD, FORWARD, TraceEvent
+from hookscope.results.trace_events import (
+    BACKWARD,
+    FORWARD,
+    ListedLayer,
+    TraceEvent,
+    called_in,
+)
 from hookscope.specs.command_options import TraceOptions
 from hookscope.specs.patterns import ROOT
 from hookscope.tensors.grad_mode import grad_mode
@@ -40,14 +48,21 @@ from hookscope.tensors.nested import detach_clone
 _CALLS = 64  # of the empty module
 
 
-def traced_run(
+def traced_run(prepared: Prepared, objective: Objective | None) -> Trace:
+    """Run the model, and a loss backward, once; the metadata are those of the loss."""
+    every = layers_of(prepared.module)
+    tracer, loss, output = _run(prepared, objective, prepared.layers, every)
+    return tracer.trace(loss, output)
+
+
+def _run(
     prepared: Prepared,
     objective: Objective | None,
     layers: Sequence[Layer],
+    inner: Sequence[Layer],
     *,
     input_gradients: bool = True,
-) -> Trace:
-    """Run the model, and a loss backward, once; the metadata are those of the loss."""
+) -> tuple[Tracer, dict[str, Any], Any]:
     backward = objective is not None
     clock = TraceClock(prepared.device)
     with (
@@ -57,7 +72,12 @@ def traced_run(
         prepared.preserved(),
     ):
         with Tracer(
-            prepared.module, layers, clock, backward=backward, input_gradients=input_gradients
+            prepared.module,
+            layers,
+            clock,
+            backward=backward,
+            input_gradients=input_gradients,
+            inner=inner,
         ) as tracer:
             if objective is None:
                 loss, output = {}, forward(prepared)
@@ -66,7 +86,7 @@ def traced_run(
                 loss = differentiate(prepared, recorder, objective)
                 output = recorder.capture.output
         output = detach_clone(output)
-    return tracer.trace(loss, output)
+    return tracer, loss, output
 
 
 def timed_runs(
@@ -82,22 +102,42 @@ def timed_runs(
     layers = list(prepared.layers)
     if all(layer.module is not prepared.module for layer in layers):
         layers.insert(0, Layer(ROOT, prepared.module))
+    inner = every = layers_of(prepared.module)
+    # The first run shows which layers call which, so it is not measured.
+    warmup = options.warmup_runs or int(len(layers) < len(every))
     runs, costs = [], []
-    total = options.warmup_runs + options.runs
+    total = warmup + options.runs
     for done in range(total):
-        trace = traced_run(prepared, objective, layers, input_gradients=False)
+        tracer, loss, output = _run(prepared, objective, layers, inner, input_gradients=False)
         if done == 0:
-            first = trace
-        if done >= options.warmup_runs:
-            runs.append(trace.events)
+            first, listed = tracer.trace(loss, output), tracer.listed()
+            inner = _called_within(tracer.events(), listed, every)
+        if done >= warmup:
+            runs.append(tracer.events())
             costs.append(hook_costs(prepared.device, backward=objective is not None))
         if progress is not None:
             progress(done + 1, total)
-    check_same_calls(runs)
+    check_same_calls(runs, listed)
     hooks = {way: HookCost.middle([cost[way] for cost in costs]) for way in costs[0]}
     runs = [without_hooks(run, hooks) for run in runs]
-    times = LayerTimes.of(runs, options.warmup_runs, hooks)
-    return replace(first, events=typical_run(runs), times=times)
+    times = LayerTimes.of(runs, listed, warmup, hooks)
+    return replace(first, events=typical_run(runs, listed), times=times)
+
+
+def _called_within(
+    events: Sequence[TraceEvent], listed: Sequence[ListedLayer], every: Sequence[Layer]
+) -> list[Layer]:
+    """The layers that stand for those listed, or that these call.
+
+    Hooks on more layers than these would make the times less exact.
+    """
+    shown = called_in(listed)
+    within = {
+        event.module
+        for event, around in zip(events, surrounding(events), strict=True)
+        if around and events[around[-1]].module in shown
+    }
+    return [layer for layer in every if layer.name in shown | within]
 
 
 class _EmptyCalls(nn.Module):
@@ -131,7 +171,7 @@ def hook_costs(device: torch.device, *, backward: bool) -> dict[str, HookCost]:
             output = module(x)
             if backward:
                 output.backward()
-    events = tracer.trace({}, None).events
+    events = tracer.events()
     # Backward, an empty module does nothing.
     bare = {FORWARD: call, **({BACKWARD: 0.0} if backward else {})}
     return {way: _cost(events, way, time) for way, time in bare.items()}

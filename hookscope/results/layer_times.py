@@ -13,7 +13,13 @@ from statistics import median, quantiles
 
 from hookscope.errors import CheckFailed
 from hookscope.files.words import plural
-from hookscope.results.trace_events import BACKWARD, FORWARD, TraceEvent
+from hookscope.results.trace_events import (
+    BACKWARD,
+    FORWARD,
+    ListedLayer,
+    TraceEvent,
+    called_in,
+)
 from hookscope.specs.patterns import ROOT, layer_text
 
 Run = Sequence[TraceEvent]
@@ -76,11 +82,13 @@ class LayerTime:
         direction: ``forward`` or ``backward``.
         module: dotted name of the module, ``.`` for the model itself.
         type: class name of the module.
-        calls: number of its calls in a run; ``time`` and ``own`` are their sums.
-        time: with the listed layers inside it.
-        own: without them.
+        calls: number of its calls in a run; ``time`` and ``own`` are their sums. 0 for a container
+            that is never called, such as a ``ModuleList``: its ``time`` is that of the modules
+            inside it.
+        time: with the modules inside it.
+        own: without them, listed or not.
         share: the median of ``time`` divided by that of the whole model, forward and backward.
-        own_share: the same of ``own``. These shares add up to about 1.
+        own_share: the same of ``own``. The shares of all layers of a model add up to about 1.
     """
 
     direction: str
@@ -110,9 +118,15 @@ class LayerTimes:
     hooks: dict[str, HookCost]
 
     @classmethod
-    def of(cls, runs: Sequence[Run], warmup: int, hooks: dict[str, HookCost]) -> LayerTimes:
+    def of(
+        cls,
+        runs: Sequence[Run],
+        listed: Sequence[ListedLayer],
+        warmup: int,
+        hooks: dict[str, HookCost],
+    ) -> LayerTimes:
         """Return the statistics of runs whose times are without the hooks."""
-        return cls(len(runs), warmup, tuple(_layer_times(runs)), hooks)
+        return cls(len(runs), warmup, tuple(_layer_times(runs, listed)), hooks)
 
     def total(self, direction: str) -> float:
         """Return the median of the whole model, in milliseconds."""
@@ -134,7 +148,7 @@ def without_hooks(events: Run, hooks: dict[str, HookCost]) -> tuple[TraceEvent, 
 def _calls_within(events: Run) -> list[tuple[int, int]]:
     """For each event: the number of events directly inside it, and of all inside it."""
     children, inside = [0] * len(events), [0] * len(events)
-    for around in _surrounding(events):
+    for around in surrounding(events):
         for above in around:
             inside[above] += 1
         if around:
@@ -142,8 +156,8 @@ def _calls_within(events: Run) -> list[tuple[int, int]]:
     return list(zip(children, inside, strict=True))
 
 
-def _surrounding(events: Run) -> list[list[int]]:
-    """For each event: the indices of the events around it, the innermost last."""
+def surrounding(events: Run) -> list[list[int]]:
+    """Return for each event the indices of the events around it, the innermost last."""
     running: dict[str, list[int]] = {FORWARD: [], BACKWARD: []}
     found = []
     for index, event in enumerate(events):
@@ -164,19 +178,23 @@ class _Sum:
     own: float = 0.0
 
 
-def _sums(run: Run) -> dict[tuple[str, str], _Sum]:
+def _sums(run: Run, listed: Sequence[ListedLayer]) -> dict[tuple[str, str], _Sum]:
     sums: dict[tuple[str, str], _Sum] = {}
-    for event, around in zip(run, _surrounding(run), strict=True):
-        total = sums.setdefault((event.direction, event.module), _Sum(event.type))
-        total.calls += 1
-        total.own += event.own
-        if all(run[above].module != event.module for above in around):  # its time is in theirs
-            total.time += event.time
+    for event, around in zip(run, surrounding(run), strict=True):
+        for layer in listed:
+            if event.module not in layer.called:
+                continue
+            total = sums.setdefault((event.direction, layer.name), _Sum(layer.type))
+            if event.module == layer.name:
+                total.calls += 1
+                total.own += event.own
+            if all(run[above].module not in layer.called for above in around):  # it is in theirs
+                total.time += event.time
     return sums
 
 
-def _layer_times(runs: Sequence[Run]) -> Iterator[LayerTime]:
-    sums = [_sums(run) for run in runs]
+def _layer_times(runs: Sequence[Run], listed: Sequence[ListedLayer]) -> Iterator[LayerTime]:
+    sums = [_sums(run, listed) for run in runs]
     times = {key: Timing.of([total[key].time for total in sums]) for key in sums[0]}
     whole = sum(times[way, ROOT].median for way in (FORWARD, BACKWARD) if (way, ROOT) in times)
     for (direction, module), first in sums[0].items():
@@ -186,9 +204,13 @@ def _layer_times(runs: Sequence[Run]) -> Iterator[LayerTime]:
         yield LayerTime(direction, module, first.type, first.calls, time, own, share, own_share)
 
 
-def check_same_calls(runs: Sequence[Run]) -> None:
-    """Raise CheckFailed if the model made other calls in a later run than in the first one."""
-    first, *others = [Counter((event.direction, event.module) for event in run) for run in runs]
+def check_same_calls(runs: Sequence[Run], listed: Sequence[ListedLayer]) -> None:
+    """Raise CheckFailed if a later run made other calls of the listed layers than the first one."""
+    shown = called_in(listed)
+    first, *others = [
+        Counter((event.direction, event.module) for event in run if event.module in shown)
+        for run in runs
+    ]
     for number, other in enumerate(others, start=2):
         for key in first | other:
             if first[key] != other[key]:
@@ -200,8 +222,8 @@ def check_same_calls(runs: Sequence[Run]) -> None:
                 )
 
 
-def typical_run(runs: Sequence[Run]) -> tuple[TraceEvent, ...]:
-    """Return the calls of the first run, each with its median time over all runs.
+def typical_run(runs: Sequence[Run], listed: Sequence[ListedLayer]) -> tuple[TraceEvent, ...]:
+    """Return the calls of the listed layers in the first run, with median times over all runs.
 
     ``own`` is the median; ``time`` is the sum of ``own`` of the call and of those inside it, so
     that calls still lie within each other. They begin one after another.
@@ -210,7 +232,7 @@ def typical_run(runs: Sequence[Run]) -> tuple[TraceEvent, ...]:
     for run in runs:
         for event in run:
             own[_call_key(event)].append(event.own)
-    first, around = runs[0], _surrounding(runs[0])
+    first, around, shown = runs[0], surrounding(runs[0]), called_in(listed)
     medians = [median(own[_call_key(event)]) for event in first]
     widths = list(medians)
     for outer, alone in zip(around, medians, strict=True):
@@ -220,7 +242,9 @@ def typical_run(runs: Sequence[Run]) -> tuple[TraceEvent, ...]:
     for event, outer, width, alone in zip(first, around, widths, medians, strict=True):
         start = starts[len(outer)]
         starts[len(outer) :] = [start + width, start]
-        events.append(replace(event, depth=len(outer), start=start, time=width, own=alone))
+        if event.module in shown:
+            depth = sum(first[above].module in shown for above in outer)
+            events.append(replace(event, depth=depth, start=start, time=width, own=alone))
     return tuple(events)
 
 

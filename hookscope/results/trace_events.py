@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -23,7 +24,7 @@ class TraceEvent:
         bytes: size of ``outputs``.
         start: milliseconds since the run began.
         time: duration in milliseconds.
-        own: ``time`` minus that of the listed modules inside it.
+        own: ``time`` minus that of the modules inside it, listed or not.
     """
 
     direction: str
@@ -37,3 +38,24 @@ class TraceEvent:
     start: float
     time: float
     own: float
+
+
+@dataclass(frozen=True)
+class ListedLayer:
+    """A layer that a trace lists.
+
+    Attributes:
+        name: dotted name of the module, ``.`` for the model itself.
+        type: class name of the module.
+        called: the names of the modules whose calls stand for it: itself, or if it is never called,
+            as a ``ModuleList`` is not, the nearest ones inside it that are.
+    """
+
+    name: str
+    type: str
+    called: frozenset[str]
+
+
+def called_in(layers: Iterable[ListedLayer]) -> frozenset[str]:
+    """Return the names of all modules whose calls stand for ``layers``."""
+    return frozenset().union(*(layer.called for layer in layers))

@@ -70,6 +70,7 @@ class HookedModel:
         gate: says which calls are chosen.
         whole: the model as a layer if it can have no hooks; only its input and output are seen.
         layers: the chosen layers that have hooks. Their names begin with that of the model.
+        every: all layers that can have hooks.
         keeps_edited: whether the observer records values before an edit, and those that hooks emit.
     """
 
@@ -81,6 +82,7 @@ class HookedModel:
         self.gate = gate
         self.whole: Layer | None = None
         self.layers: tuple[Layer, ...] = ()
+        self.every: tuple[Layer, ...] = ()
         self.has_ended = False  # a call of it
         self._open = ExitStack()
 
@@ -190,6 +192,7 @@ class HookedModels(RootFollower, Generic[M]):
         if module in closed and any(layer.module is module for layer in chosen):
             model.whole = Layer(name, outer)
         layers = [layer for layer in chosen if layer.module not in closed]
+        model.every = tuple(layer for layer in tree.layers if layer.module not in closed)
         asked = self.interventions
         edits = tree.bind(asked.value_edits, closed)
         gradient_edits = tree.bind(asked.gradient_edits, closed)

@@ -26,10 +26,15 @@ class ModelTracer(Tracer):
     """Traces the layers of one model during chosen calls; it never raises into the program."""
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[Layer], clock: TraceClock, gate: CallGate
+        self,
+        model: nn.Module,
+        layers: Sequence[Layer],
+        clock: TraceClock,
+        gate: CallGate,
+        inner: Sequence[Layer],
     ) -> None:
         calls = CallRegistry(model, LastingHooks(model))
-        super().__init__(model, layers, clock, backward=False, calls=calls)
+        super().__init__(model, layers, clock, backward=False, calls=calls, inner=inner)
         self._gate = gate
 
     def before_call(self, call: ModuleCall) -> Span | None:
@@ -51,7 +56,7 @@ class TracedModel(HookedModel):
     @cached_property
     def observer(self) -> ModelTracer:
         """The tracer of the layers."""
-        return ModelTracer(self.module, self.layers, self.clock, self.gate)
+        return ModelTracer(self.module, self.layers, self.clock, self.gate, self.every)
 
 
 class ModelTrace(HookedModels[TracedModel]):

@@ -40,10 +40,12 @@ TIME_COLUMNS = (
     Column("pass", optional=True),
     Column("type"),
     Column("calls", right=True, optional=True, about="in one run"),
-    Column("time", right=True, about="median in milliseconds, with the listed layers inside"),
+    Column("time", right=True, about="median in milliseconds, with the layers inside"),
     Column("spread", right=True, about="interquartile range of the time over the runs"),
     Column("share", right=True, about="of the time of the whole model"),
-    Column("own", right=True, about="median in milliseconds, without the listed layers inside"),
+    Column(
+        "own", right=True, about="median in milliseconds, without the layers inside, listed or not"
+    ),
     Column("own spread", right=True, about="interquartile range of the own time"),
     Column("own share", right=True, about="of the time of the whole model"),
 )

@@ -178,8 +178,89 @@ def test_the_model_is_listed_with_any_selection(clock: Clock) -> None:
     model, layer = [one for one in rows(trace).values() if one.direction == FORWARD]
     assert (model.module, layer.module) == (".", "outer.inner.1")
     assert layer.share == pytest.approx(1.0 / 3.75)
-    assert model.own.median == pytest.approx(750)
+    assert model.own.median == pytest.approx(0)  # ``outer`` slept, which is not listed
     assert layer.time.spread is None
+
+
+class Listed(nn.Module):
+    """Calls the layers in a list and in a Sequential one by one, and sleeps by itself."""
+
+    def __init__(self, sleep: Any) -> None:
+        super().__init__()
+        self.stem = Sleeper(sleep, (0.25, 0.5))
+        block = Sleeper(sleep, (0.5, 0.75), Sleeper(sleep, (1.0, 1.5)))
+        pair = nn.ModuleDict({"a": Sleeper(sleep, (2.0, 1.0)), "unused": nn.Identity()})
+        self.blocks = nn.ModuleList([block, pair, Sleeper(sleep, (4.0, 3.0))])
+        self.tail = nn.Sequential(Sleeper(sleep, (8.0, 6.0)), nn.Identity())
+        self.sleep = sleep
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](self.blocks[0](self.stem(x)))
+        x = self.blocks[2](self.blocks[1]["a"](x))
+        for layer in self.tail:
+            x = layer(x)
+        return SleepOp.apply(self.sleep, (16.0, 12.0), x)
+
+
+# Seconds by itself and with all inside, forward and backward. None: it is never called.
+SLEPT: dict[str, tuple[tuple[float, float] | None, tuple[float, float]]] = {
+    ".": ((16.0, 12.0), (33.25, 27.0)),
+    "stem": ((0.25, 0.5), (0.25, 0.5)),
+    "blocks": (None, (9.0, 8.5)),
+    "blocks.0": ((1.0, 1.5), (3.0, 4.5)),
+    "blocks.0.inner": ((0.0, 0.0), (2.0, 3.0)),
+    "blocks.0.inner.0": ((2.0, 3.0), (2.0, 3.0)),
+    "blocks.1": (None, (2.0, 1.0)),
+    "blocks.1.a": ((2.0, 1.0), (2.0, 1.0)),
+    "blocks.2": ((4.0, 3.0), (4.0, 3.0)),
+    "tail": (None, (8.0, 6.0)),
+    "tail.0": ((8.0, 6.0), (8.0, 6.0)),
+}
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+@pytest.mark.parametrize(
+    "chosen",
+    [{"depth": 1}, {"depth": 2}, {"depth": 3}, {}, {"layers": ["blocks"]}, {"layers": ["tail.0"]}],
+)
+def test_own_time_is_without_all_layers_inside_whichever_are_listed(
+    clock: Clock, chosen: dict[str, Any], warmup: int
+) -> None:
+    net = Listed(clock.sleep)
+    trace = hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=warmup, **chosen)
+    found = rows(trace)
+    asked = {".", *chosen.get("layers", SLEPT)}
+    deep = chosen.get("depth", 9)
+    expected = {name for name in asked if name == "." or name.count(".") < deep}
+    assert {name for name, _ in found} & set(SLEPT) == expected
+    for name in expected:
+        own, slept = SLEPT[name]
+        for index, way in enumerate((FORWARD, BACKWARD)):
+            layer = found[name, way]
+            assert layer.time.median == pytest.approx(1000 * slept[index])
+            assert layer.own.median == pytest.approx(1000 * (own or (0, 0))[index])
+            assert (layer.calls == 0) is (own is None)
+            assert layer.share == pytest.approx(slept[index] / 60.25)
+    inside = [e for e in trace.events if e.direction == FORWARD and e.depth == 1]
+    if "layers" not in chosen:  # a container's calls are those of the layers inside it
+        assert sum(e.time for e in inside) == pytest.approx(33250 - 16000)
+
+
+@pytest.mark.parametrize("depth", [1, 2, None])
+def test_a_single_run_lists_the_layers_in_a_container_that_is_not_called(
+    clock: Clock, depth: int | None
+) -> None:
+    trace = hookscope.trace(Listed(clock.sleep), input=X, loss="sum", depth=depth)
+    names = [event.module for event in trace.events if event.direction == FORWARD]
+    top = [".", "stem", "blocks.0", "blocks.0", "blocks.1.a", "blocks.2", "tail.0", "tail.1"]
+    assert [name for name in names if "inner" not in name] == top
+    for index, way in enumerate((FORWARD, BACKWARD)):
+        events = [event for event in trace.events if event.direction == way]
+        own = sum(e.own for e in events if e.module == "blocks.0")
+        assert own == pytest.approx(1000 * SLEPT["blocks.0"][0][index])
+        assert events[0].own == pytest.approx(1000 * SLEPT["."][0][index])
+        assert {e.depth for e in events if e.module in top[1:]} == {1}
+    assert {"blocks", "tail"} <= {layer.module for layer in trace.coverage.not_executed}
 
 
 def test_forward_only_has_no_backward_pass(clock: Clock) -> None:

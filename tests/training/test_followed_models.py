@@ -16,6 +16,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
 from hookscope.results.health import Health
+from hookscope.results.trace import Trace
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import ProgramOptions, read_calls
 from hookscope.training.called_models import ProgramStopped
@@ -211,6 +212,30 @@ def test_a_check_finds_the_first_nan_and_units_that_are_dead_in_all_calls() -> N
     assert isinstance(result, Health)
     found = {(finding.check, finding.layer) for finding in result.findings}
     assert ("dead", "net.1") in found and ("nan", "log.0") in found
+
+
+@pytest.mark.parametrize("layers", [["net"], ["net", "net.blocks"]])
+def test_own_times_in_a_program_are_without_layers_that_are_not_listed(layers: list[str]) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.blocks[1](self.blocks[0](x))
+
+    net = Net()
+    with following(ProgramOptions(trace=True), layers) as followed:
+        net(torch.ones(1, 2))
+    result = followed.result("test")
+    assert isinstance(result, Trace)
+    whole, *inside = result.events
+    assert [event.module for event in inside] == ["net.blocks.0", "net.blocks.1"][
+        : 2 * len(layers) - 2
+    ]
+    assert whole.own < whole.time
+    if inside:
+        assert whole.own == pytest.approx(whole.time - sum(event.time for event in inside))
 
 
 def test_record_without_a_model_records_what_the_block_calls() -> None:
