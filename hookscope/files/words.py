@@ -29,15 +29,30 @@ def number_text(value: float | int | None, digits: int = DIGITS) -> str:
     return f"{value:#.{digits}g}".rstrip(".")
 
 
+def near_one_text(value: float | None, places: int) -> str:
+    """Return a number that would read as 1 or -1, but is less, with more decimals; else "".
+
+    >>> near_one_text(0.99997, 2), near_one_text(-0.999, 2), near_one_text(1 - 1e-7, 2)
+    ('0.99997', '-0.999', '>0.99999')
+    >>> near_one_text(0.99, 2), near_one_text(1.0, 2)
+    ('', '')
+    """
+    # Nearer to 1 is rounding in float64.
+    if value is None or not abs(value) < 1 - 1e-9 or abs(round(value, places)) < 1:
+        return ""
+    for more in range(places + 1, places + 4):
+        if abs(round(value, more)) < 1:
+            return f"{value:.{more}f}"
+    return f"{'<-' if value < 0 else '>'}0.{'9' * (places + 3)}"
+
+
 def cosine_text(value: float | None, digits: int = DIGITS) -> str:
     """Return a cosine to ``digits`` digits; one below 1 is never shown as 1.
 
     >>> cosine_text(0.99989, 3), cosine_text(1 - 1e-6), cosine_text(1.0), cosine_text(0.5)
-    ('0.999', '0.9999', '1.000', '0.5000')
+    ('0.9999', '0.999999', '1.000', '0.5000')
     """
-    text = number_text(value, digits)
-    below = value is not None and value < 1 - 1e-9  # nearer to 1 is rounding in float64
-    return f"0.{'9' * digits}" if below and text.startswith("1.") else text
+    return near_one_text(value, digits) or number_text(value, digits)
 
 
 def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from hookscope.file_analysis.run_findings.loss_curve import judge_spikes
+from hookscope.files.words import percent_text
 from hookscope.specs.checks import RunThresholds
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.watch_options import ACTIVATIONS, DEAD, SPIKE, VANISHING, WatchOptions
@@ -123,7 +124,7 @@ class StopRules:
         # A bias before a normalization has a gradient near 0, and an unused weight has 0.
         limits = THRESHOLDS
         if DEAD in self._kinds and series.measure == "dead" and value >= limits.dead:
-            share, limit = f"{value:.0%}", f"{limits.dead:.0%}"
+            share, limit = percent_text(value), f"{limits.dead:.0%}"
             return DEAD, f"{share} of units are zero for the whole batch (threshold {limit})"
         is_gradient = series.what == "weight.grad" and series.measure == "norm"
         if VANISHING in self._kinds and is_gradient and 0 < value < limits.floor:

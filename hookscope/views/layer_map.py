@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _CELL_WIDTH, _CELL_HEIGHT = 0.72, 0.24  # inches
+CELL_FONT = 6  # points
 _LETTERS = 10  # of the text of a cell and of a column
 MOST_CELLS = 8192  # of all maps of a picture together: seconds to draw
 _NAME_SHARE = 0.35  # of the width, for the names of layers
@@ -149,7 +150,7 @@ def write_cells(
     for (y, x), bright in np.ndenumerate(is_bright(scale.paint(values))):
         color = "#1c1e21" if bright else "white"
         text = escape_text(texts[y][x])
-        axes.text(x, y, text, ha="center", va="center", fontsize=6, color=color)
+        axes.text(x, y, text, ha="center", va="center", fontsize=CELL_FONT, color=color)
 
 
 def heat_map_lines(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from hookscope.errors import RequestError
 from hookscope.escapes import visible
-from hookscope.files.words import count_text, number_text, plural
+from hookscope.files.words import count_text, near_one_text, number_text, plural
 from hookscope.results.layer_similarity import ComparedFolder, LayerSimilarity
 from hookscope.specs.features_options import MEASURES
 from hookscope.specs.patterns import layer_text
@@ -29,7 +30,7 @@ from hookscope.views.images.figures.canvas import (
     shorten_middle,
 )
 from hookscope.views.images.figures.drawing import Drawing, paper_style
-from hookscope.views.layer_map import LayerMap, heat_map_lines, page_map, write_cells
+from hookscope.views.layer_map import CELL_FONT, LayerMap, heat_map_lines, page_map, write_cells
 from hookscope.views.text.shared_parts import NOTICE_STYLE, number_cell, styled_lines
 from hookscope.views.text.table import Cell, Column, Row, Table
 from hookscope.views.text.text_table import (
@@ -40,7 +41,6 @@ from hookscope.views.text.text_table import (
     table_lines,
 )
 
-_CELL = 5  # cells of a column of the matrix
 _NAME_SHARE = 0.4  # of the width, for the names of layers
 
 _LEAST_CELL, _LARGEST = 0.34, 1.2  # inches of a cell in the figure: at least, and at most
@@ -105,8 +105,8 @@ def _pair_table(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     return result_table(Table(columns, tuple(rows), note=""), options)
 
 
-def similarity_map(result: LayerSimilarity, width: int = 0) -> LayerMap:
-    """Return the matrix; with a ``width`` its texts are in cells of a terminal."""
+def similarity_map(result: LayerSimilarity) -> LayerMap:
+    """Return the matrix."""
     names, others = short_names(result.a), short_names(result.columns)
     rows = zip(names, result.values, strict=True)
     return LayerMap(
@@ -114,7 +114,7 @@ def similarity_map(result: LayerSimilarity, width: int = 0) -> LayerMap:
         names,
         others,
         np.array(result.values, np.float64),
-        [[f"{number(value):>{width}}" for value in values] for values in result.values],
+        [list(map(number, values)) for values in result.values],
         [
             [f"{name}, {x}: {number_text(v, 6)}" for x, v in zip(others, values, strict=True)]
             for name, values in rows
@@ -124,16 +124,18 @@ def similarity_map(result: LayerSimilarity, width: int = 0) -> LayerMap:
 
 def _matrix(result: LayerSimilarity, options: TextOptions) -> list[Text]:
     """The matrix: the columns have the numbers of the layers of B."""
-    matrix = similarity_map(result, _CELL)
+    matrix = similarity_map(result)
+    width = max(5, *(len(text) for row in matrix.texts for text in row))
     names, others = matrix.layers, [visible(name, options.ascii) for name in matrix.columns]
     digits = len(str(max(len(names), len(others)) - 1))
     if result.b is None:
         names = [f"{i:{digits}} {name}" for i, name in enumerate(names)]
-    numbers = [f"{j:{_CELL}}" for j in range(len(others))]
+    numbers = [f"{j:{width}}" for j in range(len(others))]
+    texts = [[f"{text:>{width}}" for text in row] for row in matrix.texts]
     lines, hidden = heat_map_lines(
-        replace(matrix, layers=names, columns=numbers),
+        replace(matrix, layers=names, columns=numbers, texts=texts),
         similarity_scale(result),
-        _CELL,
+        width,
         options,
         last=False,
         name_share=_NAME_SHARE,
@@ -148,14 +150,12 @@ def _matrix(result: LayerSimilarity, options: TextOptions) -> list[Text]:
 
 
 def number(value: float) -> str:
-    """Return a similarity with two digits; a value below 1 is never shown as 1.
+    """Return a similarity with two decimals; with more if it would else read as 1.
 
     >>> number(0.9999), number(1.0), number(-0.5), number(float("nan"))
-    ('0.99', '1.00', '-0.50', '-')
+    ('0.9999', '1.00', '-0.50', '-')
     """
-    if math.isnan(value):
-        return "-"
-    return "0.99" if 0.99 <= value < 1 - 1e-9 else f"{value:.2f}"
+    return "-" if math.isnan(value) else near_one_text(value, 2) or f"{value:.2f}"
 
 
 def similarity_scale(result: LayerSimilarity) -> ColorScale:
@@ -193,6 +193,9 @@ def draw_similarity(result: LayerSimilarity) -> Drawing:
     left, below = (label_inches(map(escape_text, texts)) for texts in (names, others))
     cell = max(cell, min((MIN_WIDTH - 1.2 - left) / len(others), _LARGEST))
     values = np.array(result.values, np.float64)
+    numbers = [["" if v != v else number(v) for v in row] for row in result.values]
+    if most <= _NUMBERED:
+        cell = max(cell, 1.2 * label_inches(chain(*numbers), CELL_FONT))
     with paper_style(dark=False):
         figure, _ = new_figure(
             left + len(others) * cell + 1.2,
@@ -212,7 +215,6 @@ def draw_similarity(result: LayerSimilarity) -> Drawing:
             axes.set_ylabel("A")
             axes.set_xlabel("B")
         if most <= _NUMBERED:
-            numbers = [["" if v != v else number(v) for v in row] for row in result.values]
             write_cells(axes, values, numbers, scale)
         finish_figure(figure)
     size = f"{len(names)} by {len(others)} layers"

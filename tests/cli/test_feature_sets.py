@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,22 @@ def test_a_pipe_has_a_line_for_each_pair(run) -> None:
     lines = run("similar", FEATURES).stdout.splitlines()
     assert lines[0].split() == ["layer", "other", "cka"]
     assert lines[1].split() == ["pool", "fc", "0.912943"]
+
+
+def test_a_similarity_below_one_reads_as_what_it_is(tmp_path: Path) -> None:
+    from hookscope.views import display
+    from hookscope.views.layer_similarity import draw_similarity, write_similarity_page
+    from hookscope.views.text.text_table import TextOptions
+
+    result = hookscope.similar(FEATURES)
+    near = ((1.0, 0.99997), (0.99997, 1.0))
+    result = dataclasses.replace(result, values=near)
+    texts = {text.get_text() for text in draw_similarity(result).figure.axes[0].texts}
+    assert texts == {"1.00", "0.99997"}
+    lines = "\n".join(line.plain for line in display.text(result, TextOptions(80)))
+    assert re.findall(r"\b[01]\.[0-9]+", lines) == ["1.00", "0.99997", "0.99997", "1.00"]
+    write_similarity_page(result, tmp_path / "near.html")
+    assert (tmp_path / "near.html").read_text().count(">0.99997</td>") == 2
 
 
 @pytest.mark.parametrize("width", [40, 80])

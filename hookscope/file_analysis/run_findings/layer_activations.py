@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.file_analysis.run_findings.measured_run import Measured, MeasuredRun
+from hookscope.files.words import percent_text
 from hookscope.results.health import Finding
 from hookscope.specs.checks import DEAD, GROWTH, OVERFLOW, WARNING
 from hookscope.specs.module_names import ancestors
@@ -43,8 +44,8 @@ def dead_findings(measured: MeasuredRun) -> Iterator[Finding]:
     yield measured.finding(
         DEAD,
         WARNING,
-        f"{'all' if share == 1 else f'{share:.0%} of'} its units are zero for the whole batch,"
-        " and stay so",
+        f"{'all' if share == 1 else f'{percent_text(share)} of'} its units are zero for the whole"
+        " batch, and stay so",
         share,
         float(limits[row]),
         int(measured.steps[row]),

@@ -151,8 +151,8 @@ def _rows(
     types = {layer.name: layer.type for layer in layers}
     sums: dict[str, MemoryParts] = defaultdict(MemoryParts)
     for name, held in parts.items():
-        above = [x for x in (*ancestors(name), ROOT) if x in shown and name in types]
-        row = name if name in shown or not above else above[0]
+        above = [x for x in (ROOT, *ancestors(name)) if x in shown and name in types]
+        row = name if name in shown or not above else above[-1]
         sums[row] += held
     order = {name: i for i, name in enumerate(("", *types))}
     rows = (LayerMemory(name, types.get(name, ""), held) for name, held in sums.items())

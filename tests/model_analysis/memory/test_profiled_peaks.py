@@ -193,3 +193,19 @@ def test_the_gradient_of_an_input_is_among_the_gradients() -> None:
     value = torch.randn(4, 64, requires_grad=True)
     found = hookscope.memory(layers(256)(), input=value, optimizer="adam").parts
     assert found.gradients == found.parameters + 4 * value.numel()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_a_layer_below_the_depth_is_added_to_the_nearest_one_above(depth: int) -> None:
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net = nn.Sequential(nn.Sequential(block), nn.Linear(4, 2))
+    found = hookscope.memory(net, shape=(1, 4), depth=depth)
+    held = {row.name: row.parts.parameters for row in found.layers if row.parts.parameters}
+    layer, last = 4 * (4 * 4 + 4), 4 * (4 * 2 + 2)
+    expected = {
+        0: {".": 2 * layer + last},
+        1: {"0": 2 * layer, "1": last},
+        2: {"0.0": 2 * layer, "1": last},
+        3: {"0.0.0": layer, "0.0.2": layer, "1": last},
+    }
+    assert held == expected[depth]

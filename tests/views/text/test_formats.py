@@ -14,6 +14,7 @@ from hookscope.files.words import (
     bytes_text,
     fold,
     full_text,
+    near_one_text,
     number_text,
     percent_text,
     plural,
@@ -83,6 +84,19 @@ def test_per_cent_says_none_and_all_only_when_exact() -> None:
     assert [percent_text(x) for x in shares] == [
         *("0%", "<0.1%", "<0.1%", "25.0%", "99.9%", ">99.9%", "100%")
     ]
+
+
+@given(st.floats(-1, 1))
+def test_a_number_near_one_reads_as_one_only_if_it_is(value: float) -> None:
+    for places in (2, 3, 4):
+        text = near_one_text(value, places) or f"{value:.{places}f}"
+        number = float(text.lstrip("<>"))
+        is_one = abs(value) >= 1 - 1e-9
+        assert (abs(number) == 1) is is_one
+        if text[0] in "<>":
+            assert abs(number) < abs(value)
+        else:
+            assert abs(number - value) <= 0.5 * 10.0**-places + 1e-12
 
 
 def test_shape_and_plural() -> None:

@@ -232,4 +232,4 @@ def test_times_of_a_trace_have_no_exponent_and_cosines_below_one_are_not_one(
     assert "e+" not in text
     assert re.search(r"\b290(\.4(00)?)?\b", text)
     cell = cosine_cell(0.99989)
-    assert (cell.text, cell.short, cell.value) == ("0.9999", "0.999", 0.99989)
+    assert (cell.text, cell.short, cell.value) == ("0.9999", "0.9999", 0.99989)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hookscope.files.words import ranges_text, shape_label
+from hookscope.files.words import percent_text, ranges_text, shape_label
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.stats import Stats
 from hookscope.specs.patterns import ROOT
@@ -194,7 +194,7 @@ def draw_hist(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figu
 
 def _numbers(stats: Stats) -> str:
     parts = [] if stats.mean is None else [f"mean {stats.mean:.3g}, std {stats.std:.3g}"]
-    parts += [f"{stats.zero_share:.0%} zeros"] if stats.zeros else []
+    parts += [f"{percent_text(stats.zero_share)} zeros"] if stats.zeros else []
     parts += [f"{stats.nan} NaN"] if stats.nan else []
     parts += [f"{stats.inf} infinite"] if stats.inf else []
     return ", ".join(parts)
