@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from hookscope.views.text.text_table import (
 )
 
 if TYPE_CHECKING:
-    from hookscope.views.images.cam_sheet import CamSheet, Pixels, Tile
+    from hookscope.views.images.cam_sheet import CamSheet, Label, Pixels, Tile
 
 _SHOWN = 3  # inputs of each end on a terminal; a pipe gets all
 _LEAST_TEXT = 24  # cells for a text beside the columns
@@ -51,6 +52,7 @@ LETTER = 0.58  # width of one, as a share of the size of the font; more than mos
 # Lengths in pixels at 150 dots per inch; the last three are columns beside the text.
 END, VALUE, NAME = 60, 80, 200
 MOST_PIXELS = 65_500  # of a side of a JPEG file
+PAGE = 1.4  # height of a sheet of several units, as a share of its width: that of a sheet of paper
 
 
 def top_lines(result: TopInputs, options: TextOptions) -> list[Text]:
@@ -81,10 +83,10 @@ def quantile_text(unit: RankedUnit) -> str:
     return ", ".join(f"{share:.0%} {number_text(value, 3)}" for share, value in pairs)
 
 
-def input_name(ranked: RankedInput) -> str:
-    """Return the last part of an input's path, with its label."""
-    name = os.path.basename(ranked.name)
-    return name if ranked.label is None else f"{name} [{ranked.label}]"
+def input_names(ranked: RankedInput) -> list[str]:
+    """Return the label of an input, if it has one, and the last part of its path."""
+    label = [] if ranked.label is None else [f"[{ranked.label}]"]
+    return [*label, os.path.basename(ranked.name)]
 
 
 def _unit_table(result: TopInputs, options: TextOptions) -> list[Text]:
@@ -287,34 +289,106 @@ def top_sheet(result: TopInputs, dpi: int) -> CamSheet:
     return _lay_out(result, dpi)
 
 
-def _lay_out(result: TopInputs, dpi: int) -> CamSheet:
-    from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label, Tile
+@dataclass(frozen=True)
+class _Block:
+    """What the sheet shows of a unit, in pixels from the upper left corner of its place."""
 
-    side, gap, line, names = (max(round(n * dpi / BASE_DPI), 1) for n in (SIDE, GAP, LINE, NAMES))
+    height: int
+    tiles: tuple[Tile, ...]
+    labels: tuple[Label, ...]
+
+
+class _Lengths:
+    """The lengths of a sheet at its resolution, and the texts that fit into them."""
+
+    def __init__(self, dpi: int) -> None:
+        from hookscope.views.images.cam_sheet import BASE_DPI
+
+        self.dpi = dpi
+        self._times = dpi / BASE_DPI
+        self.gap, self.line, self.font = map(self.pixels, (GAP, LINE, FONT))
+
+    def pixels(self, length: float) -> int:
+        return max(round(length * self._times), 1)
+
+    def labels(self, text: str, x: int, y: int, width: int) -> list[Label]:
+        """A text in as many lines as it needs."""
+        from hookscope.views.images.cam_sheet import Label, wrapped
+
+        lines = enumerate(wrapped(text, width, self.font))
+        return [Label(x, y + n * self.line, line, width) for n, line in lines]
+
+    def sheet(
+        self, title: str, width: int, blocks: Sequence[_Block], notes: Sequence[str]
+    ) -> CamSheet:
+        """Return blocks of one width in as few columns as make a page, between the texts."""
+        from hookscope.views.images.cam_sheet import CamSheet
+
+        step = width + 2 * self.gap
+        height = sum(block.height for block in blocks)
+        columns = math.ceil(math.sqrt(height / (step * PAGE)))
+        columns = min(columns, len(blocks))
+        whole = columns * step - 2 * self.gap
+        labels = self.labels(title, self.gap, self.gap, whole)
+        tiles: list[Tile] = []
+        y = 2 * self.gap + len(labels) * self.line
+        for first in range(0, len(blocks), columns):
+            row = blocks[first : first + columns]
+            for n, block in enumerate(row):
+                x = self.gap + n * step
+                labels += [replace(one, x=x + one.x, y=y + one.y) for one in block.labels]
+                tiles += [replace(one, x=x + one.x, y=y + one.y) for one in block.tiles]
+            y += max(block.height for block in row) + 2 * self.gap
+        for note in notes:
+            lines = self.labels(note, self.gap, y, whole)
+            labels += lines
+            y += len(lines) * self.line
+        if y + self.gap > MOST_PIXELS:
+            raise RequestError(
+                f"The sheet would be {y + self.gap} pixels high, and the limit is {MOST_PIXELS}.",
+                "Name fewer --units, or a smaller --count or --dpi.",
+            )
+        size = (whole + 2 * self.gap, y + self.gap)
+        return CamSheet(size, tuple(tiles), tuple(labels), self.font, self.dpi)
+
+
+def _lay_out(result: TopInputs, dpi: int) -> CamSheet:
+    lengths = _Lengths(dpi)
+    side, names = map(lengths.pixels, (SIDE, NAMES))
     most = max(max(len(unit.most), len(unit.least)) for unit in result.units)
-    width = names + gap + max(most * (side + gap), 7 * side)
+    width = names + max(most, 3) * (side + lengths.gap)
     pictures = _Pictures(result, side)
+    blocks = [_picture_block(result.what, unit, pictures, width, lengths) for unit in result.units]
+    return lengths.sheet(top_title(result), width, blocks, [*_missing_lines(pictures.missing)])
+
+
+def _picture_block(
+    what: str, unit: RankedUnit, pictures: _Pictures, width: int, lengths: _Lengths
+) -> _Block:
+    """The quantiles of a unit, and the pictures of each end, each above its value and its names."""
+    from hookscope.views.images.cam_sheet import Tile
+
     tiles: list[Tile] = []
-    labels = [Label(gap, gap, top_title(result), width - gap)]
-    y = gap + 2 * line
-    for unit in result.units:
-        text = f"{result.what} {unit.unit}: quantiles {quantile_text(unit)}"
-        labels.append(Label(gap, y, text, width - gap))
-        y += line
-        for end, inputs in (("most", unit.most), ("least", unit.least)):
-            labels.append(Label(gap, y, end, names))
-            for n, ranked in enumerate(inputs):
-                x = names + gap + n * (side + gap)
-                tiles.append(Tile(x, y, pictures.of(ranked)))
-                labels.append(Label(x, y + side + gap // 3, number_text(ranked.value, 3), side))
-                labels.append(Label(x, y + side + gap // 3 + line, input_name(ranked), side))
-            y += side + 2 * line + gap
-        y += gap
-    for text in _missing_lines(pictures.missing):
-        labels.append(Label(gap, y, text, width - gap))
-        y += line
-    font = max(round(FONT * dpi / BASE_DPI), 1)
-    return CamSheet((width, y + gap), tuple(tiles), tuple(labels), font, dpi)
+    labels = lengths.labels(_unit_heading(what, unit), 0, 0, width)
+    y = len(labels) * lengths.line + lengths.gap // 2
+    for end, inputs in (("most", unit.most), ("least", unit.least)):
+        labels += lengths.labels(end, 0, y, lengths.pixels(NAMES))
+        below = y
+        for n, ranked in enumerate(inputs):
+            x = lengths.pixels(NAMES) + n * (pictures.side + lengths.gap)
+            tiles.append(Tile(x, y, pictures.of(ranked)))
+            end_of_text = y + pictures.side + lengths.gap // 3
+            for text in (number_text(ranked.value, 3), *input_names(ranked)):
+                lines = lengths.labels(text, x, end_of_text, pictures.side)
+                labels += lines
+                end_of_text += len(lines) * lengths.line
+            below = max(below, end_of_text)
+        y = below + lengths.gap
+    return _Block(y, tuple(tiles), tuple(labels))
+
+
+def _unit_heading(what: str, unit: RankedUnit) -> str:
+    return f"{what} {unit.unit}: quantiles {quantile_text(unit)}"
 
 
 def _missing_lines(missing: dict[str, str]) -> Iterator[str]:
@@ -327,38 +401,28 @@ def _missing_lines(missing: dict[str, str]) -> Iterator[str]:
 
 def top_text_sheet(result: TopInputs, dpi: int, shown: Callable[[str], str]) -> CamSheet:
     """Return the sheet: for each unit its quantiles, and a line for each text of both ends."""
-    from hookscope.views.images.cam_sheet import BASE_DPI, CamSheet, Label
+    from hookscope.views.images.cam_sheet import Label
 
-    gap, line, font, end, value, name = (
-        max(round(n * dpi / BASE_DPI), 1) for n in (GAP, LINE, FONT, END, VALUE, NAME)
-    )
-    text = round(CELLS * font * LETTER)
-    width = gap + end + value + text + gap + name
-    labels = [Label(gap, gap, top_title(result), width)]
-    y = gap + 2 * line
+    lengths = _Lengths(dpi)
+    end, value, name = map(lengths.pixels, (END, VALUE, NAME))
+    text = round(CELLS * lengths.font * LETTER)
+    width = end + value + text + lengths.gap + name
+    blocks = []
     for unit in result.units:
-        heading = f"{result.what} {unit.unit}: quantiles {quantile_text(unit)}"
-        labels.append(Label(gap, y, heading, width))
-        y += line
+        labels = lengths.labels(_unit_heading(result.what, unit), 0, 0, width)
+        y = len(labels) * lengths.line
         for title, inputs in (("most", unit.most), ("least", unit.least)):
-            labels.append(Label(gap, y, title, end))
+            labels += lengths.labels(title, 0, y, end)
             for ranked in inputs:
-                at = gap + end
-                labels.append(Label(at, y, number_text(ranked.value), value))
-                labels.append(Label(at + value, y, _content(ranked, shown), text))
-                labels.append(Label(at + value + text + gap, y, input_name(ranked), name))
-                y += line
-            y += line // 2
-        y += line // 2
-    for note in result.notes:
-        labels.append(Label(gap, y, note, width))
-        y += line
-    if y + gap > MOST_PIXELS:
-        raise RequestError(
-            f"The sheet would be {y + gap} pixels high, and the limit is {MOST_PIXELS}.",
-            "Name fewer --units, or a smaller --count or --dpi.",
-        )
-    return CamSheet((width + gap, y + gap), (), tuple(labels), font, dpi)
+                labels.append(Label(end, y, number_text(ranked.value), value))
+                labels.append(Label(end + value, y, _content(ranked, shown), text))
+                names = " ".join(input_names(ranked))
+                lines = lengths.labels(names, width - name, y, name)
+                labels += lines
+                y += len(lines) * lengths.line
+            y += lengths.line // 2
+        blocks.append(_Block(y, (), tuple(labels)))
+    return lengths.sheet(top_title(result), width, blocks, result.notes)
 
 
 def _content(ranked: RankedInput, shown: Callable[[str], str]) -> str:

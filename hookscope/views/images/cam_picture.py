@@ -42,6 +42,8 @@ STRIP = 0.3  # height of the map's curve, as a part of a signal's picture
 MARGIN = 0.08  # above and below a curve, as a part of its height
 DARK, LIGHT = (0, 0, 0), (255, 225, 0)  # of the frame of a box
 SIDES = ("depth", "height", "width")
+SLICE = 260  # pixels of a side of the square around a slice, at 150 dots per inch
+AROUND = 235  # grey beside a slice
 
 Values = NDArray[np.float64]
 Scale = tuple[float, float]
@@ -57,16 +59,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """Pictures side by side with one scale of colours, and the line above them."""
+    """Pictures of one size in rows with one scale of colours, and the line above them."""
 
     caption: str
     scale: Scale
-    panels: tuple[Panel, ...]
+    rows: tuple[tuple[Panel, ...], ...]
 
     @property
-    def height(self) -> int:
-        """The height of the largest picture."""
-        return max(len(panel.image) for panel in self.panels)
+    def size(self) -> tuple[int, int]:
+        """Height and width of each picture."""
+        height, width, _ = self.rows[0][0].image.shape
+        return height, width
 
 
 def sheet_of(capture: CaptureFile, style: OverlayStyle) -> CamSheet:
@@ -89,8 +92,8 @@ def lay_out(
     cam: CamMetadata = metadata["cam"]
     kind = cam.get("input", "image")
     count = min(len(inputs), MOST[kind])
-    rows = [row for n in range(count) for row in _rows(kind, inputs[n], maps[n], cam, n, style)]
-    bar_x = gap + sum(panel.image.shape[1] + gap for panel in rows[0].panels)
+    rows = [_panels(kind, inputs[n], maps[n], cam, n, style) for n in range(count)]
+    bar_x = gap + max(len(row.rows[0]) * (row.size[1] + gap) for row in rows)
     right = bar_x + style.pixels(BAR + SCALE)
     # The inputs are named above their images.
     lines = [recording_caption({**metadata, "inputs": ()})]
@@ -118,51 +121,51 @@ def _place(
     tiles: list[Tile],
     labels: list[Label],
 ) -> int:
-    """Add the tiles and the labels of a row that begins at ``y``; return where it ends."""
+    """Add the tiles and the labels of an input that begin at ``y``; return where they end."""
     gap, line = style.pixels(GAP), style.pixels(LINE)
+    height, width = row.size
     labels.append(Label(gap, y, row.caption, right - gap))
-    x, top = gap, y + 2 * line
-    for panel in row.panels:
-        width = panel.image.shape[1]
-        labels.append(Label(x, y + line, panel.name, width))
-        tiles.append(Tile(x, top, panel.image))
-        x += width + gap
-    tiles.append(Tile(bar_x, top, _color_bar(row.height, style)))
+    top, end = y + 2 * line, y + line - gap // 2
+    for panels in row.rows:
+        start = end + gap // 2
+        for n, panel in enumerate(panels):
+            x = gap + n * (width + gap)
+            labels.append(Label(x, start, panel.name, width))
+            tiles.append(Tile(x, start + line, panel.image))
+        end = start + line + height
+    tiles.append(Tile(bar_x, top, _color_bar(end - top, style)))
     at = bar_x + style.pixels(BAR + 4)
     low, high = row.scale
     labels.append(Label(at, top, number_text(high, 3), right - at, "top"))
-    labels.append(Label(at, top + row.height, number_text(low, 3), right - at, "bottom"))
-    return top + row.height
+    labels.append(Label(at, end, number_text(low, 3), right - at, "bottom"))
+    return end
 
 
-def _rows(
+def _panels(
     kind: str,
     values: NDArray[Any],
     maps: NDArray[Any],
     cam: CamMetadata,
     n: int,
     style: OverlayStyle,
-) -> Iterator[Panels]:
-    """The rows of one input: pixels (3, *size) of an image or volume, a signal (C, L); its map."""
+) -> Panels:
+    """The pictures of an input: pixels (3, *size) of an image or volume, a signal (C, L); a map."""
     heat = maps.astype(np.float64)
     scale = _scale(heat, cam, n)
     entry = cam["images"][n]
     if kind == "volume":
-        middle = [side // 2 for side in heat.shape]
-        places = [("middle slices", middle)]
+        places = [("middle", [side // 2 for side in heat.shape])]
         if entry["pixel"] is not None:
-            places.append(("slices of the largest value", entry["pixel"]))
-        for name, place in places:
-            panels = _slices(np.moveaxis(values, 0, -1), heat, place, scale, style)
-            yield Panels(f"{caption(entry)}: {name}", scale, tuple(panels))
-    elif kind == "signal":
+            places.append(("largest value", entry["pixel"]))
+        slices = _slices(np.moveaxis(values, 0, -1), heat, places, scale, style)
+        return Panels(caption(entry), scale, tuple(zip(*slices, strict=True)))
+    if kind == "signal":
         name = "the signal over the map, and below it the map"
         if len(values) > CURVES:
             name = f"the first {CURVES} of {len(values)} channels over the map, and the map"
-        yield Panels(caption(entry), scale, (Panel(name, _signal(values, heat, scale, style)),))
-    else:
-        image = np.moveaxis(values, 0, -1)
-        yield Panels(caption(entry), scale, _image(image, heat, scale, style, entry.get("box")))
+        return Panels(caption(entry), scale, ((Panel(name, _signal(values, heat, scale, style)),),))
+    image = np.moveaxis(values, 0, -1)
+    return Panels(caption(entry), scale, (_image(image, heat, scale, style, entry.get("box")),))
 
 
 def _image(
@@ -193,14 +196,33 @@ def _framed(pixels: Pixels, box: list[float] | None, times: int, style: OverlayS
 
 
 def _slices(
-    volume: Pixels, heat: Values, place: list[int], scale: Scale, style: OverlayStyle
-) -> Iterator[Panel]:
-    """The three slices through a position, each before the map over it."""
-    times = max(1, -(-style.pixels(SIDE / 2) // max(heat.shape)))
-    for axis, (side, index) in enumerate(zip(SIDES, place, strict=True)):
-        pixels, values = (np.moveaxis(every, axis, 0)[index] for every in (volume, heat))
-        yield Panel(f"{side} {index}", _enlarged(pixels, times))
-        yield Panel("map over it", _enlarged(_over(pixels, values, scale, style), times))
+    volume: Pixels,
+    heat: Values,
+    places: list[tuple[str, list[int]]],
+    scale: Scale,
+    style: OverlayStyle,
+) -> Iterator[tuple[Panel, Panel]]:
+    """The three slices through each position, each with the map over it, in equal squares."""
+    square = max(style.pixels(SLICE), *heat.shape)
+    for name, place in places:
+        for axis, (side, index) in enumerate(zip(SIDES, place, strict=True)):
+            pixels, values = (np.moveaxis(every, axis, 0)[index] for every in (volume, heat))
+            over = _over(pixels, values, scale, style)
+            yield (
+                Panel(f"{name}: {side} {index}", _fitted(pixels, square)),
+                Panel("map over it", _fitted(over, square)),
+            )
+
+
+def _fitted(pixels: Pixels, side: int) -> Pixels:
+    """The picture, as large as fits, in the middle of a square."""
+    shape = pixels.shape[:2]
+    height, width = (max(1, round(n * side / max(shape))) for n in shape)
+    page = np.full((side, side, 3), AROUND, np.uint8)
+    top, left = (side - height) // 2, (side - width) // 2
+    rows, columns = np.arange(height) * shape[0] // height, np.arange(width) * shape[1] // width
+    page[top : top + height, left : left + width] = pixels[np.ix_(rows, columns)]
+    return page
 
 
 def _signal(signal: NDArray[Any], heat: Values, scale: Scale, style: OverlayStyle) -> Pixels:

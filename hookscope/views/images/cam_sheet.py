@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -141,6 +142,27 @@ def shortened(label: Label, width_of: Callable[[str], float]) -> str:
     lengths = range(1, len(text))
     fitting = bisect_right(lengths, float(label.width), key=lambda n: width_of(f"{text[:n]}..."))
     return f"{text[: max(fitting, 1)]}..."
+
+
+def wrapped(text: str, width: int, size: int) -> list[str]:
+    """Break a text into lines that are no wider than ``width`` in a font of ``size`` pixels.
+
+    >>> wrapped("German shorthaired pointer", 100, 12)
+    ['German', 'shorthaired', 'pointer']
+    """
+    width_of = _font(size).getlength
+    room = 0.97 * width  # the letters of matplotlib are a little wider
+    lines, line = [], ""
+    for piece in re.split(r"(?<=[ _/-])", text):
+        if line and width_of((line + piece).rstrip()) > room:
+            lines.append(line)
+            line = ""
+        line += piece
+        while width_of(line.rstrip()) > room and len(line) > 1:
+            fitting = bisect_right(range(1, len(line)), room, key=lambda n: width_of(line[:n]))
+            lines.append(line[: max(fitting, 1)])
+            line = line[max(fitting, 1) :]
+    return [each.rstrip() for each in (*lines, line)]
 
 
 def draw_cam(sheet: CamSheet, title: str) -> Drawing:

@@ -161,6 +161,33 @@ def test_the_sheet_shows_the_files_of_the_ranked_inputs(digits: Path, tmp_path: 
     assert np.array_equal(tile.image, np.asarray(wanted))
 
 
+LONG_CLASS = "black-and-tan coonhound, a hunting dog"
+
+
+def test_a_sheet_of_many_units_is_a_page_with_whole_names_of_classes(
+    digits: Path, tmp_path: Path, repo: Path, run
+) -> None:
+    for number in range(10):
+        folder = tmp_path / "classes" / (LONG_CLASS if number % 2 else f"class_{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"digits/{number}.png").rename(folder / f"{number}.png")
+    model, images = f"{repo}/sample_models/digits.py:trained", tmp_path / "classes"
+    hookscope.extract(model, tmp_path / "g", layers="conv2", input=str(images), workers=0)
+    found = hookscope.top(tmp_path / "g", units=range(16))
+    sheet = top_sheet(found, 150)
+    width, height = sheet.size
+    assert 0.6 < height / width < 1.5
+    words = " ".join(label.text for label in sheet.labels)
+    labels = [one.label for one in ranked(found)]
+    assert words.count("[black-and-tan coonhound, a hunting dog]") == labels.count(LONG_CLASS) > 0
+    assert words.count("[class_0]") == labels.count("class_0")
+    for tile in sheet.tiles:
+        assert tile.image.shape == (96, 96, 3) and 0 <= tile.x <= width - 96
+    assert run("top", tmp_path / "g", "--units", "0-15", "-o", "top.svg").rc == 0
+    page = (tmp_path / "work/top.svg").read_text()
+    assert "coonhound" in page and "..." not in page
+
+
 def ranked(found) -> list:
     return [one for unit in found.units for one in (*unit.most, *unit.least)]
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import RequestError
 from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
+from hookscope.views.images.cam_picture import sheet_of
+from hookscope.views.images.cam_sheet import OverlayStyle
 from tests.model_analysis.cams.models import images, seeded
 
 TARGETS = [2, 1]
@@ -197,24 +199,32 @@ def test_a_video_model_of_torchvision() -> None:
 
 def test_the_picture_of_a_volume_has_the_slices_through_its_middle_and_its_peak() -> None:
     model, x = model_and_input("volume")
-    shot = hookscope.cam(model, input=x[:1], target=1, by="saliency")
-    page = np.asarray(draw_overlay(shot))
+    shot = hookscope.cam(model, input=x[:2], target=1, by="saliency")
+    sheet = sheet_of(shot.reader(), OverlayStyle())
+    *panels, bar = sheet.tiles[:13]
+    assert len(sheet.tiles) == 2 * 13 and bar.image.shape[1] < 100
+    assert {tile.image.shape for tile in panels} == {(260, 260, 3)}
     volume = shot["./volume"][0].movedim(0, -1).numpy()
     peak = shot.metadata["cam"]["images"][0]["pixel"]
     wanted = [
         np.take(volume, at, axis) for place in ([2, 3, 4], peak) for axis, at in enumerate(place)
     ]
-    # 200 pixels for the longest side of 8, so each voxel is 25 wide.
-    for pixels in wanted:
-        large = pixels.repeat(25, 0).repeat(25, 1)
-        assert _contains(page, large)
+    for tile, pixels in zip(panels, wanted, strict=False):
+        rows, columns = (voxel_middles(pixels.shape[:2], axis) for axis in (0, 1))
+        assert np.array_equal(tile.image[np.ix_(rows, columns)], pixels)
+    right = max(tile.x + 260 for tile in panels)
+    assert right <= bar.x and {tile.y for tile in panels[:6]} < {tile.y for tile in panels}
+    page = np.asarray(draw_overlay(shot))
+    assert page.shape[:2] == sheet.size[::-1]
+    for tile in panels:
+        assert np.array_equal(page[tile.y : tile.y + 260, tile.x : tile.x + 260], tile.image)
 
 
-def _contains(page: np.ndarray, part: np.ndarray) -> bool:
-    rows, columns = page.shape[0] - part.shape[0], page.shape[1] - part.shape[1]
-    corners = np.argwhere((page[: rows + 1, : columns + 1] == part[0, 0]).all(2))
-    height, width = part.shape[:2]
-    return any((page[y : y + height, x : x + width] == part).all() for y, x in corners)
+def voxel_middles(shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """Where the middles of the voxels of a slice are in its square of 260 pixels."""
+    voxel = 260 / max(shape)
+    start = (260 - voxel * shape[axis]) / 2
+    return (start + voxel * (np.arange(shape[axis]) + 0.5)).astype(int)
 
 
 def test_the_picture_of_a_signal_has_the_colours_of_the_map_and_its_curve() -> None:
