@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -37,7 +38,10 @@ from hookscope.views.scatter_parts import (
 MOST_IMAGES = 400  # in a page
 MOST_LISTED = 200  # rows whose neighbours are listed; of more, only those of the outliers
 _IMAGE_SIDE = 64  # pixels
-_WIDTH, _HEIGHT, _EDGE = 760, 560, 40
+_WIDTH, _HEIGHT = 760, 560
+_LEFT, _BELOW, _MARGIN = 68, 52, 8  # beside the axes, and on the other sides
+_ROOM = 11  # between the outermost points and the edges
+_TICKS = 8  # numbers on an axis, at most
 # The marks of the figure, each around the origin.
 _MARKS = {
     "o": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -100,7 +104,7 @@ def scatter_page(result: FeatureScatter) -> ScatterPage:
 
 def _drawing(result: FeatureScatter, styles: _Styles, images: dict[int, str]) -> Markup:
     """The points and the axes as SVG, the groups, and the images that the script shows."""
-    places = _places(result)
+    axes = _axes(result)
     points = Markup().join(
         Markup(
             '<path class="point {}" data-row="{}" data-near="{}" d="M{} {}{}">'
@@ -109,21 +113,34 @@ def _drawing(result: FeatureScatter, styles: _Styles, images: dict[int, str]) ->
             styles.of_rows[point.row][0],
             point.row,
             " ".join(map(str, point.neighbors)),
-            *place,
+            *(axis.place(value) for axis, value in zip(axes, (point.x, point.y), strict=True)),
             styles.of_rows[point.row][1],
             _about(result, point),
         )
-        for point, place in zip(result.points, places, strict=True)
+        for point in result.points
     )
     across, up = axis_names(result)
+    bottom, right = _HEIGHT - _BELOW, _WIDTH - _MARGIN
+    rules = [f"M{_LEFT} {_MARGIN}V{bottom}H{right}"]
+    numbers = Markup()
+    for number, x in axes[0].ticks():
+        rules.append(f"M{x} {bottom}v5")
+        numbers += Markup('<text class="across" x="{}" y="{}">{}</text>').format(
+            x, bottom + 18, number
+        )
+    for number, y in axes[1].ticks():
+        rules.append(f"M{_LEFT} {y}h-5")
+        numbers += Markup('<text class="up" x="{}" y="{}">{}</text>').format(
+            _LEFT - 8, y + 4, number
+        )
     svg = Markup(
         '<svg viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
-        '<path class="rule" d="M{3} 8V{4}H{5}"/>{6}'
-        '<text x="{7}" y="{8}" text-anchor="middle">{9}</text>'
-        '<text transform="translate(14 {10}) rotate(-90)" text-anchor="middle">{11}</text></svg>'
+        '<path class="rule" d="{3}"/>{4}{5}'
+        '<text class="across" x="{6}" y="{7}">{8}</text>'
+        '<text class="across" transform="translate(18 {9}) rotate(-90)">{10}</text></svg>'
     ).format(
-        *(_WIDTH, _HEIGHT, f"Points of {result.key}", _EDGE, _HEIGHT - _EDGE, _WIDTH - 8, points),
-        *(_WIDTH // 2, _HEIGHT - 12, across, _HEIGHT // 2, up),
+        *(_WIDTH, _HEIGHT, f"Points of {result.key}", "".join(rules), numbers, points),
+        *((_LEFT + right) // 2, _HEIGHT - 10, across, (_MARGIN + bottom) // 2, up),
     )
     thumbnails = Markup().join(
         starmap(Markup('<img alt="" data-row="{}" src="{}">').format, images.items())
@@ -133,17 +150,44 @@ def _drawing(result: FeatureScatter, styles: _Styles, images: dict[int, str]) ->
     )
 
 
-def _places(result: FeatureScatter) -> list[tuple[float, float]]:
-    """Where each point is in the drawing; both axes of a PCA have the same scale."""
+@dataclass(frozen=True)
+class _Axis:
+    """Where the values along an axis are in the drawing, from ``start`` to ``end`` in pixels."""
+
+    start: float
+    end: float
+    middle: float
+    scale: float
+
+    def place(self, value: float) -> float:
+        """Return the pixel of a value."""
+        sign = 1 if self.end > self.start else -1
+        return round((self.start + self.end) / 2 + sign * (value - self.middle) * self.scale, 1)
+
+    def ticks(self) -> list[tuple[str, float]]:
+        """Return round numbers as texts, and their pixels."""
+        half = abs(self.end - self.start) / 2 / self.scale
+        low, high = self.middle - half, self.middle + half
+        step = 10.0 ** math.floor(math.log10((high - low) / _TICKS))
+        step *= next(n for n in (1, 2, 5, 10) if n * step * _TICKS >= high - low)
+        counts = range(math.ceil(low / step), math.floor(high / step) + 1)
+        # As many digits as tell neighbours apart.
+        digits = max(6, math.ceil(math.log10(max(abs(low), abs(high)) / step)) + 1)
+        return [(f"{n * step:.{digits}g}", self.place(n * step)) for n in counts]
+
+
+def _axes(result: FeatureScatter) -> tuple[_Axis, _Axis]:
+    """Return both axes; those of a PCA have the same scale."""
     values = np.array([(point.x, point.y) for point in result.points])
     low, span = values.min(axis=0), np.ptp(values, axis=0)
-    room = np.array([_WIDTH - _EDGE - 30, _HEIGHT - _EDGE - 30], np.float64)
-    scale = room / np.where(span > 0, span, 1)
-    if result.explained:
+    ends = (_LEFT, _WIDTH - _MARGIN), (_HEIGHT - _BELOW, _MARGIN)
+    room = np.array([abs(end - start) - 2 * _ROOM for start, end in ends], np.float64)
+    scale = room / np.where(span > 0, span, np.maximum(np.abs(low), 1))
+    if result.explained and span.any():
         scale[:] = scale[span > 0].min()
-    shifted = (values - low - span / 2) * scale
-    center = np.array([_EDGE + 11, 19]) + room / 2
-    return [(round(float(center[0] + x), 1), round(float(center[1] - y), 1)) for x, y in shifted]
+    middle = low + span / 2
+    across, up = (_Axis(*ends[n], float(middle[n]), float(scale[n])) for n in range(2))
+    return across, up
 
 
 def _about(result: FeatureScatter, point: ScatterPoint) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -246,6 +249,40 @@ def test_other_results_have_no_scatter(refused, repo: Path) -> None:
     assert "--kind scatter" in refused("plot", weights, "--kind", "scatter")
     digits = str(repo / "sample_models" / "digits")
     assert "digits" in refused("plot", digits, "--kind", "scatter")
+
+
+@pytest.mark.parametrize("axes", ["pca", "other", "flat"])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e7])
+def test_the_numbers_on_the_axes_of_the_page_are_those_of_the_points(
+    tmp_path: Path, axes: str, size: float
+) -> None:
+    features(tmp_path / "f", 9, (4,))
+    found = hookscope.plot(tmp_path / "f")
+    points = tuple(
+        replace(p, x=p.x * size, y=3 * size if axes == "flat" else p.y * size) for p in found.points
+    )
+    found = replace(found, points=points, explained=found.explained if axes == "pca" else ())
+    found.save(tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    drawing = ElementTree.fromstring(re.search("<svg viewBox.*?</svg>", page, re.DOTALL)[0])
+    marks = {int(m.get("data-row")): m.get("d") for m in drawing if m.get("data-row")}
+    scales = []
+    for kind, side, at in (("across", "x", 0), ("up", "y", 1)):
+        ticks = [
+            (float(text.text), float(text.get(side)))
+            for text in drawing
+            if text.get("class") == kind and re.fullmatch("[-+.e0-9]+", text.text or "")
+        ]
+        assert 3 <= len(ticks) <= 9
+        slope, zero = np.polyfit(*zip(*ticks, strict=True), 1)
+        scales.append(abs(slope))
+        for point in points:
+            place = float(re.findall("-?[0-9.]+", marks[point.row])[at])
+            shift = 4 if side == "y" else 0  # of the letters of a number, below its tick
+            value = (point.x, point.y)[at]
+            assert place == pytest.approx(zero - shift + slope * value, abs=0.6)
+    if axes == "pca":
+        assert scales[0] == pytest.approx(scales[1], rel=0.01)
 
 
 def test_the_page_has_names_images_and_neighbours(tmp_path: Path, monkeypatch) -> None:

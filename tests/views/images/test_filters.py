@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -60,6 +61,39 @@ def test_three_input_channels_are_red_green_and_blue() -> None:
     assert first[1, 1].tolist() == [0.5] * 3
     _, second = images(hookscope.filters(layer, scale="each").figure)
     assert second[1, 1].tolist() == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 5])
+@pytest.mark.parametrize("scale", ["grid", "each"])
+def test_filters_have_a_scale_from_the_least_weight_to_the_largest(inputs: int, scale: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(inputs, 4, 3)
+    figure = hookscope.filters(layer, scale=scale).figure
+    FigureCanvasAgg(figure).draw()
+    bars = [axes for axes in figure.axes if not axes.images and axes.get_visible()]
+    largest = layer.weight.detach().abs().amax((1, 2, 3)).tolist()
+    if scale == "grid":
+        [bar] = bars
+        ends = [float(text.get_text().replace("\u2212", "-")) for text in bar.get_yticklabels()]
+        assert [ends[0], ends[-1]] == pytest.approx([-max(largest), max(largest)], rel=0.01)
+        assert 0 in ends and "weight" in bar.get_ylabel()
+    elif inputs == 3:
+        assert len(bars) == 1
+        ends = [float(title.partition("±")[2]) for title in titles(figure)]
+        assert ends == pytest.approx(largest, rel=0.01)
+    else:
+        assert len(bars) == 4 * inputs
+
+
+def test_the_scale_of_coloured_filters_has_their_colours() -> None:
+    layer = nn.Conv2d(3, 1, 2, bias=False)
+    nn.init.constant_(layer.weight, 1.0)
+    bar = hookscope.filters(layer).figure.axes[-1]
+    colors = bar.collections[0]
+    colors.update_scalarmappable()
+    drawn = colors.get_facecolor().reshape(-1, 3, 4)[..., :3]
+    assert drawn[-1].tolist() == [[1, 0.5, 0.5], [0.5, 1, 0.5], [0.5, 0.5, 1]]
+    assert drawn[0].tolist() == [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
 
 
 @pytest.mark.parametrize("groups", [1, 2])

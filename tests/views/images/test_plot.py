@@ -179,6 +179,14 @@ def test_the_smallest_and_the_largest_numbers_are_drawn(
 # Distributions
 
 
+@pytest.mark.parametrize("patterns", [["0"], ["0", "1"]])
+def test_a_histogram_names_its_tensor_once(saved: Save, patterns: list[str]) -> None:
+    figure = hookscope.plot(saved(conv(), 1, 3, 8, 8), patterns, kind="hist").figure
+    texts = "\n".join(text.get_text() for text in figure.findobj(Text))
+    assert [texts.count(f"{name}/output") for name in patterns] == [1] * len(patterns)
+    assert texts.count("mean ") == len(patterns)
+
+
 def test_bars_are_numpys_histogram(saved: Save) -> None:
     file = saved(conv(), 2, 3, 9, 9)
     [axes] = hookscope.plot(file, "0/output", kind="hist").figure.axes
@@ -592,7 +600,7 @@ def test_text_begins_with_the_tiles_and_nothing_is_left_empty(kind: str) -> None
     for box in boxes(texts, figure):
         assert box.x0 == pytest.approx(left, abs=3)
     bars = [axes.get_window_extent() for axes in figure.axes if not axes.images]
-    if kind in ("maps", "many maps", "attention", "grey", "pairs"):
+    if kind in ("maps", "many maps", "attention", "colour", "one in colour", "grey", "pairs"):
         [bar] = bars
         assert (bar.y0, bar.y1) == pytest.approx((bottom, top), abs=1)
     else:

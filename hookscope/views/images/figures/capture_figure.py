@@ -166,9 +166,10 @@ def draw_hist(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figu
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, spread in zip(panels, tensors, strict=False):
         bins = spread.histogram
-        axes.set_title(
-            f"{escape_text(shorten_middle(spread.name, int(wide * 20)))}\n{_numbers(spread.stats)}"
-        )
+        name = escape_text(shorten_middle(spread.name, int(wide * 20)))
+        numbers = _numbers(spread.stats)
+        # The title of the figure names a single tensor.
+        axes.set_title(numbers if len(tensors) == 1 else f"{name}\n{numbers}")
         axes.set_ylabel("entries")
         axes.set_xlabel(spread.quantity)
         if not bins:

@@ -24,9 +24,11 @@ from hookscope.views.images.figures.drawing import Drawing, paper_style
 from hookscope.views.images.figures.grid import Grid, columns_for, draw_grid
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _PANEL, _NUMBERS = 0.8, 0.12  # inches of a panel, and of the label beside it
+_SHADES = 64  # of each colour in the scale of coloured kernels
 MAX_COLUMNS = 16  # input channels of a kernel that are drawn
 
 
@@ -73,22 +75,25 @@ def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -
         _PANEL,
         each and not kernels.color,
         left=0 if one_panel else _NUMBERS,
-        bar=not kernels.color,
     ).filling(MIN_WIDTH)
     width, height = grid.size
     about = "; ".join(filter(None, (about, nonfinite_text(values))))
     figure, foot = new_figure(width, height, title, about, None, grid.start)
     top = foot + height
+    ends = [""] * count
     if kernels.color:
         panels = list(grid.add_panels(figure, 0, top))
-        for panel, picture in zip(panels, _in_color(values, each), strict=True):
+        pictures, largest = _in_color(values, each)
+        for panel, picture in zip(panels, pictures, strict=True):
             panel.imshow(picture, interpolation="nearest")
+        _draw_color_scale(grid.add_bar(figure, 0, top), None if each else float(largest.max()))
+        ends = [f", ±{end:.3g}" for end in largest.ravel()] if each else ends
     else:
         images = list(values.reshape(-1, *values.shape[2:]))
         panels = draw_grid(figure, grid, images, [""] * len(images), "weight", 0, top)
     for i, panel in enumerate(panels):
         if one_panel:
-            panel.set_title(f"filter {kernels.filters[i]}", pad=2)
+            panel.set_title(f"filter {kernels.filters[i]}{ends[i]}", pad=2)
             continue
         if i < columns:
             panel.set_title(kernels.columns[i], pad=2)
@@ -124,11 +129,28 @@ def draw_matrix(
     return finish_figure(figure)
 
 
-def _in_color(values: NDArray[Any], each: bool) -> NDArray[np.float64]:
-    """Weights ``(filters, 3, height, width)`` as colours from 0 to 1, the channels last."""
+def _in_color(values: NDArray[Any], each: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights ``(filters, 3, height, width)`` as colours, the channels last, and the largest."""
     wide = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
     largest = np.abs(wide).max(axis=(1, 2, 3) if each else None, keepdims=True)
-    return np.moveaxis(0.5 + wide / np.where(largest == 0, 1, largest) / 2, 1, -1)
+    return np.moveaxis(0.5 + wide / np.where(largest == 0, 1, largest) / 2, 1, -1), largest
+
+
+def _draw_color_scale(bar: Axes, largest: float | None) -> None:
+    """Draw a column for red, green and blue, from the least weight to ``largest``."""
+    from matplotlib.colors import ListedColormap
+
+    colors = np.full((_SHADES, 3, 3), 0.5)
+    for channel in range(3):
+        colors[:, channel, channel] = np.linspace(0, 1, _SHADES)
+    shades = np.arange(3 * _SHADES).reshape(_SHADES, 3)
+    sides = np.linspace(-1, 1, _SHADES + 1)
+    bar.pcolormesh(range(4), sides, shades, cmap=ListedColormap(colors.reshape(-1, 3)))
+    low, high = ("-max", "max") if largest is None else (f"{-largest:.3g}", f"{largest:.3g}")
+    bar.yaxis.set_ticks_position("right")
+    bar.yaxis.set_label_position("right")
+    bar.set_yticks([-1, 0, 1], [low, "0", high])
+    bar.set_ylabel("weight; red, green, blue: inputs 0, 1, 2")
 
 
 @dataclass(frozen=True)

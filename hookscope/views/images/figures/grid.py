@@ -70,6 +70,12 @@ class Grid:
         wider = self.width + max(width - self.size[0], 0.0) / self.columns
         return replace(self, width=wider, height=self.height * wider / self.width)
 
+    def add_bar(self, figure: Figure, left: float, top: float) -> Axes:
+        """Return a new panel for the colour bar of the grid, from its first row to its last."""
+        tall = self.size[1] - self.lines * LINE - self.below - _GAP
+        x = left + self.columns * self.cell[0] + _GAP * 1.5
+        return add_panel(figure, x, top - self.lines * LINE - tall, _BAR, tall)
+
     def add_panels(self, figure: Figure, left: float, top: float) -> Iterator[Axes]:
         """Yield the panels, row by row; the upper left corner is given in inches."""
         wide, tall = self.cell
@@ -129,8 +135,15 @@ def draw_grid(
             bar = add_panel(figure, x, y, _BAR / 2, grid.height)
             figure.colorbar(shown, cax=bar, ticks=MaxNLocator(3))
     if not grid.each:
-        tall = grid.size[1] - grid.lines * LINE - grid.below - _GAP
-        x = left + grid.columns * wide + _GAP * 1.5
-        bar = add_panel(figure, x, top - grid.lines * LINE - tall, _BAR, tall)
-        figure.colorbar(shown, cax=bar, label=quantity)
+        bar = grid.add_bar(figure, left, top)
+        figure.colorbar(shown, cax=bar, label=quantity, ticks=_ticks_to_ends(*shown.get_clim()))
     return panels
+
+
+def _ticks_to_ends(low: float, high: float) -> list[float]:
+    """Both ends of a scale, and round numbers between that are not near them."""
+    from matplotlib.ticker import MaxNLocator
+
+    margin = 0.07 * (high - low)
+    between = MaxNLocator(6).tick_values(low, high)
+    return [low, *(float(x) for x in between if low + margin < x < high - margin), high]
