@@ -24,7 +24,7 @@ REPO = Path(__file__).resolve().parent.parent
 DOCS = REPO / "docs"
 DOCUMENTS = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
 SHELL = {"|", ">", ">>", "<", "&&", "||", ";", "&"}
-BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(sh|python|text|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 # The commands that write what blocks of Python read.
@@ -38,7 +38,7 @@ WRITERS = {
 def blocks_of(path: Path) -> list[tuple[str, str]]:
     """The kind and the text of each block of a page that can be run."""
     found = BLOCK.findall(path.read_text(encoding="utf-8"))
-    return [(kind, text) for kind, text in found if kind != "text"]
+    return [(kind, text) for kind, text in found if kind in ("sh", "python")]
 
 
 def pages() -> list[object]:
@@ -124,7 +124,7 @@ def run_shell(text: str, folder: Path, environment: dict[str, str], run) -> None
 def test_a_how_to_page_loads_what_its_commands_write() -> None:
     pages = 0
     for path in sorted((DOCS / "how-to").glob("*.md")):
-        parts = dict.fromkeys(("sh", "python", "text"), "")
+        parts = dict.fromkeys(("sh", "python", "text", "console"), "")
         for kind, text in BLOCK.findall(path.read_text()):
             parts[kind] += text
         loaded = set(re.findall(r'hookscope\.load\("([^"]+)"\)', parts["python"]))
@@ -173,7 +173,29 @@ def is_near(a: str, b: str) -> bool:
 def test_output_in_the_readme_is_that_of_the_command(
     command: list[str], text: str, samples_folder: Path, clean_environment: dict[str, str]
 ) -> None:
-    printed = lines_on_a_terminal(command, samples_folder, clean_environment)
+    check_shown(text, lines_on_a_terminal(command, samples_folder, clean_environment))
+
+
+def sessions() -> list[object]:
+    """Each command after a ``$`` in the README, with the output of both streams."""
+    blocks = BLOCK.findall((REPO / "README.md").read_text())
+    shown = "".join(text for kind, text in blocks if kind == "console")
+    found = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", shown, re.MULTILINE)
+    return [pytest.param(shlex.split(line), text, id=line) for line, text in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "text"), sessions())
+def test_a_session_in_the_readme_is_that_of_the_command(
+    words: list[str], text: str, samples_folder: Path, run
+) -> None:
+    done = run(*words[1:], cwd=samples_folder)
+    check_shown(text, [*done.stdout.splitlines(), *done.stderr.splitlines()])
+    assert (done.rc != 0) is ("Error: " in text)
+
+
+def check_shown(text: str, printed: list[str]) -> None:
+    """Check that lines were printed in this order, without others where there are no dots."""
     start, may_skip = 0, False
     for line in filter(None, text.splitlines()):
         if line == "...":
@@ -184,6 +206,20 @@ def test_output_in_the_readme_is_that_of_the_command(
         assert found, (line, printed)
         start, may_skip = found[0] + 1, False
     assert may_skip or start == len(printed)
+
+
+def test_the_readme_begins_with_what_a_new_user_needs() -> None:
+    text = (REPO / "README.md").read_text("utf-8")
+    wanted = (
+        *("pip install", "`make demo`", "`make test`", "](docs/images/", "```sh", "```text"),
+        *("## Your own model", "Fix: ", "$ hookscope run --list", "hookscope run train.py"),
+        *("| hookscope | hooks by hand |", "## Documentation"),
+    )
+    lines = [text.count("\n", 0, text.index(each)) for each in wanted]
+    assert lines == sorted(lines)
+    assert lines[3] < 20 and lines[8] < 100
+    last = text[text.index("## Documentation") :]
+    assert "](docs/questions/index.md)" in last and len(LINK.findall(last)) < 30
 
 
 def anchors_of(path: Path) -> set[str]:
