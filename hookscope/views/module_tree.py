@@ -177,7 +177,7 @@ def _note(node: ModuleNode, failed: str | None) -> Cell:
     if failed is not None and node.run is not None and not node.run.calls:
         return Cell("not reached", style=NOTICE_STYLE)
     if node.run is not None and not node.run.calls:
-        return Cell("never ran", style=NOTICE_STYLE)
+        return Cell(node.note or "never ran", style=NOTICE_STYLE)
     if node.note:
         return Cell(node.note, style=NOTICE_STYLE)
     if node.run is not None and node.run.other_outputs:

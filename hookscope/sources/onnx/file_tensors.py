@@ -127,27 +127,20 @@ def move_constants(proto: Any) -> None:
 
 def _is_moved(proto: Any, node: Any, taken: set[str]) -> bool:
     """Whether a node is a ``Constant`` whose tensor is now an initializer."""
-    name = node.output[0] if len(node.output) == 1 else ""
-    is_constant = node.op_type == "Constant" and not node.domain and len(node.attribute) == 1
-    is_free = bool(name) and name not in taken
+    constant = _constant(node)
+    is_free = taken.isdisjoint(node.output)
     taken.update(node.output)
-    if not is_constant or not is_free:
+    if constant is None or not is_free:
         return False
-    attribute, graph = node.attribute[0], proto.graph
-    if attribute.name == "value" and _is_data(attribute.t):
-        tensor = graph.initializer.add()
-        tensor.CopyFrom(attribute.t)
-        tensor.name = name
-    elif attribute.name == "value_floats":
-        tensor = graph.initializer.add(name=name, data_type=_FLOAT, dims=[len(attribute.floats)])
-        tensor.float_data.extend(attribute.floats)
-    elif attribute.name == "sparse_value" and _is_data(attribute.sparse_tensor.values):
+    name, graph = node.output[0], proto.graph
+    if _is_sparse(constant):
         sparse = graph.sparse_initializer.add()
-        sparse.CopyFrom(attribute.sparse_tensor)
+        sparse.CopyFrom(constant)
         sparse.values.name = name
         return True  # such files are of a later version
-    else:
-        return False
+    tensor = graph.initializer.add()
+    tensor.CopyFrom(constant)
+    tensor.name = name
     if proto.ir_version < _LISTED_INPUTS:
         value = graph.input.add(name=name)
         value.type.tensor_type.elem_type = tensor.data_type
@@ -157,8 +150,44 @@ def _is_moved(proto: Any, node: Any, taken: set[str]) -> bool:
     return True
 
 
-def _is_data(tensor: Any) -> bool:
-    return tensor.data_type not in (dtypes.STRING, _INT64, _BOOL)
+def _constant(node: Any) -> Any:
+    """The tensor of a ``Constant``, dense or sparse; None if it holds sizes, indices or texts."""
+    if node.op_type != "Constant" or node.domain or len(node.attribute) != 1:
+        return None
+    if len(node.output) != 1 or not node.output[0]:
+        return None
+    attribute = node.attribute[0]
+    if attribute.name == "value_floats":
+        floats = attribute.floats
+        return type(attribute.t)(data_type=_FLOAT, dims=[len(floats)], float_data=floats)
+    if attribute.name not in ("value", "sparse_value"):
+        return None
+    tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor
+    values = tensor.values if _is_sparse(tensor) else tensor
+    return tensor if values.data_type not in (dtypes.STRING, _INT64, _BOOL) else None
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return bool(tensor.DESCRIPTOR.name == "SparseTensorProto")
+
+
+def subgraph_tensors(path: str, graph: Any) -> dict[str, Any]:
+    """Return the tensors of a subgraph by name, as ``move_constants`` and ``move_sparse`` do.
+
+    The graph stays as it is: what a subgraph computes is left to onnxruntime.
+    """
+    found = [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
+    found += [(node.output[0], _constant(node)) for node in graph.node if _constant(node)]
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for name, tensor in found:
+        if not _is_sparse(tensor):
+            tensors[name] = tensor
+        elif dtypes.is_numpy_dtype(kind := tensor.values.data_type):
+            data = _dense_bytes(path, tensor).tobytes()
+            tensors[name] = type(tensor.values)(data_type=kind, dims=tensor.dims, raw_data=data)
+    for tensor in tensors.values():
+        check_tensor(path, tensor)
+    return tensors
 
 
 def move_sparse(path: str, proto: Any) -> dict[str, Array]:
@@ -286,6 +315,11 @@ def move_out(tensor: Any) -> Array:
     tensor.ClearField(_RAW)
     _place_in_memory(tensor, data.size)
     return data
+
+
+def is_in_memory(tensor: Any) -> bool:
+    """Whether the values of a tensor were moved out of the graph."""
+    return any(e.key == "location" and e.value == _IN_MEMORY for e in tensor.external_data)
 
 
 def _place_in_memory(tensor: Any, size: int) -> None:

@@ -8,7 +8,7 @@ module of one operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -38,7 +38,7 @@ _SINGLE_OPERATION = re.compile(
 
 @dataclass(frozen=True)
 class GraphNode:
-    """One node of the graph."""
+    """One node of a graph. ``inputs`` has the values that its subgraphs use, too."""
 
     index: int
     name: str
@@ -48,7 +48,8 @@ class GraphNode:
     scope: NodeScope | None
     rules: str = ""
     is_plain: bool = False
-    inner: tuple[NodeScope, ...] = ()
+    arguments: tuple[str, ...] = ()  # as in the file: one that is left out is an empty text
+    subgraphs: tuple[Graph, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,23 @@ class Initializer:
     name: str
     shape: tuple[int, ...]
     dtype: int
+    proto: Any = field(repr=False)  # a TensorProto
+
+    @classmethod
+    def of(cls, name: str, proto: Any) -> Initializer:
+        """Return the initializer of a ``TensorProto``, which may have another name."""
+        return cls(name, tuple(proto.dims), proto.data_type, proto)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The main graph of a file."""
+    """The main graph of a file, or a subgraph of one of its nodes."""
 
     nodes: tuple[GraphNode, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     initializers: Mapping[str, Initializer]
+    attribute: str = ""  # of the node that has this subgraph, such as then_branch
 
     @cached_property
     def producers(self) -> dict[str, GraphNode]:
@@ -100,13 +108,26 @@ class Graph:
                 waiting += node.inputs
         return needed
 
+    def walk(self, *around: Graph) -> Iterator[tuple[GraphNode, tuple[Graph, ...]]]:
+        """Yield all nodes, those of subgraphs too, each with the graphs around it, its own first."""
+        graphs = (self, *around)
+        for node in self.nodes:
+            yield node, graphs
+            for subgraph in node.subgraphs:
+                yield from subgraph.walk(*graphs)
+
 
 class PlainValues:
     """Finds, node by node in execution order, which values are sizes, indices or constants."""
 
-    def __init__(self, initializers: Mapping[str, Initializer]) -> None:
+    def __init__(
+        self, initializers: Mapping[str, Initializer], around: PlainValues | None = None
+    ) -> None:
         self._integers = {i.name for i in initializers.values() if i.dtype in _INTEGERS}
         self._static = set(initializers)
+        if around is not None:
+            self._integers |= around._integers
+            self._static |= around._static
 
     def is_plain(self, node: Any, inputs: tuple[str, ...], *, is_helper: bool) -> bool:
         """Return whether the next node, a ``NodeProto``, is plain; see ``GraphNode.is_plain``."""
@@ -263,10 +284,10 @@ def _tensors_between(graph: Graph, call: GraphCall) -> tuple[tuple[str, ...], tu
     return inputs, outputs or nodes[-1].outputs[:1]
 
 
-def name_each_node(nodes: Sequence[GraphNode]) -> list[NodeScope]:
-    """Return a scope with a module for each node, for a file that names no modules."""
-    taken: set[str] = set()
-    return [NodeScope((ModuleLevel(unused_name(node, taken), node.op),)) for node in nodes]
+def own_name(node: GraphNode) -> str:
+    """Return a name for the module of a node: its own, that of its first output, or its operator."""
+    text = node.name or next(iter(node.outputs), "") or node.op
+    return usable_name(text) or node.op
 
 
 def unused_name(node: GraphNode, taken: set[str], prefix: str = "") -> str:
@@ -275,8 +296,7 @@ def unused_name(node: GraphNode, taken: set[str], prefix: str = "") -> str:
     >>> unused_name(GraphNode(0, "", "Relu", (), ("y",), None), {"body.y"}, "body.")
     'body.y_1'
     """
-    text = node.name or next(iter(node.outputs), "") or node.op
-    name = plain = prefix + (usable_name(text) or node.op)
+    name = plain = prefix + own_name(node)
     count = 0
     while name in taken:
         count += 1

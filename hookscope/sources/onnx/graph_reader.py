@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Any
 
 from hookscope.errors import ModelError
+from hookscope.sources.onnx.file_tensors import subgraph_tensors
 from hookscope.sources.onnx.graph import (
     Graph,
     GraphNode,
     Initializer,
     PlainValues,
-    name_each_node,
+    own_name,
     unused_name,
 )
 from hookscope.sources.onnx.model_file import OnnxFile
@@ -24,6 +26,7 @@ from hookscope.sources.onnx.scopes import (
     is_exported_by_torch,
     scope_from_metadata,
     scopes_from_names,
+    usable_name,
 )
 
 _Levels = tuple[ModuleLevel, ...]
@@ -40,23 +43,43 @@ def lacks_scope(node: GraphNode) -> bool:
     return node.scope is None and not node.is_plain
 
 
-def place_nodes(graph: Graph) -> tuple[GraphNode, ...]:
-    """Return the nodes; one without a scope gets a module in the calls around it."""
-    scopes = (node.scope for node in graph.nodes if node.scope is not None)
+def place_nodes(graph: Graph, *, has_modules: bool) -> Graph:
+    """Return the graph; a node without a scope gets a module, in the calls around it if known."""
+    scopes = (node.scope for node, _ in graph.walk() if node.scope is not None)
     taken = {level.name for scope in scopes for level in scope.levels}
-    before = _calls_before(graph)
-    after = _calls_after(graph)
-    placed = []
+    before = _calls_before(graph) if has_modules else {}
+    after = _calls_after(graph) if has_modules else {}
+    nodes = []
     for node in graph.nodes:
-        if lacks_scope(node):
-            around = _shared(before[node.index], after[node.index]) or ()
-            shallow = around and around[-1].name.count(".") < DEEPEST // 2
-            prefix = f"{around[-1].name}." if shallow else ""
-            names = () if node.op in _PASSING_ON else (unused_name(node, taken, prefix),)
-            own = tuple(ModuleLevel(name, node.op) for name in names)
-            node = replace(node, scope=NodeScope((*around, *own)))
-        placed.append(node)
-    return tuple(placed)
+        around = _shared(before.get(node.index), after.get(node.index)) or ()
+        holder = around[-1].name if around else ""
+        nodes.append(_placed(node, around, holder, taken, has_modules=has_modules))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _placed(
+    node: GraphNode, around: _Levels, holder: str, taken: set[str], *, has_modules: bool
+) -> GraphNode:
+    """The node with a scope, inside the module ``holder``, and with it the nodes of its subgraphs."""
+    if lacks_scope(node):
+        own: _Levels = ()
+        if not has_modules or node.op not in _PASSING_ON:
+            prefix = f"{holder}." if holder and holder.count(".") < DEEPEST // 2 else ""
+            own = (ModuleLevel(unused_name(node, taken, prefix), node.op),)
+        node = replace(node, scope=NodeScope((*around, *own)))
+    if node.scope is None or not node.subgraphs:
+        return node
+    levels = node.scope.levels
+    name = levels[-1].name if levels else own_name(node)
+    subgraphs = []
+    for subgraph in node.subgraphs:
+        inside = f"{name}.{subgraph.attribute}"
+        nodes = (
+            _placed(inner, levels, inside, taken, has_modules=has_modules)
+            for inner in subgraph.nodes
+        )
+        subgraphs.append(replace(subgraph, nodes=tuple(nodes)))
+    return replace(node, subgraphs=tuple(subgraphs))
 
 
 def _calls_before(graph: Graph) -> dict[int, _Levels | None]:
@@ -116,48 +139,83 @@ def read_graph(file: OnnxFile) -> ReadGraph:
     """Return the graph of a file."""
     source = file.proto.graph
     initializers = {
-        t.name: Initializer(t.name, tuple(t.dims), t.data_type) for t in source.initializer
+        tensor.name: Initializer.of(tensor.name, tensor) for tensor in source.initializer
     }
     known = {*initializers, *(value.name for value in source.input), ""}
     known |= {tensor.values.name for tensor in source.sparse_initializer}
     protos, is_sorted = _sorted(file.path, list(source.node), known)
-    plain = PlainValues(initializers)
-    notes = [_metadata(proto) for proto in protos]
     owners = frozenset(name.rpartition(".")[0] for name in initializers)
-    scopes = _scopes(protos, notes, owners)
-    has_modules = is_exported_by_torch(scopes)
-    nodes = []
-    for index, (proto, scope) in enumerate(zip(protos, scopes, strict=True)):
-        inputs = _inputs_of(proto)
-        nodes.append(
-            GraphNode(
+    scopes = _scopes(protos, owners)
+    has_modules = is_exported_by_torch(chain(scopes, _inner_scopes(protos, owners)))
+    reader = _NodeReader(file.path, owners, has_modules)
+    graph = Graph(
+        tuple(reader.nodes(protos, scopes, PlainValues(initializers))),
+        tuple(value.name for value in file.inputs),
+        tuple(value.name for value in file.outputs),
+        initializers,
+    )
+    graph = place_nodes(graph, has_modules=has_modules)
+    missing = [name for name in graph.outputs if name not in known and name not in graph.producers]
+    if missing:
+        raise ModelError(f"The output {missing[0]!r} of {file.path!r} is never computed.", _AGAIN)
+    return ReadGraph(graph, has_modules, is_sorted and file.proto.producer_name == _TORCH)
+
+
+@dataclass(frozen=True)
+class _NodeReader:
+    """Reads nodes and the subgraphs in them."""
+
+    path: str
+    owners: frozenset[str]
+    has_modules: bool
+
+    def nodes(
+        self, protos: Sequence[Any], scopes: Sequence[NodeScope | None], plain: PlainValues
+    ) -> Iterator[GraphNode]:
+        """Yield the nodes; those that name no module have no scope yet."""
+        for index, (proto, scope) in enumerate(zip(protos, scopes, strict=True)):
+            inputs = _inputs_of(proto)
+            subgraphs = tuple(self._subgraph(*entry, plain) for entry in _subgraphs(proto))
+            is_helper = self.has_modules and scope is None and not subgraphs
+            yield GraphNode(
                 index,
                 proto.name,
                 proto.op_type,
                 inputs,
                 tuple(filter(None, proto.output)),
-                scope,
-                notes[index].get(_RULES, ""),
-                plain.is_plain(proto, inputs, is_helper=has_modules and scope is None),
-                tuple(_inner_scopes(proto, owners)),
+                scope if self.has_modules else None,
+                _metadata(proto).get(_RULES, ""),
+                plain.is_plain(proto, inputs, is_helper=is_helper),
+                tuple(proto.input),
+                subgraphs,
             )
+
+    def _subgraph(self, attribute: str, source: Any, around: PlainValues) -> Graph:
+        tensors = subgraph_tensors(self.path, source)
+        initializers = {name: Initializer.of(name, tensor) for name, tensor in tensors.items()}
+        protos = [node for node in source.node if tensors.keys().isdisjoint(node.output)]
+        scopes = _scopes(protos, self.owners)
+        return Graph(
+            tuple(self.nodes(protos, scopes, PlainValues(initializers, around))),
+            tuple(value.name for value in source.input),
+            tuple(value.name for value in source.output),
+            initializers,
+            usable_name(attribute) or "subgraph",
         )
-    if not has_modules:
-        named = name_each_node([node for node in nodes if not node.is_plain])
-        by_index = dict(zip((n.index for n in nodes if not n.is_plain), named, strict=True))
-        nodes = [replace(node, scope=by_index.get(node.index), inner=()) for node in nodes]
-    graph = Graph(
-        tuple(nodes),
-        tuple(value.name for value in file.inputs),
-        tuple(value.name for value in file.outputs),
-        initializers,
-    )
-    if has_modules:
-        graph = replace(graph, nodes=place_nodes(graph))
-    missing = [name for name in graph.outputs if name not in known and name not in graph.producers]
-    if missing:
-        raise ModelError(f"The output {missing[0]!r} of {file.path!r} is never computed.", _AGAIN)
-    return ReadGraph(graph, has_modules, is_sorted and file.proto.producer_name == _TORCH)
+
+
+def _scopes(protos: Sequence[Any], owners: Collection[str]) -> list[NodeScope | None]:
+    """The scope of each node, by its metadata or by its name."""
+    scopes = [scope_from_metadata(_metadata(proto)) for proto in protos]
+    return scopes if any(scopes) else scopes_from_names([proto.name for proto in protos], owners)
+
+
+def _inner_scopes(protos: Sequence[Any], owners: Collection[str]) -> Iterator[NodeScope | None]:
+    """The scopes of the nodes in subgraphs, at any depth."""
+    for proto in protos:
+        for _, graph in _subgraphs(proto):
+            yield from _scopes(graph.node, owners)
+            yield from _inner_scopes(graph.node, owners)
 
 
 def _sorted(path: str, protos: list[Any], known: set[str]) -> tuple[list[Any], bool]:
@@ -198,17 +256,17 @@ def _unsortable(path: str, proto: Any, name: str, made: set[str]) -> ModelError:
     )
 
 
-def _subgraphs(proto: Any) -> Iterator[Any]:
+def _subgraphs(proto: Any) -> Iterator[tuple[str, Any]]:
+    """The subgraphs of a node, each with the name of its attribute."""
     for attribute in proto.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+        graphs = [attribute.g] if attribute.HasField("g") else []
+        yield from ((attribute.name, graph) for graph in (*graphs, *attribute.graphs))
 
 
 def _inputs_of(proto: Any) -> tuple[str, ...]:
     """The values that a node uses, those of its subgraphs included."""
     names = dict.fromkeys(filter(None, proto.input))
-    for graph in _subgraphs(proto):
+    for _, graph in _subgraphs(proto):
         names |= dict.fromkeys(_free_names(graph))
     return tuple(names)
 
@@ -216,6 +274,7 @@ def _inputs_of(proto: Any) -> tuple[str, ...]:
 def _free_names(graph: Any) -> Iterator[str]:
     """The values that a subgraph uses and that come from outside."""
     own = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {""}
+    own |= {tensor.values.name for tensor in graph.sparse_initializer}
     for node in graph.node:
         yield from (name for name in _inputs_of(node) if name not in own)
         own.update(node.output)
@@ -224,22 +283,3 @@ def _free_names(graph: Any) -> Iterator[str]:
 
 def _metadata(proto: Any) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
-
-
-def _scopes(
-    protos: Sequence[Any], notes: Sequence[Mapping[str, str]], owners: Collection[str]
-) -> list[NodeScope | None]:
-    """The scope of each node, by its metadata or by its name."""
-    scopes = list(map(scope_from_metadata, notes))
-    if any(scopes):
-        return scopes
-    return scopes_from_names([proto.name for proto in protos], owners)
-
-
-def _inner_scopes(proto: Any, owners: Collection[str]) -> Iterator[NodeScope]:
-    """The scopes of the nodes in subgraphs, at any depth."""
-    for graph in _subgraphs(proto):
-        notes = [_metadata(node) for node in graph.node]
-        yield from filter(None, _scopes(list(graph.node), notes, owners))
-        for node in graph.node:
-            yield from _inner_scopes(node, owners)

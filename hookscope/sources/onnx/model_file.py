@@ -75,21 +75,20 @@ class OnnxFile:
         """Return a ``TensorProto`` as a tensor: mapped from a data file; on meta without values."""
         shape, number = tuple(initializer.dims), initializer.data_type
         dtype = dtypes.torch_dtype(number)
+        data: np.ndarray[Any, Any]
         if device == "meta" or number == dtypes.STRING:
             bits = dtypes.dtype_bits(number) or 0
             shape = shape if dtype else (file_tensors.byte_count(shape, bits),)
             return torch.empty(shape, dtype=dtype or torch.uint8, device="meta")
-        if initializer.name in self.stored:
-            place = self.stored[initializer.name]
+        if file_tensors.is_in_memory(initializer):
+            data = self.arrays[initializer.name]
+        elif initializer.data_location == file_tensors.EXTERNAL:
+            place = file_tensors.ExternalData(self.path).locate(initializer)
             if not place.length:
                 return torch.empty(shape, dtype=dtype or torch.uint8)
-            data: np.ndarray[Any, Any] = np.memmap(
-                place.path, np.uint8, "c", place.offset, place.length
-            )
+            data = np.memmap(place.path, np.uint8, "c", place.offset, place.length)
             if place.offset % 8:  # torch reads aligned memory only
                 data = np.array(data)
-        elif initializer.name in self.arrays:
-            data = self.arrays[initializer.name]
         else:
             data = file_tensors.bytes_of(initializer)
         return dtypes.tensor_from_bytes(data, number, shape)

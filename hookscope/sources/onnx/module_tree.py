@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer
 from hookscope.sources.onnx.graph_modules import GraphModel, GraphPart, part_class
 from hookscope.sources.onnx.model_file import OnnxFile
 from hookscope.sources.onnx.scopes import NodeScope, is_tensor_name
-from hookscope.specs.module_names import ancestors, begins_with
+from hookscope.specs.module_names import ancestors, ancestors_of, begins_with
+from hookscope.specs.patterns import ROOT
 
 _ZERO_POINTS = ("input_zero_point", "weight_zero_point")
 _QLINEAR = (
@@ -39,6 +40,8 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("QLinearConv", "QLinearMatMul"), _QLINEAR),
     **dict.fromkeys(("ConvInteger", "MatMulInteger"), ("input", "weight", *_ZERO_POINTS)),
 }
+# Inputs by their numbers that are settings, whatever numbers they hold.
+_SETTINGS: Mapping[str, tuple[int, ...]] = {"Resize": (1, 2, 3), "Upsample": (1,), "OneHot": (1, 2)}
 _BUFFERS = ("running_mean", "running_var", "_scale", "_zero_point")
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _TARGET = re.compile(r": (PARAMETER|BUFFER) target='([^']+)'")
@@ -54,6 +57,7 @@ REMOVED = "the exporter removed it, or computed its result beforehand"
 _REPLACED = "its nodes do not name it: the exporter or a later tool removed or replaced it"
 CHANGED = "weights changed by the exporter, as when it folds a batch norm into them"
 _UNKNOWN, _MODEL = "Module", "Graph"
+_CONTAINER = "a container: only the modules inside it have nodes"
 _INSIDE = "it is inside a subgraph of {op}, whose values are not outputs of the graph"
 
 
@@ -63,7 +67,7 @@ class AssignedWeight:
 
     module: str
     name: str
-    initializer: str
+    initializer: Initializer
     is_parameter: bool
 
 
@@ -76,42 +80,46 @@ def exported_tensors(metadata: Mapping[str, str]) -> dict[str, str]:
 def assign_weights(graph: Graph, metadata: Mapping[str, str]) -> Iterator[AssignedWeight]:
     """Yield the tensors of the file, without sizes and indices, by the modules that use them."""
     kinds = exported_tensors(metadata)
-    taken: dict[tuple[str, str], str] = {}
-    for node in graph.nodes:
+    taken: dict[tuple[str, str], Initializer] = {}
+    for node, graphs in graph.walk():
         if node.is_plain or node.scope is None:
             continue
-        module = node.scope.levels[-1].name if node.scope.levels else ""
-        stored = node.op == _DEQUANTIZE and node.inputs[0] in graph.initializers
-        for initializer, argument in _uses(graph, node, "weight" if stored else ""):
+        module = _module_of(node)
+        is_stored = node.op == _DEQUANTIZE and _find_tensor(graphs, node.arguments[0]) is not None
+        for initializer, argument in _uses(graphs, node, "weight" if is_stored else ""):
             kind = kinds.get(initializer.name)
             if kind is None and not _is_weight(initializer, argument):
                 continue
             name = _name_in(initializer.name, argument)
             base, count = name, 0
-            while taken.setdefault((module, name), initializer.name) != initializer.name:
+            while taken.setdefault((module, name), initializer) is not initializer:
                 count += 1
                 name = f"{base}_{count}"
             is_buffer = kind == "BUFFER" or (kind is None and argument.endswith(_BUFFERS))
-            yield AssignedWeight(module, name, initializer.name, not is_buffer)
+            yield AssignedWeight(module, name, initializer, not is_buffer)
 
 
-def initializers_of(graph: Graph, node: GraphNode) -> list[str]:
-    """Return the names of the tensors that a node uses, directly or through plain nodes."""
-    return [initializer.name for initializer, _ in _uses(graph, node, "")]
+def _find_tensor(graphs: Sequence[Graph], name: str) -> Initializer | None:
+    """The tensor of that name in a graph or in those around it."""
+    return next((graph.initializers[name] for graph in graphs if name in graph.initializers), None)
 
 
-def _uses(graph: Graph, node: GraphNode, above: str) -> Iterator[tuple[Initializer, str]]:
+def _uses(
+    graphs: Sequence[Graph], node: GraphNode, above: str = ""
+) -> Iterator[tuple[Initializer, str]]:
     """The tensors that a node uses, directly or through plain nodes, with their roles in it."""
     roles = _ARGUMENTS.get(node.op, ())
-    for n, name in enumerate(node.inputs):
+    for n, name in enumerate(node.arguments):
+        if n in _SETTINGS.get(node.op, ()):
+            continue
         role = roles[n] if n < len(roles) else ""
         argument = f"{above}{role}" if node.op == _DEQUANTIZE else above or role
-        if name in graph.initializers:
-            yield graph.initializers[name], argument
-        elif name in graph.producers and graph.producers[name].is_plain:
-            inner = graph.producers[name]
-            if inner.op not in ("Shape", "Size"):
-                yield from _uses(graph, inner, argument)
+        tensor = _find_tensor(graphs, name)
+        inner = next((g.producers[name] for g in graphs if name in g.producers), None)
+        if tensor is not None:
+            yield tensor, argument
+        elif inner is not None and inner.is_plain and inner.op not in ("Shape", "Size"):
+            yield from _uses(graphs, inner, argument)
 
 
 def _is_weight(initializer: Initializer, argument: str) -> bool:
@@ -135,10 +143,10 @@ def absent_modules(
 ) -> dict[str, str]:
     """Return what became of each module with parameters or buffers that is not in the file."""
     users: dict[str, GraphNode] = {}
-    for node in graph.nodes:
+    for node, graphs in graph.walk():
         if node.scope is not None and not node.is_plain:
-            for initializer in initializers_of(graph, node):
-                users.setdefault(initializer, node)
+            for initializer, _ in _uses(graphs, node):
+                users.setdefault(initializer.name, node)
     names = dict.fromkeys((*exported_tensors(metadata), *filter(is_tensor_name, users)))
     unknown = _REPLACED if any(map(_is_of_another_tool, graph.nodes)) else REMOVED
     absent: dict[str, str] = {}
@@ -168,7 +176,7 @@ def _fate(node: GraphNode) -> str:
 
 def has_changed_weights(node: GraphNode) -> bool:
     """Whether a convolution has unnamed weights, such as where a batch norm is folded into it."""
-    weights = node.inputs[1:2]
+    weights = node.arguments[1:2]
     return node.op in ("Conv", "ConvTranspose") and any(map(_CHANGED.fullmatch, weights))
 
 
@@ -207,19 +215,23 @@ def norm_that_absorbed(reason: str) -> str:
 
 def build_modules(file: OnnxFile, graph: Graph, device: str) -> GraphModel:
     """Return the model of a file, without its program."""
-    scopes = list(_scopes(graph))
-    types = {level.name: level.type for scope, _ in scopes for level in scope.levels if level.type}
-    model_type = next((scope.model_type for scope, _ in scopes if scope.model_type), _MODEL)
-    own = _own_nodes(graph)
+    own: dict[str, list[GraphNode]] = {}  # of each module, without those of its children
+    scopes: list[NodeScope] = []
+    for node, _ in graph.walk():
+        if node.scope is not None and not node.is_plain:
+            scopes.append(node.scope)
+            own.setdefault(_module_of(node), []).append(node)
+    types = {level.name: level.type for scope in scopes for level in scope.levels if level.type}
+    model_type = next((scope.model_type for scope in scopes if scope.model_type), _MODEL)
     root = part_class(model_type, GraphModel)()
-    for scope, reason in scopes:
-        for level in scope.levels:
-            nodes = own.get(level.name, [])
-            operator = nodes[0].op if len(nodes) == 1 else _UNKNOWN
-            part = _add(root, level.name, types.get(level.name) or operator)
-            if reason and not nodes and not part._modules:
-                part._hookscope_unavailable = part._hookscope_note = reason
+    for level in (level for scope in scopes for level in scope.levels):
+        nodes = own.get(level.name, [])
+        operator = nodes[0].op if len(nodes) == 1 else _UNKNOWN
+        _add(root, level.name, types.get(level.name) or operator)
     parts = {name: part for name, part in root.named_modules() if isinstance(part, GraphPart)}
+    for name, reason in _uncalled(graph).items():
+        parts[name]._hookscope_unavailable = reason
+        parts[name]._hookscope_note = "" if reason == _CONTAINER else reason
     for name, nodes in own.items():
         parts[name]._onnx_operators = [node.op for node in nodes]
         if any(map(has_changed_weights, nodes)):
@@ -229,23 +241,24 @@ def build_modules(file: OnnxFile, graph: Graph, device: str) -> GraphModel:
     return root
 
 
-def _scopes(graph: Graph) -> Iterator[tuple[NodeScope, str]]:
-    """The scope of each node, and why its modules are not called if it is in a subgraph."""
-    for node in graph.nodes:
-        if node.scope is not None and not node.is_plain:
-            yield node.scope, ""
-        for scope in node.inner:
-            yield scope, _INSIDE.format(op=node.op)
+def _module_of(node: GraphNode) -> str:
+    """The innermost module of a node; an empty text is the model itself."""
+    return node.scope.levels[-1].name if node.scope is not None and node.scope.levels else ""
 
 
-def _own_nodes(graph: Graph) -> dict[str, list[GraphNode]]:
-    """The nodes of each module that belong to none of its children."""
-    own: dict[str, list[GraphNode]] = {}
+def _uncalled(graph: Graph) -> dict[str, str]:
+    """The modules that the running graph does not call, and why."""
+    called: set[str] = set()
+    reasons: dict[str, str] = {}
     for node in graph.nodes:
         if not node.is_plain and node.scope is not None:
-            levels = node.scope.levels
-            own.setdefault(levels[-1].name if levels else "", []).append(node)
-    return own
+            called.update(level.name for level in node.scope.levels)
+        for inner, _ in (pair for subgraph in node.subgraphs for pair in subgraph.walk()):
+            if not inner.is_plain and (name := _module_of(inner)):
+                for module in (*ancestors(name), name):
+                    reasons.setdefault(module, _INSIDE.format(op=node.op))
+    reasons |= dict.fromkeys(ancestors_of(called) - {ROOT}, _CONTAINER)
+    return {name: reason for name, reason in reasons.items() if name not in called}
 
 
 def _add(root: GraphPart, path: str, type_name: str) -> GraphPart:
@@ -265,15 +278,15 @@ def _add(root: GraphPart, path: str, type_name: str) -> GraphPart:
 
 
 def _add_weights(file: OnnxFile, graph: Graph, parts: Mapping[str, GraphPart], device: str) -> None:
-    protos = {tensor.name: tensor for tensor in file.proto.graph.initializer}
-    made: dict[str, Tensor] = {}
+    made: dict[int, Tensor] = {}  # by the object: subgraphs may use one name for several tensors
     for weight in assign_weights(graph, file.metadata):
-        if weight.initializer not in made:
-            tensor = file.tensor(protos[weight.initializer], device)
+        number = id(weight.initializer)
+        if number not in made:
+            tensor = file.tensor(weight.initializer.proto, device)
             if weight.is_parameter:
                 tensor = nn.Parameter(tensor, requires_grad=False)
-            made[weight.initializer] = tensor
-        tensor = made[weight.initializer]
+            made[number] = tensor
+        tensor = made[number]
         part = parts[weight.module]
         if isinstance(tensor, nn.Parameter):
             part._parameters[weight.name] = tensor
