@@ -11,6 +11,7 @@ from hookscope.errors import ForwardError, HookscopeError, LossError
 from hookscope.execution.failures.frames import describe_failure
 from hookscope.execution.prepare import Prepared
 from hookscope.files.signatures import signature_of
+from hookscope.files.words import shape_text
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, module_running, submodule, tensors_in_traceback
@@ -81,7 +82,7 @@ def forward_error(
         done = f"{count} recorded before it, last {last}."
     cause = f"{type(error).__name__}: {error}".strip().rstrip(".!:")
     tensors = [tensor for _, tensor in walk(as_call(value))]
-    shapes = ", ".join("x".join(map(str, t.shape)) for t in tensors)
+    shapes = ", ".join(shape_text(t.shape) for t in tensors)
     signatures = {(t.shape, t.dtype) for t in tensors}
     reached = [
         t

@@ -163,9 +163,9 @@ def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
 
 
 def _shape_error(tensor: Tensor, wanted: Iterable[tuple[int, ...]]) -> LossError:
-    shapes = " or ".join("x".join(map(str, sizes)) for sizes in dict.fromkeys(wanted))
+    shapes = " or ".join(shape_text(sizes) for sizes in dict.fromkeys(wanted))
     kind = "target" if tensor.is_floating_point() else "tensor of class indices"
-    shape = "x".join(map(str, tensor.shape))
+    shape = shape_text(tensor.shape)
     return LossError(f"A {kind} of shape {shape} does not fit.", f"The output needs {shapes}.")
 
 

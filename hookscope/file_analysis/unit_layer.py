@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, cause
 from hookscope.file_analysis.layer_rows import LayerRows, Matrix, check_numbers
-from hookscope.files.words import list_first
+from hookscope.files.words import list_first, shape_text
 from hookscope.results.dimensions import channel_dim
 from hookscope.specs.extract_options import INDEX_SUFFIX, MAX, SPACE, TOKENS, TOPK, parse_reduction
 from hookscope.specs.features_options import DEFAULT_UNITS, MEAN, TopOptions
@@ -201,7 +201,7 @@ def _directions(source: Any, channels: int) -> Matrix:
             ) from error
     array = np.asarray(source)
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or array.shape[-1] != channels:
-        shape = "x".join(map(str, array.shape))
+        shape = shape_text(array.shape)
         raise RequestError(
             f"{name} has shape {shape} and dtype {array.dtype}, and the layer has {channels}"
             " channels.",

@@ -160,7 +160,7 @@ def _check_options(context: ReadContext, channels: int) -> None:
 def warn_if_small(loaded: LoadedModel, sources: Sequence[InputMetadata]) -> None:
     """Warn if images are smaller than the minimum size of the model."""
     for shape in dict.fromkeys(source["shape"] for source in sources):
-        sides = shape.split("x")[-2:] if shape else []  # a scalar has none
+        sides = filter(str.isdecimal, shape.split("x")[-2:])  # a scalar has none
         if any(int(side) < loaded.min_size for side in sides):
             log.warning(
                 "input: %s expects images of at least %dx%d, but gets %s",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import own_parameters
 from hookscope.sources.loaded import BATCH, LIST, LoadedModel
 from hookscope.tensors.nested import as_call, walk
@@ -30,10 +30,10 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
     if loaded.own_recipe is not None and loaded.shape is not None:
         meant = _probable_shape(shape, len(loaded.shape), loaded.shape[1])
         if meant and loaded.layout is not LIST:
-            wanted, actual = _text(loaded.shape), _text(shape)
+            wanted, actual = shape_text(loaded.shape), shape_text(shape)
             raise InputError(
                 f"{loaded.spec} takes shapes such as {wanted}, not {actual}.",
-                f"Did you mean --shape {_text(meant)}? The first dimension is the batch.",
+                f"Did you mean --shape {shape_text(meant)}? The first dimension is the batch.",
             )
         return
     modules = loaded.module.modules()
@@ -44,7 +44,7 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
         and len(shape) == len(first.kernel_size) + 1
         and shape[0] == first.in_channels > 1
     ):
-        text = _text(shape)
+        text = shape_text(shape)
         log.warning("input: %s has no batch dimension; did you mean --shape 1x%s?", text, text)
 
 
@@ -59,10 +59,6 @@ def _probable_shape(shape: tuple[int, ...], rank: int, channels: int) -> tuple[i
     if len(shape) == rank and shape[1] != channels == shape[-1]:
         return (shape[0], channels, *shape[1:-1])
     return None
-
-
-def _text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
 
 
 def check_input(loaded: LoadedModel, value: Any) -> None:
@@ -93,7 +89,7 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
 
 
 def _check_images(spec: str, shape: tuple[int, ...], images: Tensor) -> None:
-    lengths, wanted = _text(images.shape), _text(shape)
+    lengths, wanted = shape_text(images.shape), shape_text(shape)
     if not images.is_floating_point():
         kind = str(images.dtype).removeprefix("torch.")
         raise InputError(

@@ -111,7 +111,7 @@ def sha256(data: bytes) -> str:
 def tensor_entry(tensor: Tensor, spec: str, digest: str | None) -> InputMetadata:
     """Return the metadata entry of a tensor that was read; see ``Batch.sources``."""
     return {
-        "shape": "x".join(map(str, tensor.shape)),
+        "shape": shape_text(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "spec": spec,
         "sha256": digest,
@@ -140,7 +140,7 @@ def tensor_sha256(tensor: Tensor) -> str | None:
 
 def format_shapes(sources: Sequence[InputMetadata]) -> str:
     """Return the shapes as text: ``1x3x8x8 and 2``."""
-    return " and ".join(source["shape"] or "one number" for source in sources)
+    return " and ".join(source["shape"].replace("scalar", "one number") for source in sources)
 
 
 def read_joined(

@@ -71,7 +71,8 @@ class Unembedding:
         except Exception as error:  # of a module that is not meant for it
             raise RequestError(f"{layer.title} cannot be applied: {cause(error)}.", hint) from error
         if not isinstance(result, Tensor) or result.shape != (*value.shape[:-1], width):
-            shape = "x".join(map(str, getattr(result, "shape", ()))) or type(result).__name__
+            is_tensor = isinstance(result, Tensor)
+            shape = shape_text(result.shape) if is_tensor else type(result).__name__
             raise RequestError(
                 f"{layer.title} returns {shape} and not {width} numbers for each position.", hint
             )

@@ -12,6 +12,7 @@ from torch import Tensor
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.recorded_run import run_forward
+from hookscope.files.words import shape_text
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.results.records import Record
@@ -93,7 +94,7 @@ def _mean_of_heads(capture: Capture, record: Record, batch: int, item: str, hint
     """Attention weights (N, heads, L, L), or (N, L, L) of one head, as their mean (N, L, L)."""
     weights = capture[record.key].cpu()
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    shape = "x".join(map(str, weights.shape))
+    shape = shape_text(weights.shape)
     if weights.ndim not in (3, 4) or weights.shape[0] != batch:
         raise RequestError(
             f"The attention weights of layer {record.module} ({record.type}) are {shape}: they are"

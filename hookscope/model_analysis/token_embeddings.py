@@ -18,6 +18,7 @@ from hookscope.execution.forward import forward
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.files.words import shape_text
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
@@ -186,7 +187,7 @@ def _find_ids(prepared: Prepared) -> tuple[PromptTokens, Tensor]:
         ids = integers[0]
         rows = tuple(map(tuple, ids.tolist()))
         return PromptTokens("0", rows, None, ((),) * len(rows)), ids
-    shapes = " and ".join("x".join(map(str, tensor.shape)) for tensor in tensors)
+    shapes = " and ".join(shape_text(tensor.shape) for tensor in tensors)
     images = any(t.ndim == 4 and t.is_floating_point() for t in tensors)
     raise InputError(
         f"The input of {prepared.loaded.spec} has no token ids (N, L): it is"

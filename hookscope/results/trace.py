@@ -11,6 +11,7 @@ from typing import Any
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
 from hookscope.files.output_path import TRACE_MARK, check_ending
+from hookscope.files.words import shape_text
 from hookscope.results.layer_times import LayerTimes
 from hookscope.results.records import Coverage
 from hookscope.results.result import Result
@@ -111,8 +112,8 @@ def _pairs(events: list[TraceEvent], tid: int) -> Iterator[dict[str, Any]]:
                 "args": {
                     "type": event.type,
                     "call": event.call,
-                    "inputs": ["x".join(map(str, shape)) for shape in event.inputs],
-                    "outputs": ["x".join(map(str, shape)) for shape in event.outputs],
+                    "inputs": list(map(shape_text, event.inputs)),
+                    "outputs": list(map(shape_text, event.outputs)),
                     "bytes": event.bytes,
                 },
             }

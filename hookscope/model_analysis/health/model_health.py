@@ -50,6 +50,7 @@ from hookscope.specs.checks import (
     BATCH,
     CHECKS,
     DETERMINISM,
+    DUPLICATED,
     ERROR,
     EXPLODING,
     FROZEN,
@@ -233,9 +234,14 @@ def check_model(request: Request, options: CheckOptions) -> Health:
         ),
     ]
     unavailable = _unavailable_checks(names, observation) | reasons
-    if prepared.loaded.source == ONNX and FROZEN in names:
-        findings = [finding for finding in findings if finding.check != FROZEN]
-        unavailable[FROZEN] = "an ONNX file is not trained"
+    if prepared.loaded.source == ONNX:
+        hint = "The file stores these values several times."
+        findings = [
+            replace(finding, level=NOTE, hint=hint) if finding.check == DUPLICATED else finding
+            for finding in findings
+            if finding.check != FROZEN
+        ]
+        unavailable |= {name: "an ONNX file is not trained" for name in names if name == FROZEN}
     return Health(
         tuple(sort_findings(findings, names)),
         tuple(name for name in names if name not in unavailable),

@@ -109,7 +109,7 @@ class Graph:
         return needed
 
     def walk(self, *around: Graph) -> Iterator[tuple[GraphNode, tuple[Graph, ...]]]:
-        """Yield all nodes, those of subgraphs too, each with the graphs around it, its own first."""
+        """Yield all nodes, those of subgraphs too, each with the graphs it is in, its own first."""
         graphs = (self, *around)
         for node in self.nodes:
             yield node, graphs
@@ -285,7 +285,7 @@ def _tensors_between(graph: Graph, call: GraphCall) -> tuple[tuple[str, ...], tu
 
 
 def own_name(node: GraphNode) -> str:
-    """Return a name for the module of a node: its own, that of its first output, or its operator."""
+    """Return the name of the module of a node: its own, or that of its first output."""
     text = node.name or next(iter(node.outputs), "") or node.op
     return usable_name(text) or node.op
 

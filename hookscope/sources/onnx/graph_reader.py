@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -60,7 +60,7 @@ def place_nodes(graph: Graph, *, has_modules: bool) -> Graph:
 def _placed(
     node: GraphNode, around: _Levels, holder: str, taken: set[str], *, has_modules: bool
 ) -> GraphNode:
-    """The node with a scope, inside the module ``holder``, and with it the nodes of its subgraphs."""
+    """The node, and those in its subgraphs, with a scope inside the module ``holder``."""
     if lacks_scope(node):
         own: _Levels = ()
         if not has_modules or node.op not in _PASSING_ON:
