@@ -152,3 +152,14 @@ def test_the_order_of_calls_is_that_of_the_model(exported: Exported) -> None:
         handle.remove()
     shot = hookscope.capture(exported.unoptimized, input=exported.inputs)
     assert [r.module for r in shot.records if r.module != "."] == order
+
+
+@pytest.mark.parametrize("name", ["optimized", "older"])
+def test_a_list_of_modules_is_a_container_and_no_layer_that_never_runs(
+    name: str, exported: Exported
+) -> None:
+    path = getattr(exported, name)
+    assert not hookscope.check(path, input=exported.inputs, only="uncalled").findings
+    shot = hookscope.capture(path, input=exported.inputs)
+    reasons = {layer.module: layer.reason for layer in shot.coverage.not_executed}
+    assert reasons["blocks"].startswith("a container")

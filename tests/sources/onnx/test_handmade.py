@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import hookscope
+from tests.conftest import Run
 from tests.sources.onnx.handmade import FLOAT, INT64, model, saved, session_values, two_layers
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -31,6 +33,112 @@ def test_every_node_is_a_module_with_the_name_of_the_node(tmp_path: Path) -> Non
         ("first.Add", "Add", 4),
         ("y", "Relu", 0),
     ]
+
+
+# Names as jax2tf, tf2onnx and paddle2onnx write them, and the number of scopes in them.
+EXPORTED_NAMES = {
+    "jax2tf": (("jax2tf_f_/Dense_0/dot/Einsum", "jax2tf_f_/Dense_0/AddV2"), 3),
+    "tf2onnx": (("StatefulPartitionedCall/net/fc/MatMul", "StatefulPartitionedCall/net/fc/Add"), 3),
+    "paddle2onnx": (("p2o.MatMul.0", "p2o.Add.0"), 3),
+}
+
+
+@pytest.mark.parametrize("tool", EXPORTED_NAMES)
+def test_scopes_that_are_parts_of_names_are_containers(tool: str, tmp_path: Path, run: Run) -> None:
+    names, number = EXPORTED_NAMES[tool]
+    proto = two_layers()
+    for node, name in zip(proto.graph.node, (*names, "last"), strict=True):
+        node.name = name
+    path = saved(proto, tmp_path / "net.onnx")
+    done = run("check", path)
+    assert (done.rc, "never runs" in done.stdout) == (0, False), done.stdout
+    coverage = json.loads(run("trace", path, "--json").stdout)["coverage"]
+    reasons = {layer["module"]: layer["reason"] for layer in coverage["not_executed"]}
+    assert len(reasons) == number and not set(reasons) & {name.replace("/", ".") for name in names}
+    assert all(reason.startswith("a container") for reason in reasons.values())
+
+
+def test_scales_of_resize_are_settings_and_no_parameters(tmp_path: Path, run: Run) -> None:
+    scales = np.array([1, 1, 2, 2], np.float32)
+    node = helper.make_node
+    proto = model(
+        [
+            node("Resize", ["x", "", "scales_0"], ["a"], "p2o.Resize.0"),
+            node("Conv", ["a", "w"], ["b"], "p2o.Conv.0"),
+            node("Resize", ["b", "", "scales_1"], ["y"], "p2o.Resize.1"),
+        ],
+        [("x", FLOAT, [1, 2, 3, 3])],
+        [("y", FLOAT, [1, 2, 12, 12])],
+        {"scales_0": scales, "scales_1": scales, "w": np.ones((2, 2, 1, 1), np.float32)},
+    )
+    path = saved(proto, tmp_path / "net.onnx")
+    own = {node.name: node.own_parameters for node in hookscope.tree(path).modules}
+    assert {name: count for name, count in own.items() if count} == {"p2o.Conv.0": 4}
+    done = run("check", path)
+    assert (done.rc, "duplicated" in done.stdout) == (0, False), done.stdout
+
+
+def test_weights_that_a_file_stores_twice_are_a_note(tmp_path: Path, run: Run) -> None:
+    proto = two_layers()
+    square = np.random.default_rng(1).standard_normal((4, 4), np.float32)
+    for number in range(2):
+        proto.graph.node[-1].output[0] = f"v{number}"
+        proto.graph.node.append(
+            helper.make_node("MatMul", [f"v{number}", f"w{number}"], ["y"], f"fc{number}")
+        )
+        proto.graph.initializer.append(numpy_helper.from_array(square, f"w{number}"))
+    done = run("check", saved(proto, tmp_path / "net.onnx"))
+    assert (done.rc, "[note duplicated" in done.stdout) == (0, True), done.stdout
+    assert "deepcopy" not in done.stdout
+
+
+def test_an_argument_that_is_left_out_keeps_its_place(tmp_path: Path) -> None:
+    """The initial state of an LSTM without a bias is no bias."""
+    draw = np.random.default_rng(0).standard_normal
+    proto = model(
+        [helper.make_node("LSTM", ["x", "W", "R", "", "", "h"], ["y"], "lstm", hidden_size=2)],
+        [("x", FLOAT, [1, 1, 3])],
+        [("y", FLOAT, [1, 1, 1, 2])],
+        {
+            "W": draw((1, 8, 3), np.float32),
+            "R": draw((1, 8, 2), np.float32),
+            "h": draw((1, 1, 2), np.float32),
+        },
+    )
+    module = hookscope.load_model(saved(proto, tmp_path / "net.onnx")).module
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert shapes == {
+        "lstm.weight_ih": (1, 8, 3),
+        "lstm.weight_hh": (1, 8, 2),
+        "lstm.h": (1, 1, 2),
+    }
+
+
+def test_a_scalar_input_has_a_name_where_shapes_are_listed(tmp_path: Path, run: Run) -> None:
+    proto = model(
+        [
+            helper.make_node("Gather", ["x", "row"], ["y"], "pick", axis=0),
+            helper.make_node("Identity", ["row"], ["same"], "same"),
+        ],
+        [("x", FLOAT, [2, 3]), ("row", INT64, [])],
+        [("y", FLOAT, [3]), ("same", INT64, [])],
+    )
+    path = saved(proto, tmp_path / "net.onnx")
+    np.save(tmp_path / "x.npy", X)
+    for row, name in ((1, "good.npy"), (5, "bad.npy")):
+        np.save(tmp_path / name, np.array(row))
+    given = ("--input", f"x={tmp_path}/x.npy", "--input", f"row={tmp_path}/good.npy")
+    bad = run("capture", path, *given[:3], f"row={tmp_path}/bad.npy", "--no-output")
+    assert bad.rc == 1 and "2x3, scalar." in bad.stderr
+    assert "scalar" in run("tree", path, "--shapes").stdout
+    document = json.loads(run("capture", path, *given, "--json", "-o", "a.safetensors").stdout)
+    assert [entry["shape"] for entry in document["inputs"]] == ["2x3", "scalar"]
+    assert "scalar" in run("show", "a.safetensors").stdout
+    chrome = tmp_path / "trace.json"
+    run("trace", path, *given, "--chrome", chrome)
+    events = json.loads(chrome.read_text())["traceEvents"]
+    [same] = [event["args"] for event in events if event["name"] == "same" and "args" in event]
+    assert same["inputs"] == same["outputs"] == ["scalar"]
 
 
 def quantized(*, by_operators: bool) -> onnx.ModelProto:
