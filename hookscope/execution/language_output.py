@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import RequestError
+from hookscope.execution.loss import find_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.execution.target import find_class
@@ -20,7 +21,6 @@ from hookscope.specs.tensor_key import OUTPUT
 from hookscope.tensors.nested import walk
 
 TOP = 5
-_LOGITS = "logits"
 
 
 def describe_language_output(prepared: Prepared, output: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
 
     Empty if the output has no logits (N, L, V) over the vocabulary, and for masked models.
     """
-    logits = _logits(output)
+    logits = head_logits(output)
     prompt = _predicted_prompt(prepared, logits)
     if logits is None or prompt is None:
         return []
@@ -49,7 +49,7 @@ def last_logits(prepared: Prepared, output: Any) -> Tensor | None:
 
     None if ``next_tokens`` would be empty, or a row is only padding.
     """
-    logits = _logits(output)
+    logits = head_logits(output)
     prompt = _predicted_prompt(prepared, logits)
     if logits is None or prompt is None:
         return None
@@ -61,7 +61,7 @@ def last_logits(prepared: Prepared, output: Any) -> Tensor | None:
 
 def _predicted_prompt(prepared: Prepared, logits: Tensor | None) -> PromptTokens | None:
     """The tokens that logits predict the next ones of; None if they are not of a vocabulary."""
-    if logits is None or logits.ndim != 3 or "MaskedLM" in type(prepared.module).__name__:
+    if logits is None or logits.ndim != 3 or fills_masks(prepared.module):
         return None
     # The tokens of a decoder are the last.
     prompts = reversed(prompt_tokens(prepared.loaded, prepared.value))
@@ -69,20 +69,36 @@ def _predicted_prompt(prepared: Prepared, logits: Tensor | None) -> PromptTokens
     return prompt if prompt and is_over_vocabulary(prepared, logits.shape[2]) else None
 
 
-def _logits(output: Any) -> Tensor | None:
-    """The tensor called ``logits``, or the first one."""
-    tensors = {path[-1] if path else "": tensor for path, tensor in reversed(list(walk(output)))}
-    found = tensors.get(_LOGITS) if _LOGITS in tensors else next(reversed(tensors.values()), None)
-    return found if found is not None and found.is_floating_point() else None
+def head_logits(output: Any) -> Tensor | None:
+    """Return the floating-point logits of an output; None for the hidden states of a base model."""
+    key, tensor = find_logits(output)
+    is_hidden = not key and any("last_hidden_state" in path for path, _ in walk(output))
+    return tensor if tensor is not None and tensor.is_floating_point() and not is_hidden else None
 
 
 def is_over_vocabulary(prepared: Prepared, size: int) -> bool:
     """Whether scores of ``size`` classes are of the vocabulary, whose last ids may be unused."""
+    if not _scores_tokens(prepared.module):
+        return False
     vocabulary = _vocabulary(prepared)
     config: Any = getattr(prepared.loaded.module, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     known = getattr(text, "vocab_size", None)
     return size == known or (vocabulary is not None and size >= vocabulary.size)
+
+
+def _scores_tokens(module: Any) -> bool:
+    """Whether a model may score tokens: one of transformers does so with a head over them."""
+    can_generate = getattr(module, "can_generate", None)
+    head = getattr(module, "get_output_embeddings", None)
+    if not callable(can_generate) or not callable(head):
+        return True
+    return bool(can_generate()) or head() is not None
+
+
+def fills_masks(module: nn.Module) -> bool:
+    """Whether a model predicts the tokens that are masked, and not the next one."""
+    return any(kind in type(module).__name__ for kind in ("MaskedLM", "ForPreTraining"))
 
 
 def _vocabulary(prepared: Prepared) -> Vocabulary | None:
@@ -199,6 +215,7 @@ class OutputNames:
         recipe = loaded.own_text
         is_text = not self._classes and is_over_vocabulary(prepared, count)
         self._vocabulary = recipe.vocabulary if recipe and is_text else None
+        self._lacking = "scores of other things than tokens" if recipe else "no tokenizer"
         self._count = count
         self._known: dict[int, Token] = {}
 
@@ -229,6 +246,7 @@ class OutputNames:
             return find_class(text, self._classes)
         if self._vocabulary is None:
             raise RequestError(
-                f"The model has no tokenizer, so {text!r} has no id.", "Give the id of the token."
+                f"The model has {self._lacking}, so {text!r} has no id.",
+                "Give the id of the token or class.",
             )
         return self._vocabulary.token(text)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import RequestError
-from hookscope.execution.language_output import OutputNames
-from hookscope.execution.loss import find_logits
+from hookscope.execution.language_output import OutputNames, fills_masks, head_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.files.progress_types import Progress
@@ -78,8 +77,8 @@ class TokenScore:
 
 
 def _logits_of(prepared: Prepared, output: Any) -> Tensor:
-    logits = find_logits(output)[1]
-    if logits is None or not logits.is_floating_point() or logits.ndim not in (2, 3):
+    logits = head_logits(output)
+    if logits is None or logits.ndim not in (2, 3):
         raise RequestError(
             f"{prepared.loaded.spec} returns no logits (N, L, token) or (N, class).",
             "Choose a model with a head, such as ...ForCausalLM or ...ForSequenceClassification.",
@@ -104,7 +103,7 @@ def _positions(
                 "Choose a model that returns one for each text.",
             )
         return None
-    if position is None and "MaskedLM" in type(prepared.module).__name__:
+    if position is None and fills_masks(prepared.module):
         raise RequestError(
             f"{spec} predicts the tokens that are masked, not the next one.",
             "Give the position of a token with --position.",

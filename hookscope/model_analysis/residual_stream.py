@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import RequestError
 from hookscope.execution.forward import forward
-from hookscope.execution.loss import find_logits
+from hookscope.execution.language_output import head_logits
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, layers_of
@@ -134,8 +134,8 @@ def block_stacks(module: nn.Module) -> list[list[Layer]]:
 
 
 def _logits_of(prepared: Prepared, output: Any) -> Tensor:
-    logits = find_logits(output)[1]
-    if logits is None or not logits.is_floating_point() or logits.ndim < 2:
+    logits = head_logits(output)
+    if logits is None or logits.ndim < 2:
         raise RequestError(
             f"{prepared.loaded.spec} does not return logits, so its layers predict no token.",
             "Choose a model with a language modelling head, such as ...ForCausalLM.",

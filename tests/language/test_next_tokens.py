@@ -12,7 +12,9 @@ import torch
 
 import hookscope
 from hookscope import load_model as load
+from hookscope.errors import HookscopeError, RequestError
 from tests.conftest import Run
+from tests.tiny_language import SIZES, byte_level, save, word_piece
 
 PROMPT, SHORT = "text:The capital of France is", "text:Paris"
 
@@ -74,6 +76,63 @@ def test_a_capture_without_logits_has_no_next_tokens(gpt2: str, tmp_path: Path) 
         load(gpt2).module.transformer, input={"input_ids": torch.ones(1, 3).long()}
     )
     assert "next_tokens" not in body.metadata
+
+
+def tiny(kind: str, folder: Path) -> str:
+    """A model of transformers whose width and classes are as many as its tokenizer has tokens."""
+    import transformers
+
+    tokenizer = byte_level() if kind.startswith(("GPT2", "T5")) else word_piece()
+    size = len(tokenizer) + len(tokenizer) % 2
+    options: dict[str, Any] = {"vocab_size": size, "num_labels": size, "pad_token_id": 1}
+    if kind.startswith("GPT2"):
+        options |= {"n_positions": 64, "n_embd": size, "n_layer": 2, "n_head": 2}
+        options |= {"bos_token_id": 0, "eos_token_id": 0}
+        config: Any = transformers.GPT2Config(**options)
+    elif kind.startswith("T5"):
+        options |= {"d_model": size, "d_kv": 12, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        config = transformers.T5Config(**options, decoder_start_token_id=1, eos_token_id=0)
+    elif kind.startswith("DistilBert"):
+        options |= {"dim": size, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+        config = transformers.DistilBertConfig(**options)
+    else:
+        options |= {**SIZES, "hidden_size": size, "intermediate_size": 32}
+        config = transformers.BertConfig(**options, is_decoder=kind == "BertLMHeadModel")
+    return save(folder, getattr(transformers, kind), config, tokenizer)
+
+
+HEADLESS = ("DistilBertModel", "BertModel", "GPT2Model", "T5Model", "T5EncoderModel")
+OTHER_HEADS = (
+    *("BertForTokenClassification", "GPT2ForTokenClassification", "GPT2ForSequenceClassification"),
+    *("BertForQuestionAnswering", "BertForPreTraining", "DistilBertForMaskedLM"),
+)
+GENERATORS = ("GPT2LMHeadModel", "BertLMHeadModel", "T5ForConditionalGeneration")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", [*HEADLESS, *OTHER_HEADS, *GENERATORS])
+def test_only_a_head_over_the_vocabulary_predicts_next_tokens(kind: str, tmp_path: Path) -> None:
+    """Neither the width nor the number of classes tells: both are that of the tokens here."""
+    shot = hookscope.capture(tiny(kind, tmp_path), input=PROMPT, layers=".")
+    assert ("next_tokens" in shot.metadata) == (kind in GENERATORS)
+
+
+@pytest.mark.parametrize("kind", ["DistilBertModel", "GPT2Model"])
+def test_hidden_states_are_no_logits_to_explain(kind: str, tmp_path: Path) -> None:
+    spec = tiny(kind, tmp_path)
+    with pytest.raises(RequestError, match="no logits"):
+        hookscope.attribute(spec, input=PROMPT)
+    if kind == "GPT2Model":  # the lens applies the norm and the head, which DistilBERT lacks
+        with pytest.raises(RequestError, match="does not return logits"):
+            hookscope.lens(spec, input=PROMPT)
+
+
+def test_classes_are_not_named_by_tokens(tmp_path: Path) -> None:
+    spec = tiny("GPT2ForTokenClassification", tmp_path)
+    shown = hookscope.attribute(spec, input=PROMPT, target=3)
+    assert shown.rows[0].target.text in ("3", "LABEL_3")
+    with pytest.raises(HookscopeError, match="Paris"):
+        hookscope.attribute(spec, input=PROMPT, target=" Paris")
 
 
 def test_the_command_prints_a_table_and_its_json_has_the_rows(gpt2: str, run: Run) -> None:
