@@ -228,7 +228,8 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         sink = self.recorder.sink
         if records and isinstance(sink, ArgumentSink):
             outs = {id(tensor) for _, tensor in walk(kwargs.get("out"), whole=True)}
-            as_hook(sink.before_op, [x for x in arguments if id(x) not in outs])
+            read = [tensor for tensor in arguments if id(tensor) not in outs]
+            as_hook(sink.before_op, read, (args, kwargs))
         result = function(*args, **kwargs)
         if records:
             shown = args[0] if name == "setitem" else result

@@ -54,8 +54,11 @@ class TensorSink(Protocol):
 class ArgumentSink(Protocol):
     """A sink that also receives the arguments of the functions that a model calls."""
 
-    def before_op(self, arguments: Sequence[Tensor]) -> None:
-        """Receive the tensors that a function is about to read; its results are stored next."""
+    def before_op(self, arguments: Sequence[Tensor], call: Any) -> None:
+        """Receive the tensors that a function is about to read; its results are stored next.
+
+        ``call`` has all its arguments, ``(args, kwargs)``.
+        """
 
 
 class SinkBase:

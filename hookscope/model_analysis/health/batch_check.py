@@ -23,7 +23,13 @@ from hookscope.execution.verification import bit_identical
 from hookscope.files.signatures import signature_of
 from hookscope.files.words import percent_text, plural
 from hookscope.hooks.layers import BATCH_NORMS, submodule
-from hookscope.model_analysis.health.compared_runs import Place, run_values, stored_values
+from hookscope.model_analysis.health.compared_runs import (
+    FROM_OUTSIDE,
+    Place,
+    differs_before,
+    run_values,
+    stored_values,
+)
 from hookscope.results.health import Finding
 from hookscope.specs.checks import BATCH, NOTE, WARNING
 from hookscope.specs.module_names import lies_in
@@ -330,8 +336,14 @@ def _finding(
     random = _first_random(prepared, base)
     places = list(base)
     if random is not None and places.index(random) <= places.index(place):
-        message = f"draws random numbers{random.source}, so later layers are not compared"
-        hint = "Leave out --train, or build the model without dropout."
+        other = replace(prepared, seed=prepared.seed + 1)
+        what = "draws random numbers"
+        hint = "Build the model without them: F.dropout needs training=self.training in eval mode."
+        if differs_before(prepared, other, random):
+            what, hint = "gets other values from outside PyTorch", FROM_OUTSIDE
+        elif prepared.train:
+            hint = "Leave out --train, or build the model without dropout."
+        message = f"{what}{random.source}, so later layers are not compared"
         return Finding(BATCH, NOTE, random.module, message, 0, None, hint)
     change = comparisons[when].changes[place]
     message = f"row {change.row} changes {_size_text(change.size)}{place.source} {when}"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hookscope.execution.forward import forward
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import bit_identical
 from hookscope.files.signal_safety import signal_safe
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import SinkBase
-from hookscope.specs.tensor_key import OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.tensor_key import INPUT, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode, without_grad
 from hookscope.tensors.nested import as_dense
 
@@ -24,7 +27,13 @@ from hookscope.tensors.nested import as_dense
 _VIEWS = {"view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze"}
 _VIEWS |= {"unsqueeze", "transpose", "permute", "movedim", "contiguous", "expand", "getitem"}
 _VIEWS |= {"split", "chunk"}
+_OUTSIDE = (int, float, complex, np.generic, np.ndarray)  # what Python and NumPy compute
 _UNSET = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}  # memory as it was
+
+FROM_OUTSIDE = (
+    "Python or another library makes them, such as os.urandom, random, NumPy or the time, or the"
+    " model keeps them from an earlier call. Draw random numbers with PyTorch, which --seed sets."
+)
 
 
 class Place(NamedTuple):
@@ -78,6 +87,10 @@ def run_values(prepared: Prepared, receive: Receive, objective: Objective | None
     """
     kinds = {OUTPUT, OP} if objective is None else {OUTPUT, OP, OUTPUT_GRAD, PARAM_GRAD}
     recorder = Recorder(prepared.module, prepared.layers, kinds, sink=_PassingSink(receive))
+    _run(prepared, recorder, objective)
+
+
+def _run(prepared: Prepared, recorder: Recorder, objective: Objective | None = None) -> None:
     with (
         signal_safe(torch.inference_mode(False)),
         grad_mode(objective is not None),
@@ -89,6 +102,78 @@ def run_values(prepared: Prepared, receive: Receive, objective: Objective | None
             forward(prepared, recorder.capture)
         else:
             differentiate(prepared, recorder, objective)
+
+
+class _ArgumentSink(SinkBase):
+    """Keeps what the function, or the module, gets that makes the value at a place."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self._place = place
+        self._latest: list[Any] = []
+        self._unset: dict[int, ReferenceType[Tensor]] = {}
+        self.arguments: list[Any] = []
+
+    def before_op(self, arguments: Sequence[Tensor], call: Any) -> None:
+        """Copy what a function gets; it may change its arguments in place."""
+        args, kwargs = call
+        own = args[1:] if self._place.function.endswith("_") else args  # what is overwritten
+        given = [own, {name: value for name, value in kwargs.items() if name != "out"}]
+        self._latest = [_copied(value) for value in _leaves(given) if not self._is_unset(value)]
+
+    def store(self, key: RecordKey, tensor: Tensor) -> None:
+        """Keep the arguments if the value is the one that is looked for."""
+        place = Place(key.layer.name, key.call, key.what, key.kind)
+        if place.function in _UNSET:
+            self._unset[id(tensor)] = ref(tensor)
+        elif place == self._place and key.kind == OP:
+            self.arguments = self._latest
+        elif key.kind == INPUT and place[:2] == self._place[:2] and self._place.kind == OUTPUT:
+            self.arguments.append(_copied(tensor))
+
+    def store_gradient(
+        self, key: RecordKey, gradient: Tensor, weight_norm: float | None = None
+    ) -> None:
+        """Pass over a gradient; none is asked for."""
+
+    def _is_unset(self, value: Any) -> bool:
+        known = self._unset.get(id(value))
+        return known is not None and known() is value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (Tensor, *_OUTSIDE)):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+
+
+@without_grad
+def _copied(value: Any) -> Tensor | bytes:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return np.asarray(value).tobytes()
+
+
+def differs_before(run: Prepared, other: Prepared, place: Place) -> bool:
+    """Whether a value that differs between two runs is made from others that differ already.
+
+    If it is the first value of PyTorch's that differs, these come from Python or another library.
+    """
+    both = []
+    for prepared in (run, other):
+        sink = _ArgumentSink(place)
+        recorder = Recorder(prepared.module, prepared.layers, {INPUT, OUTPUT, OP}, sink=sink)
+        _run(prepared, recorder)
+        both.append(sink.arguments)
+    return len(both[0]) != len(both[1]) or not all(map(_is_equal, *both))
+
+
+def _is_equal(a: Tensor | bytes, b: Tensor | bytes) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return bit_identical(a, b)
+    return type(a) is type(b) and a == b
 
 
 def stored_values(prepared: Prepared, objective: Objective | None = None) -> dict[Place, Tensor]:

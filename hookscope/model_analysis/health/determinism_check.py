@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -11,7 +13,13 @@ from hookscope.execution.objective import Objective
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import second_run
 from hookscope.files.words import number_text
-from hookscope.model_analysis.health.compared_runs import Place, run_values, stored_values
+from hookscope.model_analysis.health.compared_runs import (
+    FROM_OUTSIDE,
+    Place,
+    differs_before,
+    run_values,
+    stored_values,
+)
 from hookscope.model_analysis.health.new_process import (
     STATE,
     hash_of,
@@ -58,7 +66,7 @@ def determinism_findings(
         repetition = _Repetition(base, number)
         with second_run(0):
             run_values(prepared, repetition.receive, objective)
-        finding = repetition.finding()
+        finding = repetition.finding(prepared)
         if finding is not None:
             return [finding], ""
     if not request.model.named:
@@ -80,14 +88,22 @@ class _Repetition:
         """Compare a value."""
         self._made[place] = self._difference(self._base.get(place), tensor)
 
-    def finding(self) -> Finding | None:
-        """Return the first difference in the order of the first run, if there is one."""
+    @cached_property
+    def _differences(self) -> dict[Place, str]:
+        """How values differ, in the order of the first run."""
         missing = dict.fromkeys(self._base, f"not computed in run {self._number}")
-        differences = {place: text for place, text in (missing | self._made).items() if text}
-        if not differences:
+        return {place: text for place, text in (missing | self._made).items() if text}
+
+    def finding(self, prepared: Prepared) -> Finding | None:
+        """Return the first difference, if there is one, and whether PyTorch computed it."""
+        if not self._differences:
             return None
-        place = next(iter(differences))
-        return _finding(place, differences[place], len(differences), _IN_RUNS)
+        place, difference = next(iter(self._differences.items()))
+        finding = _finding(place, difference, len(self._differences), _IN_RUNS)
+        if is_gradient(place.kind) or not differs_before(prepared, prepared, place):
+            return finding
+        message = f"gets other values from outside PyTorch{place.source}: {difference}"
+        return replace(finding, message=message, hint=FROM_OUTSIDE)
 
     def _difference(self, value: Tensor | None, tensor: Tensor) -> str:
         if value is None:

@@ -104,7 +104,7 @@ class ObservationSink(SinkBase):
         self.observations: list[TensorObservation] = []
         self._arguments: frozenset[str] = frozenset()
 
-    def before_op(self, arguments: Sequence[Tensor]) -> None:
+    def before_op(self, arguments: Sequence[Tensor], call: Any) -> None:
         """Observe what a function gets, which it may change in place."""
         self._arguments = nonfinite_kinds(arguments)
 

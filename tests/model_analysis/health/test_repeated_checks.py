@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hookscope
@@ -17,6 +18,7 @@ from hookscope.specs.checks import CHECKS, select_checks
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.model_analysis.health.unsteady import (
+    OUTSIDE,
     WIDTH,
     Experts,
     Pooled,
@@ -25,7 +27,9 @@ from tests.model_analysis.health.unsteady import (
     counting,
     late_layer,
     noisy_backward,
+    outside,
     own_generator,
+    unset_memory,
 )
 
 FILE = f"{REPO}/tests/model_analysis/health/unsteady.py"
@@ -148,6 +152,14 @@ def test_the_limit_grows_with_the_unit_of_the_dtype_and_with_the_layers_before()
     assert rounding_limit(torch.float32, 100) == pytest.approx(10 * single)
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_advice_names_the_mode_that_was_asked_for(train: bool) -> None:
+    model = around(Module(lambda self, x: F.dropout(x)))
+    finding = only(check(model, "batch", input=rows(4, WIDTH), train=train))
+    assert "draws random numbers in dropout()" in finding.message
+    assert ("--train" in finding.hint, "training=" in finding.hint) == (train, not train)
+
+
 def test_random_numbers_end_the_comparison_with_a_note() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(), nn.BatchNorm1d(WIDTH))
     before = model[2].running_mean.clone()
@@ -226,7 +238,12 @@ def test_the_checks_that_run_several_times_are_made_only_by_name() -> None:
 # Of each model whose runs differ: the layer, and how the message begins.
 UNSTEADY = {
     "own generator": (own_generator, "1", "in randn(): 64 of 64 entries differ between runs 1 and"),
-    "counting": (counting, "1", "in mul(): 64 of 64 entries differ between runs 1 and 2"),
+    "unset memory": (unset_memory, "1", "in normal_(): 16 of 16 entries differ between runs 1 and"),
+    "counting": (
+        counting,
+        "1",
+        "gets other values from outside PyTorch in mul(): 64 of 64 entries differ between runs 1 and",
+    ),
     "late layer": (late_layer, "1.inner", "computed only in run 2"),
     "backward": (noisy_backward, "0", "output.grad: 64 of 64 entries differ between runs 1 and 2"),
 }
@@ -238,6 +255,17 @@ def test_the_first_value_that_differs_between_runs_is_named(name: str) -> None:
     finding = only(check(around(make()), "determinism", input=rows(4, WIDTH)))
     assert (finding.level, finding.layer) == ("warning", layer)
     assert finding.message.startswith(begins)
+
+
+@pytest.mark.parametrize("check_name", ["determinism", "batch"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_numbers_that_pytorch_did_not_compute_are_said_to_come_from_outside(
+    name: str, check_name: str
+) -> None:
+    finding = only(check(around(outside(name)), check_name, input=rows(4, WIDTH)))
+    assert finding.layer == "1"
+    assert f"from outside PyTorch in {OUTSIDE[name][1]}()" in finding.message
+    assert "os.urandom" in finding.hint and "--train" not in finding.hint
 
 
 def test_the_largest_difference_between_runs_is_that_of_the_model() -> None:

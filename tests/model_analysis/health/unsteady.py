@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Callable
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -86,6 +91,35 @@ def own_generator() -> nn.Module:
 def counting() -> nn.Module:
     calls: list[int] = []
     return Module(lambda self, x: x * (calls.append(1) or len(calls)))
+
+
+def _noise(length: int) -> list[float]:
+    return [byte / 255 for byte in os.urandom(length)]
+
+
+# Each gets numbers that PyTorch did not compute; the function that reads them first.
+OUTSIDE: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "list": (lambda x: x + torch.tensor(_noise(WIDTH)), "tensor"),
+    "bytes": (
+        lambda x: x * torch.frombuffer(bytearray(os.urandom(WIDTH)), dtype=torch.uint8),
+        "mul",
+    ),
+    "numpy array": (lambda x: x + torch.from_numpy(np.array(_noise(WIDTH), np.float32)), "add"),
+    "numpy scalar": (lambda x: x * np.random.default_rng().random(dtype=np.float32), "mul"),
+    "number": (lambda x: x.clone().mul_(random.SystemRandom().random()), "mul_"),
+    "keyword": (lambda x: torch.clamp(x, max=-random.SystemRandom().random()), "clamp"),
+}
+
+
+def outside(name: str) -> nn.Module:
+    read, _ = OUTSIDE[name]
+    return Module(lambda self, x: read(x))
+
+
+def unset_memory() -> nn.Module:
+    """It overwrites memory that holds anything with numbers of its own generator."""
+    generator = torch.Generator()
+    return Module(lambda self, x: x + torch.empty(WIDTH).normal_(generator=generator))
 
 
 class NoisyBackward(torch.autograd.Function):
