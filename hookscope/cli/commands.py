@@ -125,6 +125,7 @@ class Command(click.Command):
         notes: Mapping[str, Rows] | None = None,
         topics: str = "",
         views: str = "",
+        shares_work: bool = False,
         **more: Any,
     ):
         super().__init__(*args, **more)
@@ -133,6 +134,7 @@ class Command(click.Command):
         self.notes = dict(notes or {})
         self.topics = topics.split()
         self.views = views.split()  # of the tables whose columns --sort checks before the run
+        self.shares_work = shares_work  # whether each process of torchrun does a part of it
         self.short_help_option = short_help_option(self.short_help_text)
         for option in self.options():
             option.name_command(self.name or "")
@@ -188,7 +190,16 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors of the request name the sources of its values."""
+        """Run the command; errors of the request name the sources of its values.
+
+        Of several processes of torchrun, only rank 0 runs a command that does not share its work.
+        """
+        from hookscope.stores.runs.run_folder import launch_in
+
+        is_launched = not self.shares_work and launch_in(os.environ) is not None
+        if is_launched and (rank := int(os.environ["RANK"])):
+            ctx.obj.note(f"rank {rank} leaves this to rank 0: {self.name} does not share its work")
+            return None
         try:
             return super().invoke(ctx)
         except HookscopeError as error:

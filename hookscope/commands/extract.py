@@ -157,6 +157,7 @@ output = combine(
     output,
     table_options,
     views="features",
+    shares_work=True,
     examples=EXAMPLES,
     main="layer input model-arg batch reduce skip-bad resume output",
     topics="model-specs layers inputs weights reductions",

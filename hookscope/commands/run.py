@@ -87,6 +87,7 @@ _WHAT = {
     options_of(WatchOptions, "output", output={"help": _OUTPUT, "metavar": "PATH"}),
     examples=EXAMPLES,
     main="list capture layer stop-on output",
+    shares_work=True,
     context_settings={"allow_interspersed_args": False},
     topics="layers",
 )

@@ -242,7 +242,7 @@ UNSTEADY = {
     "counting": (
         counting,
         "1",
-        "gets other values from outside PyTorch in mul(): 64 of 64 entries differ between runs 1 and",
+        "gets other values from outside PyTorch in mul(): 64 of 64 entries differ between",
     ),
     "late layer": (late_layer, "1.inner", "computed only in run 2"),
     "backward": (noisy_backward, "0", "output.grad: 64 of 64 entries differ between runs 1 and 2"),
