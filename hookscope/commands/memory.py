@@ -136,8 +136,8 @@ def memory_command(ctx: click.Context, **values: Any) -> None:
     is allocated: the model runs with fake tensors, which have shapes but no values. With --limit,
     also prints the largest batch that fits, and the layers to checkpoint if this batch does not.
 
-    What an operator allocates and frees inside itself is counted where it is known, as for attention
-    and convolutions on a CPU. A training script, as train.py, runs until it first calls its model,
-    whose step is shown.
+    What an operator allocates and frees inside itself is counted where it is known, as for
+    attention and convolutions on a CPU. A training script, as train.py, runs until it first calls
+    its model, whose step is shown.
     """
     run_analysis(ctx, memory, values, OUTPUT)
