@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import struct
@@ -17,6 +18,9 @@ from pathlib import Path
 from tools.warm_process import Finished, WarmProcess
 
 COMMAND = ("-m", "hookscope")  # the words after python
+
+# The line that a command suggests at its end, or a program that was run.
+NEXT = re.compile(r"^(?:next: |hookscope: .* Next: )(hookscope .*)$", re.MULTILINE)
 
 DRIVER = Path(__file__).parent / "driver" / "lines.py"
 
@@ -46,18 +50,34 @@ def run_python(
 
 
 def run_lines(
-    lines: Sequence[str], cwd: Path, env: Mapping[str, str], warm: WarmProcess
+    lines: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    warm: WarmProcess,
+    followed: dict[str, Finished] | None = None,
 ) -> list[Finished]:
-    """Run lines that begin with ``hookscope``, as many as possible in one process."""
+    """Run lines that begin with ``hookscope``, as many as possible in one process.
+
+    What they suggest after ``next:`` is run too, once, and put into ``followed``, if that is given.
+    """
     done: list[Finished] = []
     # Of ``run`` there is one in a process: its script becomes __main__.
     for is_run, group in groupby(lines, key=lambda line: line.startswith("hookscope run ")):
         if is_run:
-            done += [warm.run(shlex.split(line)[1:], cwd, env) for line in group]
+            ended = [warm.run(shlex.split(line)[1:], cwd, env) for line in group]
+            after = [line for one in ended for line in NEXT.findall(one.stderr)]
+            if followed is not None and after:
+                followed |= zip(after, run_lines(after, cwd, env, warm), strict=True)
+            done += ended
             continue
-        all_at_once = warm.run([], cwd, env, json.dumps([*group]), timeout=3600, script=DRIVER)
+        asked = json.dumps({"lines": [*group], "follow": followed is not None})
+        all_at_once = warm.run([], cwd, env, asked, timeout=3600, script=DRIVER)
         assert all_at_once.rc == 0, all_at_once.stderr
-        done += [Finished(*json.loads(answer)) for answer in all_at_once.stdout.splitlines()]
+        for text in all_at_once.stdout.splitlines():
+            *answer, suggested = json.loads(text)
+            done.append(Finished(*answer))
+            if followed is not None:
+                followed |= {line: Finished(*of_line) for line, *of_line in suggested}
     return done
 
 

@@ -116,7 +116,7 @@ def _type(annotation: str, about: Setting) -> Any:
     if about.choices:
         if about.also is not None:
             return OpenChoice(about, about.also)
-        return Choice(about.choices, about.aliases)
+        return Choice(about.choices, about.aliases, about.synonyms)
     if about.parse is not None:
         return ParsedValue(about.kind, about.parse)
     if about.file:

@@ -41,7 +41,7 @@ def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str
     if any(record.kind == ATTENTION for record in capture.records) and package_folders(
         "matplotlib"
     ):
-        return join_words(["hookscope", "plot", str(path), "--kind", "attention"])
+        return join_words(["hookscope", "plot", str(path)])
     maps = [record.key for record in capture.records if _has_maps(record, capture.image)]
     if maps and ctx.params["layers"]:
         return join_words(["hookscope", "show", str(path), maps[-1], "--map"])

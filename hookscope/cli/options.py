@@ -31,6 +31,7 @@ from hookscope.specs.settings import settings_of
 from hookscope.specs.weight_options import WeightTrust
 
 _MODEL_ARGUMENT = f"{__name__}.model_spec"
+_LAYER_ARGUMENT = f"{__name__}.layer_spec"
 
 
 # Model
@@ -58,13 +59,23 @@ def _choose_model(ctx: click.Context, param: click.Parameter, value: str | None)
     return argument
 
 
-def argument_after_model(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the value of an argument after MODEL; a single argument is this one."""
-    if value is None and not ctx.resilient_parsing:
+def _store_layer_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Keep LAYER; a single argument is this one, unless --layer is given."""
+    if "layer" in ctx.params:  # typed, and read before the arguments
+        if value not in (None, ctx.params["layer"]):
+            message = f"Two layers are given: {value!r} and {ctx.params['layer']!r} (--layer)."
+            raise click.UsageError(message, ctx)
+        return
+    [named] = (option for option in ctx.command.params if option.name == "layer")
+    if value is None and not ctx.resilient_parsing and named.consume_value(ctx, {})[0] is None:
         value = ctx.meta.pop(_MODEL_ARGUMENT, None)
         if value is None:
             raise click.MissingParameter(ctx=ctx, param=param)
-    return value or ""
+    ctx.meta[_LAYER_ARGUMENT] = value
+
+
+def _choose_layer(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    return ctx.meta.get(_LAYER_ARGUMENT) or value or ""
 
 
 _typed_model = click.argument(
@@ -114,6 +125,29 @@ def note_model_source(ctx: click.Context) -> None:
 
 
 # Layers
+
+one_layer = combine(
+    click.argument(
+        "layer_spec",
+        metavar="LAYER",
+        required=False,
+        is_eager=True,
+        expose_value=False,
+        callback=_store_layer_argument,
+        shell_complete=completion_values.layers,
+        help="Layer, or one of its parameters.",
+    ),
+    option(
+        "--layer",
+        "-l",
+        section="Model",
+        metavar="LAYER",
+        is_eager=True,
+        callback=_choose_layer,
+        shell_complete=completion_values.layers,
+        help="The layer, if the argument LAYER is not given.",
+    ),
+)
 
 
 def layers_by_default(default: str) -> Callable[[Any], Any]:

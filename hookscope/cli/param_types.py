@@ -110,9 +110,19 @@ class CommaList(ParsedValue):
 class Choice(click.Choice[str]):
     """One of several choices; the error suggests those that resemble a wrong value."""
 
-    def __init__(self, choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        choices: Iterable[str],
+        aliases: Mapping[str, str] | None = None,
+        synonyms: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(list(choices))
         self.aliases = aliases
+        self.synonyms = synonyms or {}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the choice that is meant, or fail with a usage error."""
+        return super().convert(self.synonyms.get(value, value), param, ctx)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the error with its suggestion."""

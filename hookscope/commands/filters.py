@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, options
+from hookscope.cli import options
 from hookscope.cli.commands import Example
 from hookscope.cli.console import Console
 from hookscope.cli.declared import options_of
@@ -134,15 +134,7 @@ EXAMPLES = (
 @command(
     "filters",
     options.model,
-    click.argument(
-        "layer",
-        metavar="LAYER",
-        required=False,
-        is_eager=True,
-        callback=options.argument_after_model,
-        shell_complete=completion_values.layers,
-        help="Layer, or one of its parameters.",
-    ),
+    options.one_layer,
     options_of(PlotOptions, "channels", "by", "count", "scale", "dark"),
     options.weights,
     options.seed,

@@ -25,8 +25,7 @@ from hookscope.files.output_path import ANALYSES, PAGE, runs_in
 from hookscope.files.progress_types import NamedProgress
 from hookscope.specs.choices import SCATTER
 from hookscope.specs.features_options import ScatterOptions
-from hookscope.specs.patterns import as_texts
-from hookscope.specs.plot_options import PlotOptions
+from hookscope.specs.plot_options import PlotKeys, PlotOptions
 from hookscope.specs.public import Only, handles, public
 from hookscope.specs.subject_kinds import CAPTURES, FEATURES, RUNS, WEIGHTS
 from hookscope.specs.weight_options import WeightTrust
@@ -46,6 +45,7 @@ def plot(
     file: str | os.PathLike[str] | WeightSet | InMemory,
     keys: str | Iterable[str] = (),
     *,
+    more: PlotKeys,
     options: PlotOptions,
     scatter: ScatterOptions,
     pickled: WeightTrust,
@@ -70,8 +70,8 @@ def plot(
     Args:
         file: the file of a capture, a capture in memory, the folder of a training run or of
             several, or weights: a file, a folder or an index.
-        keys: tensors, layers or globs of either, optionally followed by a slice; none means all
-            tensors in the file.
+        keys: tensors, layers or globs of either, optionally followed by a slice; none means what
+            the file was recorded for (see docs/pictures.md).
         trust: of a pickled model, build it, which runs code, and plot its weights.
         progress: of weights: called with the megabytes that were read, the total, and the name of
             the tensor; of features with the rows that were read, the total, and ``rows``.
@@ -93,7 +93,8 @@ def plot(
     """
     if pickled.trust:
         check_trust(file)
-    return plot_capture(cast("str | os.PathLike[str] | InMemory", file), keys, options=options)
+    source = cast("str | os.PathLike[str] | InMemory", file)
+    return plot_capture(source, keys, more=more, options=options)
 
 
 plot.find_subject, plot.takes_models = find_subject, False
@@ -104,6 +105,7 @@ def plot_capture(
     file: str | os.PathLike[str] | InMemory,
     keys: str | Iterable[str] = (),
     *,
+    more: PlotKeys,
     options: PlotOptions,
 ) -> Drawing:
     """Plot tensors of a capture."""
@@ -111,14 +113,14 @@ def plot_capture(
     from hookscope.views.images.figures.capture_figure import draw_capture
     from hookscope.views.images.plot_choice import choose_plot
 
-    capture, patterns = open_source(file), as_texts(keys)
+    capture, patterns = open_source(file), more.after(keys)
     if "cam" in capture.metadata and not patterns and options.kind is None:
         return _plot_cam(capture)
-    choice = choose_plot(capture, patterns, options.kind)
+    choice = choose_plot(capture, patterns, options)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
     if choice.left_out:
-        log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
+        log.info("left out: %s", choice.left_out)
     require_matplotlib()
     return draw_capture(capture, choice, options)
 
@@ -128,6 +130,7 @@ def plot_runs(
     file: str | os.PathLike[str],
     keys: str | Iterable[str] = (),
     *,
+    more: PlotKeys,
     options: Annotated[PlotOptions, Only("dark")],
 ) -> Drawing:
     """Plot curves of a training run, or of every run in a folder."""
@@ -136,7 +139,7 @@ def plot_runs(
 
     folders = runs_in(file) or [Path(file)]
     runs = [open_run(folder) for folder in folders]
-    panels = run_panels(runs, as_texts(keys))
+    panels = run_panels(runs, more.after(keys))
     require_matplotlib()
     title = " ".join([runs[0].info["script"], *runs[0].info["arguments"]])
     if len(runs) > 1:
@@ -151,6 +154,7 @@ def plot_features(
     file: str | os.PathLike[str],
     keys: str | Iterable[str] = (),
     *,
+    more: PlotKeys,
     options: Annotated[PlotOptions, Only("kind", "seed", "dark")],
     scatter: ScatterOptions,
     progress: NamedProgress | None = None,
@@ -165,13 +169,12 @@ def plot_features(
             " folder.",
             f"Take --kind {SCATTER}, or leave it out.",
         )
-    names = [*as_texts(keys), *([scatter.layer] if scatter.layer else [])]
 
     def advance(done: int, total: int) -> None:
         if progress is not None:
             progress(done, total, "rows")
 
-    result = scatter_rows(Features(file), names, scatter, options.seed, advance)
+    result = scatter_rows(Features(file), more.after(keys), scatter, options.seed, advance)
     return replace(result, dark=options.dark)
 
 
@@ -180,6 +183,7 @@ def plot_weights(
     file: str | os.PathLike[str] | WeightSet,
     keys: str | Iterable[str] = (),
     *,
+    more: PlotKeys,
     options: PlotOptions,
     pickled: WeightTrust,
     progress: NamedProgress | None = None,
@@ -190,7 +194,7 @@ def plot_weights(
     from hookscope.views.images.weight_values import draw_weights
 
     reader = WeightReader(cast("WeightSet", as_weights(file, pickled.trust)))
-    choice = choose_weight_plot(reader, as_texts(keys), options.kind)
+    choice = choose_weight_plot(reader, more.after(keys), options.kind)
     if progress is not None:
         size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
         passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram
@@ -249,6 +253,7 @@ EXAMPLES = (
 @command(
     "plot",
     picture_options.tensors,
+    options_of(PlotKeys),
     options_of(PlotOptions, "kind", "channels", "by", "count", "seed", "dim"),
     picture_options.appearance,
     options_of(ScatterOptions),
@@ -261,8 +266,9 @@ EXAMPLES = (
 def plot_command(ctx: click.Context, **values: Any) -> None:
     """Plot the contents of a result file or weights.
 
-    Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
-    feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
+    Without a KEY, plots what the file was recorded for: the map of cam, attention weights, else
+    statistics of values or gradients layer by layer. With one layer, plots its feature maps, tokens
+    or attention; with several, their histograms. --kind selects another plot.
     Torch is not loaded.
 
     For a training run, or a folder of runs such as runs/, plots loss, gradient norm and learning

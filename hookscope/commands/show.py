@@ -79,8 +79,8 @@ maps = combine(
         LayerSelection,
         "layers",
         layers={
-            "section": "Training runs",
-            "help": "Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
+            "section": "Tensors",
+            "help": "A KEY, or layers in the table of a run folder. Repeatable; ! excludes.",
         },
     ),
     option(
@@ -124,6 +124,8 @@ def show_command(
     kind = subject_of(file).kind
     if kind not in SHOWN:  # its error says what it is
         kind = FEATURES if names_folder(file) else CAPTURES
+    if kind != RUNS:
+        keys, layers = (*keys, *layers), ()
     asked = _Request(file, keys, layers, live, draws, trust, PlotOptions(**values))
     _refuse_misfits(ctx, kind, asked)
     SHOWN[kind](console, asked)
@@ -328,10 +330,6 @@ SHOWN = {
 
 def _refuse_misfits(ctx: click.Context, kind: str, asked: _Request) -> None:
     file = asked.file
-    if asked.layers and kind != RUNS:
-        raise RequestError(
-            "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
-        )
     if is_fingerprint(file):
         raise RequestError(
             f"{file} is a fingerprint, which is a text file.",

@@ -78,6 +78,7 @@ COLOR_SCALES = ("grid", "each")
 # The kinds of plots: of a capture, and the last one of a features folder.
 SCATTER = "scatter"
 PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention", SCATTER)
+PLOT_KIND_SYNONYMS = {"histogram": "hist", "histograms": "hist", "heatmap": "heat"}
 # Pixels per inch of a picture: the default, the least and the most.
 DPI, MIN_DPI, MAX_DPI = 150, 20, 1200
 OVERLAY_ALPHA = 0.65  # opacity of a map over the grey image

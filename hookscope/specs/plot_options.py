@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, PLOT_KINDS
+from hookscope.specs.choices import (
+    CHANNEL_ORDERS,
+    COLOR_SCALES,
+    PLOT_KIND_SYNONYMS,
+    PLOT_KINDS,
+)
+from hookscope.specs.patterns import as_texts
 from hookscope.specs.settings import setting
 from hookscope.specs.value_readers import read_indices
+
+
+@dataclass(frozen=True)
+class PlotKeys:
+    """What is drawn, by an option instead of a KEY."""
+
+    section = "Picture"
+
+    layer: str | Iterable[str] = setting(
+        (),
+        "Layer, key or glob, like a KEY. Repeatable.",
+        flags=("--layer", "-l"),
+        metavar="KEY",
+        many=True,
+        complete="keys",
+        python="the same as ``keys``, which it is added to.",
+    )
+
+    def after(self, keys: str | Iterable[str]) -> list[str]:
+        """Return the keys, followed by these."""
+        return [*as_texts(keys), *as_texts(self.layer)]
 
 
 @dataclass(frozen=True)
@@ -23,6 +50,7 @@ class PlotOptions:
         section="Picture",
         metavar="KIND",
         choices=PLOT_KINDS,
+        synonyms=PLOT_KIND_SYNONYMS,
         python="``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; of weights ``hist`` or"
         " ``flow``; of features ``scatter``. None: chosen by the keys (see docs/pictures.md).",
     )

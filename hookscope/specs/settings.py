@@ -38,7 +38,8 @@ class Setting:
     flags: tuple[str, ...] = ()  # such as ``("--layer", "-l")``; empty for the name of the field
     metavar: str | None = None  # what stands for the value in the help
     choices: Sequence[str] = ()
-    aliases: Mapping[str, str] | None = None  # words that users type for a choice
+    aliases: Mapping[str, str] | None = None  # words for which a choice is suggested
+    synonyms: Mapping[str, str] | None = None  # words that are taken for a choice
     minimum: int | None = None
     maximum: int | None = None  # only with a minimum
     file: str = ""  # what the help calls the file or folder that the value names
@@ -106,6 +107,8 @@ class Setting:
 
     def _chosen(self, annotation: str, value: Any) -> Any:
         several = isinstance(value, list | tuple) and (self.commas or self.many)
+        if self.synonyms and isinstance(value, str):
+            value = self.synonyms.get(value, value)
         for one in value if several else [value]:
             known = one in self.choices if isinstance(one, str) else annotation == "Any"
             if not known and not (self.also is not None and self.also(one)):

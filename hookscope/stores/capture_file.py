@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
 from hookscope.files import file_types, strict_json
-from hookscope.files.output_path import MARK, holds_features
+from hookscope.files.output_path import MARK, holds_features, is_hookscope_file
 from hookscope.files.shell_words import cite_command, quote_word
 from hookscope.files.suggestions import RESULT_FILES, did_you_mean, near_files
 from hookscope.results.dtypes import RAW, widen
@@ -90,6 +90,12 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         return ResultsFileError(
             f"Cannot read {path}: there is no such file or folder.",
             near_files(path, _RESULTS, RESULT_FILES),
+        )
+    if is_hookscope_file(Path(path), ".json"):
+        return ResultsFileError(
+            f"Cannot read {path}: it is a result in JSON, which has numbers and no tensors.",
+            "For a picture or a page, run the command that wrote it with another --output, such as"
+            f" {quote_word(os.fspath(Path(path).with_suffix('.png')))}.",
         )
     kind = file_types.describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (file_types.IMAGE, file_types.SCRIPT_ARCHIVE, file_types.EXPORT_ARCHIVE):

@@ -11,7 +11,7 @@ import pytest
 from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 from tests.processes import run_lines
-from tools.warm_process import WarmProcess
+from tools.warm_process import Finished, WarmProcess
 
 THIRDS = 3
 EXAMPLES = [
@@ -38,9 +38,16 @@ def with_what_they_read(lines: list[str]) -> list[str]:
 def faults_of(
     lines: list[str], folder: Path, environment: dict[str, str], warm: WarmProcess
 ) -> dict[str, str]:
-    """Run the lines; return those that do not do what an example should, and why."""
-    found = {}
-    for line, done in zip(lines, run_lines(lines, folder, environment, warm), strict=True):
+    """Run the lines, and those that they suggest as the next; return what is wrong with which."""
+    followed: dict[str, Finished] = {}
+    all_done = run_lines(lines, folder, environment, warm, followed)
+    # A picture of statistics layer by layer shows nothing of one layer.
+    found = {
+        line: f"{done.rc}: {done.stdout} {done.stderr}"
+        for line, done in followed.items()
+        if done.rc or not done.stdout or "Warning" in done.stderr or ", 1 layer\n" in done.stdout
+    }
+    for line, done in zip(lines, all_done, strict=True):
         program, command, *_ = shlex.split(line)
         wrote = [said.split()[1] for said in done.stderr.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]

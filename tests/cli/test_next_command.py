@@ -11,6 +11,7 @@ import torch
 
 from hookscope.cli.next_command import next_command
 from hookscope.hooks.capture import Capture
+from tests.processes import NEXT
 
 NET = """
 from torch import nn
@@ -43,8 +44,7 @@ def test_named_layers_with_maps_are_looked_at(parse) -> None:
     assert looking(named, c=vector)[1] == "grads"
     assert looking(parse("capture"), a=maps)[1] == "grads"
     attention = ("attention", torch.zeros(1, 4, 5, 5))
-    plot = ["hookscope", "plot", "a b.safetensors", "--kind", "attention"]
-    assert looking(named, a=maps, d=attention) == plot
+    assert looking(named, a=maps, d=attention) == ["hookscope", "plot", "a b.safetensors"]
 
 
 def test_gradients_are_drawn_or_without_matplotlib_reported(parse, monkeypatch) -> None:
@@ -113,6 +113,37 @@ def test_the_suggested_line_runs(run, tmp_path: Path) -> None:
         done = run(*shlex.split(line))
         assert done.rc == 0, done.stderr
     assert (tmp_path / "work" / "make.grads.plot.png").exists()
+
+
+DIGITS = ("sample_models/digits.py:trained", "--input", "sample_models/five.png")
+TEXT = ("hf:sample_models/capitals", "--input", "text:the capital of Peru is")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("grads", *DIGITS, "--what", "input", "--layer", "."), "kind: maps "),
+        (("grads", *DIGITS, "--layer", "conv1"), "kind: maps "),
+        (("grads", *DIGITS, "--layer", "fc"), "kind: hist "),
+        (("grads", *DIGITS), "kind: flow "),
+        (("step", *DIGITS, "--layer", "fc"), "kind: hist "),
+        (("capture", *TEXT, "--attention"), "kind: attention "),
+        (("capture", *DIGITS, "--layer", "conv2"), "conv2/output"),
+        (("capture", *TEXT), "logit"),
+        (("cam", *DIGITS), "pool"),
+        (("cam", *DIGITS, "--by", "saliency"), "(model)"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_recorded_is_what_the_next_line_shows(
+    run, samples_folder: Path, words: tuple[str, ...], shown: str
+) -> None:
+    done = run(*words, cwd=samples_folder)
+    *_, last = done.stderr.splitlines()
+    assert done.rc == 0 and NEXT.fullmatch(last), done.stderr
+    after = run(*shlex.split(last)[2:], cwd=samples_folder)
+    assert after.rc == 0 and shown in after.stdout + after.stderr
 
 
 def test_a_capture_of_generated_tokens_is_shown(parse) -> None:

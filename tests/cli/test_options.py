@@ -29,7 +29,7 @@ SAMPLES = {
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
     "layer": ("layer1.* fc", ("layer1.*", "fc")),
     "cam layer": ("fc", "fc"),
-    **{f"{name} layer": ("fc", "fc") for name in ("top", "plot")},
+    **{f"{name} layer": ("fc", "fc") for name in ("top", "filters")},
     "hook": ("os.path:join fc=os:getcwd", ("os.path:join", "fc=os:getcwd")),
     "edit": ("conv1=zero fc=scale:2", ("conv1=zero", "fc=scale:2")),
     "sweep edit": ("scale:2", "scale:2"),
@@ -76,6 +76,7 @@ NEEDED = {
     **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
     "filters": ["conv1"],
+    "filters layer": [],  # the argument is stronger
     **{name: ["features/"] for name in ("export", "verify", "probe", "similar", "top")},
     "diff": ["a.safetensors", "b.safetensors"],
     "attach": ["4711"],
@@ -87,7 +88,8 @@ FILES = {"config", "no-config"}  # their effect is in test_settings.py
 # What decides how a result is shown or where it is put, and so is no keyword of the API; the
 # positional form of --model; what only Python can give; the keyword for --output.
 PRESENTATION = """quiet verbose json color config no_config output no_output force chrome dpi
-    mermaid dot cache alpha colormap sort top precision csv markdown model_spec progress"""
+    mermaid dot cache alpha colormap sort top precision csv markdown model_spec layer_spec
+    progress"""
 OUTPUTS = dict.fromkeys(("capture", "sweep", "ablate"), "file")
 EMPTY = inspect.Parameter.empty
 
@@ -171,7 +173,12 @@ def test_options_are_the_keywords_of_the_api_with_their_defaults(parse, name) ->
     if name == "capture":
         params["stop"] = False  # a run that ends early has no output to return in Python
     for option in command.options():
-        if option.name in keywords and keywords[option.name].default is not EMPTY:
+        is_argument = f"{name} {option.key}" in NEEDED
+        if (
+            option.name in keywords
+            and keywords[option.name].default is not EMPTY
+            and not is_argument
+        ):
             assert params[option.name] == keywords[option.name].default, option.key
 
 

@@ -123,10 +123,15 @@ def test_a_wrong_request_is_answered_with_a_repair(
     assert message in said and repair in said
 
 
-def test_layers_are_for_runs_only(run: Run) -> None:
-    for file in ("five.safetensors", "features"):
-        done = run("show", f"{REPO}/sample_models/{file}", "--layer", "conv1")
-        assert done.rc == 2 and "--layer is for the folder of a training run" in done.stderr
+def test_the_layer_of_another_file_is_a_key(run: Run) -> None:
+    for file in ("five.safetensors", "digits.safetensors"):
+        as_key, as_option = (
+            run("show", f"{REPO}/sample_models/{file}", *words)
+            for words in (["conv1"], ["--layer", "conv1"])
+        )
+        assert as_option == as_key and as_key.rc == 0
+    done = run("show", f"{REPO}/sample_models/features", "--layer", "conv1")
+    assert done.rc == 2 and "--layer conv1" in done.stderr
 
 
 def test_what_went_wrong_is_said(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ from hookscope.errors import RequestError
 from hookscope.file_analysis.weight_reader import WeightReader
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import shape_label
+from hookscope.files.words import plural, shape_label
 from hookscope.results.dimensions import find_channel_dim, layout
 from hookscope.results.located_positions import choose_parts
 from hookscope.results.records import Record
 from hookscope.specs.choices import PLOT_KINDS, SCATTER
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import (
     ATTENTION,
+    INPUT,
     PARAM_GRAD,
     PARAM_UPDATE,
     WHOLE,
@@ -25,12 +28,13 @@ from hookscope.specs.tensor_key import (
     slice_text,
 )
 from hookscope.stores.capture_file import CaptureFile
+from hookscope.views.images.figures.canvas import MAX_PANELS
 
 _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
 _NEEDED = {
     "maps": "values or gradients of a layer",
     "heat": "values or gradients of a layer",
-    "attention": "attention weights, which capture --attention records",
+    ATTENTION: "attention weights, which capture --attention records",
     SCATTER: "the rows of a features folder, which extract writes",
 }
 
@@ -53,7 +57,7 @@ class TensorPart:
 
 @dataclass(frozen=True)
 class PlotChoice:
-    """The kind of plot, why it was chosen, its tensors, and those that do not fit it."""
+    """The kind of plot, why it was chosen, its tensors, and what is left out and why."""
 
     kind: str
     why: str
@@ -61,10 +65,9 @@ class PlotChoice:
     left_out: str = ""
 
 
-def choose_plot(
-    capture: CaptureFile, patterns: Sequence[str], kind: str | None = None
-) -> PlotChoice:
-    """Return what to draw."""
+def choose_plot(capture: CaptureFile, patterns: Sequence[str], options: PlotOptions) -> PlotChoice:
+    """Return what to draw; without patterns, what the file was recorded for."""
+    kind = options.kind
     _check_kind(kind, PLOT_KINDS)
     keys = [record.key for record in capture.records]
     matches = [(key, WHOLE) for key in keys]
@@ -77,6 +80,8 @@ def choose_plot(
         )
     why = ""
     if kind is None:
+        if not patterns:
+            parts = _only_layer(parts)
         kind, why = _kind_for(capture, patterns, parts)
     fitting = tuple(part for part in parts if _fits(kind, part))
     if not fitting:
@@ -86,8 +91,40 @@ def choose_plot(
         )
     if kind == "maps":
         _check_one_call(fitting, capture.path)
-    left = [part.name for part in parts if patterns and part not in fitting]
-    return PlotChoice(kind, why, fitting, ", ".join(left))
+    if patterns:
+        left = [part.name for part in parts if part not in fitting]
+        left_out = f"{', '.join(left)}, which --kind {kind} does not draw" if left else ""
+        return PlotChoice(kind, why, fitting, left_out)
+    room = _room(capture, fitting, options) if kind == ATTENTION else len(fitting)
+    if room < len(fitting):
+        rest = f"{plural(len(fitting) - room, 'layer')} from {fitting[room].record.module} on"
+        left_out = f"{rest}, for which the figure has no room; name some as KEYs"
+        return PlotChoice(kind, why, fitting[:room], left_out)
+    return PlotChoice(kind, why, fitting)
+
+
+def _only_layer(parts: tuple[TensorPart, ...]) -> tuple[TensorPart, ...]:
+    """Return the tensors of the only layer; all if there are several.
+
+    The gradients at the inputs of the model are recorded beside those of any layer.
+    """
+    rest = tuple(
+        part
+        for part in parts
+        if not (part.record.module == ROOT and part.record.kind.startswith(INPUT))
+    )
+    return rest if len({part.record.module for part in rest}) == 1 else parts
+
+
+def _room(capture: CaptureFile, parts: Sequence[TensorPart], options: PlotOptions) -> int:
+    """Return for how many of the first tensors a figure has room, with a panel for each head."""
+    panels = 0
+    for number, part in enumerate(parts):
+        *_, heads, _, _ = (1, *part.record.shape)
+        panels += len(options.channels or ()) or min(heads, options.count)
+        if panels > MAX_PANELS:
+            return max(number, 1)
+    return len(parts)
 
 
 def _check_kind(kind: str | None, possible: Sequence[str]) -> None:
@@ -101,7 +138,7 @@ def _fits(kind: str, part: TensorPart) -> bool:
     of = part.record.kind
     if kind == SCATTER:
         return False
-    if kind == "attention":
+    if kind == ATTENTION:
         return of.startswith(ATTENTION)
     return kind not in ("maps", "heat") or not of.startswith((ATTENTION, *_OF_PARAMETERS))
 
@@ -110,15 +147,17 @@ def _kind_for(
     capture: CaptureFile, patterns: Sequence[str], parts: Sequence[TensorPart]
 ) -> tuple[str, str]:
     """The kind of plot that fits the tensors, and the reason."""
-    if not patterns:
+    if not patterns and any(_fits(ATTENTION, part) for part in parts):
+        return ATTENTION, "no KEY is given, and the file has attention weights"
+    if not patterns and len({part.record.module for part in parts}) > 1:
         return "flow", "no KEY is given, so the whole file is plotted"
     # The name of a layer also selects the gradients of its parameters: the others decide.
     parts = [part for part in parts if part.record.kind not in _OF_PARAMETERS] or parts
     what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
-    weights = [part for part in parts if _fits("attention", part)]
+    weights = [part for part in parts if _fits(ATTENTION, part)]
     if {part.record.module for part in weights} == {part.record.module for part in parts}:
         named = weights[0].name if len(weights) == 1 else f"each of {len(weights)} tensors"
-        return "attention", f"{named} contains attention weights"
+        return ATTENTION, f"{named} contains attention weights"
     if all(_fits("maps", part) for part in parts):
         shapes = [capture.shape(part.record.key, part.index) for part in parts]
         if _one_call(parts) and all(

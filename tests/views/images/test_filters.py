@@ -181,10 +181,16 @@ def test_a_wrong_layer_or_channel_is_told() -> None:
 def test_the_last_word_is_the_layer(run, repo: Path, tmp_path: Path) -> None:
     digits = repo / "sample_models" / "digits.py:trained"
     messages = "conv1.weight (16x1x3x3): filters 0-1 of 16\n"
-    for words in ([digits, "conv1"], ["-m", digits, "conv1"], ["conv1", "--model", digits]):
+    named = (["-m", digits, "conv1"], ["conv1", "--model", digits], ["-l", "conv1", digits])
+    for words in ([digits, "conv1"], *named, [digits, "conv1", "--layer", "conv1"]):
         done = run("filters", *words, "--count", "2")
         assert (done.rc, done.stdout) == (0, messages), done.stderr
     first = (tmp_path / "work" / "trained.filters.png").read_bytes()
+    variable = {"HOOKSCOPE_FILTERS_LAYER": "conv1"}
+    assert run("filters", digits, "--count", "2", env=variable).stdout == messages
+    assert "(32x16x3x3)" in run("filters", digits, "conv2", "--count", "2", env=variable).stdout
+    two = run("filters", digits, "conv1", "--layer", "conv2")
+    assert two.rc == 2 and "'conv1' and 'conv2'" in two.stderr
     assert run("filters", digits, "conv1", "--count", "2", "-o", "b.png").rc == 0
     assert (tmp_path / "work" / "b.png").read_bytes() == first
     missing = run("filters")

@@ -378,9 +378,27 @@ def test_the_kind_is_what_fits_and_is_told(
     with caplog.at_level("INFO", "hookscope"):
         assert hookscope.plot(file, "a").kind == expected
     assert f"kind: {expected} (a/{kind} " in caplog.text
+    # The file has nothing else, so it is drawn in the same way without a key.
+    assert hookscope.plot(file).kind == hookscope.plot(file, layer="a").kind == expected
     caplog.clear()
-    hookscope.plot(file, "a", kind="hist")
+    assert hookscope.plot(file, "a", kind="histogram").kind == "hist"
     assert "kind" not in caplog.text
+
+
+def test_a_file_with_attention_weights_is_drawn_by_those_that_a_figure_has_room_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shot = Capture()
+    for layer in range(30):
+        for what, shape in (("attention", (1, 16, 2, 2)), ("output", (1, 2, 8))):
+            shot.put(torch.rand(shape), module=f"h.{layer}", type="A", call=1, what=what, kind=what)
+    shot.save(tmp_path / "a.safetensors")
+    with caplog.at_level("INFO", "hookscope"):
+        drawing = hookscope.plot(tmp_path / "a.safetensors")
+    assert (drawing.kind, len(panels(drawing.figure))) == ("attention", 25 * 16)  # 400 panels
+    assert "left out: 5 layers from h.25 on" in caplog.text
+    drawing = hookscope.plot(tmp_path / "a.safetensors", channels=[3])
+    assert len(panels(drawing.figure)) == 30
 
 
 @pytest.mark.parametrize(
@@ -432,7 +450,7 @@ def lies_on_paper(figure: Figure) -> bool:
 @pytest.mark.parametrize("layers", [1, 3, 40, 400])
 def test_names_of_layers_lie_apart_and_on_the_paper(holding: Save, layers: int) -> None:
     some = {f"encoder.layers.encoder_layer_{i}.mlp": torch.randn(9) for i in range(layers)}
-    figure = hookscope.plot(holding(**some)).figure
+    figure = hookscope.plot(holding(**some), kind="flow").figure
     FigureCanvasAgg(figure).draw()
     [axes] = figure.axes
     labels = boxes(axes.get_yticklabels(), figure)
