@@ -23,6 +23,7 @@ TOPICS: Mapping[str, str] = {
     "checks": "What 'hookscope check' finds.",
     "reductions": "Reductions of 'hookscope extract'.",
     "keys": "Names of tensors in result files.",
+    "notebooks": "The magic %%hookscope of notebooks.",
     "settings": "Environment variables and settings files.",
 }
 
@@ -372,6 +373,24 @@ def _keys() -> TopicText:
     )
 
 
+def _notebooks() -> TopicText:
+    return TopicText(
+        (
+            "%load_ext hookscope adds the magic. The first line of a cell is then %%hookscope MODE"
+            " OPTIONS, with the options that 'hookscope run' has for the mode. The cell runs as"
+            " without it, and the result is shown below it. Nothing is written without -o.",
+        ),
+        {
+            "Modes": [
+                ("%%hookscope list", "list the models that the cell calls"),
+                ("%%hookscope capture --layer 'net.*'", "record the outputs of their layers"),
+                ("%%hookscope check", "look for NaN, infinities and dead units"),
+                ("%%hookscope trace", "list the calls of their layers in order"),
+            ],
+        },
+    )
+
+
 def _settings() -> TopicText:
     return TopicText(
         (
@@ -421,5 +440,6 @@ _CONTENT: Mapping[str, Callable[[], TopicText]] = {
     "checks": _checks,
     "reductions": _reductions,
     "keys": _keys,
+    "notebooks": _notebooks,
     "settings": _settings,
 }

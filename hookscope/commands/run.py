@@ -89,7 +89,7 @@ _WHAT = {
     main="list capture layer stop-on output",
     shares_work=True,
     context_settings={"allow_interspersed_args": False},
-    topics="layers",
+    topics="layers notebooks",
 )
 def run_command(
     ctx: click.Context,

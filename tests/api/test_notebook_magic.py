@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from hookscope.specs.program_options import MODES
+
 pytest.importorskip("IPython")
 
 
@@ -38,6 +40,12 @@ def test_a_cell_is_run_and_its_layers_are_returned(shell: Any) -> None:
     assert [event.module for event in run(shell, "trace").events] == ["net", "net.0"]
 
 
+def test_the_result_is_the_value_of_the_cell(shell: Any) -> None:
+    shell.run_cell("x = torch.ones(1, 2)\nexpected = net(x)")
+    shell.run_cell("%%hookscope capture\ny = net(x)")
+    assert shell.run_cell("torch.equal(_['net.0'], expected)").result is True
+
+
 def test_a_cell_writes_its_result(shell: Any, tmp_path: Path) -> None:
     for mode in ("list", "check", "trace"):
         run(shell, f"{mode} -o {tmp_path}/{mode}.json")
@@ -57,4 +65,51 @@ def test_a_wrong_line_is_refused_and_the_cell_is_not_run(shell: Any) -> None:
     ):
         with pytest.raises(RequestError, match=message):
             run(shell, line)
+    assert "done" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "said"),
+    [
+        ("captur", "net(x)", "Did you mean capture?"),
+        ("tree", "net(x)", "!hookscope tree"),
+        ("", "net(x)", "empty"),
+        ("capture --layr fc", "net(x)", "Did you mean --layer?"),
+        ("capture --layer 'fc", "net(x)", "No closing quotation"),
+        ("capture --hook none.py:f", "net(x)", "none.py"),
+        ("list --calls 3", "net(x)", "--calls"),
+        ("capture -o none/x.safetensors", "y = net(x)", "none/x.safetensors"),
+        ("capture", "import hookscope; hookscope.load('none.safetensors')", "none.safetensors"),
+        *((mode, "net(x.T)", "net.0 (Linear) raised RuntimeError: mat1") for mode in MODES),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_fails_the_cell(
+    shell: Any, capsys: pytest.CaptureFixture[str], line: str, cell: str, said: str
+) -> None:
+    shell.run_cell("x = torch.ones(1, 2)")
+    capsys.readouterr()
+    ran = shell.run_cell(f"%%hookscope {line}\n{cell}")
+    assert not ran.success  # so that no later cell of the notebook is run
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Error: ") and said in " ".join(lines)
+    assert len(lines) <= 3
+    shell.run_cell("%tb")
+    assert "Traceback" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["1 / 0", "x = = 5", "nothing"])
+def test_an_error_of_other_code_is_shown_as_without_the_magic(
+    shell: Any, capsys: pytest.CaptureFixture[str], cell: str
+) -> None:
+    shown = []
+    for text in (cell, f"%%hookscope capture\n{cell}"):
+        assert not shell.run_cell(text).success
+        shown.append(capsys.readouterr().out.splitlines()[-1])
+        assert not shell.custom_exceptions  # those of the user are as before
+    assert shown[0] == shown[1]
+
+
+def test_the_help_is_printed_and_nothing_is_run(shell: Any, capsys) -> None:
+    assert run(shell, "capture --help") is None
+    assert "--stop-after" in capsys.readouterr().out
     assert "done" not in shell.user_ns
