@@ -122,6 +122,7 @@ class Command(click.Command):
         *args: Any,
         examples: tuple[Example, ...] = (),
         main: str = "",
+        also: str = "",
         notes: Mapping[str, Rows] | None = None,
         topics: str = "",
         views: str = "",
@@ -131,6 +132,7 @@ class Command(click.Command):
         super().__init__(*args, **more)
         self.examples = examples
         self.main_options = main.split()
+        self.also = also.split()  # further options that the short help names
         self.notes = dict(notes or {})
         self.topics = topics.split()
         self.views = views.split()  # of the tables whose columns --sort checks before the run
@@ -153,7 +155,9 @@ class Command(click.Command):
         rows = [(record[0], first_sentence(record[1])) for record in records if record]
         parts = ["arguments"] * bool(arguments) + ["main options"] * bool(shown)
         title = " and ".join(parts).capitalize()
-        more = f"'{ctx.command_path} --help' shows all options."
+        others = [f"--{option.key}" for option in self.options() if option.key in self.also]
+        more = f"Also {', '.join(others)}.\n" if others else ""
+        more += f"'{ctx.command_path} --help' shows all options."
         return short_help(ctx, self.examples, title, rows, more)
 
     def options(self) -> list[Option]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from hookscope.cli.console import Console
 NARROW = 60  # columns; below, the meaning of a term has lines of its own
 MAX_WIDTH = 100
 SHORT_EXAMPLES, SHORT_WIDTH = 3, 78  # how many examples ``-h`` shows, and their widest line
+SHORT_HEIGHT = 24  # lines of the screen that it is to fit
 
 Rows = list[tuple[str, str]]
 
@@ -89,19 +90,31 @@ def short_help_option(text: Callable[[click.Context], str]) -> click.Option:
 def short_help(
     ctx: click.Context, examples: Iterable[tuple[str, str]], title: str, rows: Rows, more: str
 ) -> str:
-    """Return the help of one screen."""
+    """Return the help of one screen, with as many of three examples as it has room for."""
+    fitting = [example for example in examples if len(example[0]) <= SHORT_WIDTH]
+    text = ""
+    for count in range(SHORT_EXAMPLES, 1, -1):
+        text = _short_help(ctx, fitting[:count], title, rows, more)
+        if text.count("\n") < SHORT_HEIGHT:
+            break
+    return text
+
+
+def _short_help(
+    ctx: click.Context, examples: Sequence[tuple[str, str]], title: str, rows: Rows, more: str
+) -> str:
     formatter = ctx.make_formatter()
     assert isinstance(formatter, Formatter)
     ctx.command.format_usage(ctx, formatter)
     formatter.write_paragraph()
     with formatter.indentation():
         formatter.write_text((ctx.command.help or "").partition("\n\n")[0].replace("\n", " "))
-    fitting = [example for example in examples if len(example[0]) <= SHORT_WIDTH]
-    formatter.write_examples(fitting[:SHORT_EXAMPLES])
+    formatter.write_examples(examples)
     with formatter.section(title):
         formatter.write_dl(rows)
     formatter.write_paragraph()
-    formatter.write_text(more)
+    for line in more.splitlines():
+        formatter.write_text(line)
     return formatter.getvalue().rstrip("\n")
 
 

@@ -158,6 +158,7 @@ OUTPUT = Output(
     views="sweep",
     examples=EXAMPLES,
     main="layer channels by target input model-arg output no-output",
+    also="rank shape",
     notes=MEANINGS,
     topics="model-specs layers inputs weights losses",
 )

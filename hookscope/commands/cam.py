@@ -188,6 +188,7 @@ OUTPUT = replace(
     views="cam",
     examples=EXAMPLES,
     main="by layer target input model-arg output no-output",
+    also="box receptive shape size upsample",
     topics="cam-methods model-specs inputs weights",
 )
 def cam_command(ctx: click.Context, alpha: float, colormap: str | None, **values: Any) -> None:

@@ -238,6 +238,8 @@ EXAMPLES = (
     views="capture",
     examples=EXAMPLES,
     main="layer what input model-arg shape weights edit output",
+    also="attention compare dtype generate hook hook-arg no-output ops partial rename tokenizer"
+    " trust verify",
     topics="model-specs layers inputs weights edits hooks keys",
 )
 def capture_command(ctx: click.Context, **values: Any) -> None:

@@ -174,6 +174,7 @@ OUTPUT = Output(
     OUTPUT.options,
     examples=EXAMPLES,
     main="only forward-only loss target input model-arg output",
+    also="shape skip",
     topics="checks model-specs inputs weights losses",
 )
 def check_command(ctx: click.Context, **values: Any) -> None:

@@ -451,6 +451,7 @@ _IN_ORDER = (
     " fingerprint_diff",
     examples=EXAMPLES,
     main="layer local map input weights",
+    also="atol compile-b dtype floor onnx-optimize output rename shift structure",
     topics="model-specs layers inputs weights keys",
 )
 def diff_command(ctx: click.Context, **values: Any) -> None:

@@ -160,6 +160,7 @@ output = combine(
     shares_work=True,
     examples=EXAMPLES,
     main="layer input model-arg batch reduce skip-bad resume output",
+    also="device-map max-memory shard-size stats-only store-dtype",
     topics="model-specs layers inputs weights reductions",
 )
 def extract_command(ctx: click.Context, **values: Any) -> None:

@@ -141,6 +141,7 @@ EXAMPLES = (
     PICTURE.options,
     examples=EXAMPLES,
     main="channels by count weights output model-arg",
+    also="dark",
     topics="model-specs weights",
 )
 def filters_command(ctx: click.Context, **values: Any) -> None:

@@ -100,5 +100,8 @@ def fingerprint_command(ctx: click.Context, **values: Any) -> None:
     The file has a line for each layer: shape, moments, extremes, how much of the output is
     rounding, a hash, and 64 random projections. It is made to be committed. 'hookscope diff MODEL
     FILE.fp' names the first layer that computes something else, on another machine too.
+
+    A test of pytest does both with the fixture hookscope_golden: hookscope_golden(model, batch)
+    compares the model with a file beside the test, which 'pytest --hookscope-update' writes.
     """
     run_analysis(ctx, fingerprint, values, OUTPUT)

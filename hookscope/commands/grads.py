@@ -153,6 +153,7 @@ EXAMPLES = (
     views="grads",
     examples=EXAMPLES,
     main="loss target layer input model-arg grad-edit output no-output",
+    also="compare hook hook-kind ops penalty raw reduction shape what",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
 def grads_command(ctx: click.Context, **values: Any) -> None:

@@ -261,6 +261,7 @@ EXAMPLES = (
     OUTPUT.options,
     examples=EXAMPLES,
     main="kind channels by count color-by output",
+    also="layer method",
     topics="keys",
 )
 def plot_command(ctx: click.Context, **values: Any) -> None:

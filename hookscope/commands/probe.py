@@ -90,6 +90,7 @@ OUTPUT = analysis_if_named(".json, .csv, or a picture (.png, .jpg, .svg, .pdf)")
     table_options,
     examples=EXAMPLES,
     main="labels layer by output",
+    also="test",
     topics="keys",
 )
 def probe_command(ctx: click.Context, features: str, **values: Any) -> None:

@@ -88,6 +88,7 @@ _WHAT = {
     examples=EXAMPLES,
     main="list capture layer stop-on output",
     shares_work=True,
+    also="check edit every trace",
     context_settings={"allow_interspersed_args": False},
     topics="layers notebooks",
 )

@@ -93,6 +93,7 @@ maps = combine(
     table_options,
     examples=EXAMPLES,
     main="map channels by count layer verbose",
+    also="scale seed",
     topics="keys",
 )
 def show_command(

@@ -134,7 +134,8 @@ EXAMPLES = (
     table_options,
     views="step",
     examples=EXAMPLES,
-    main="optimizer lr opt-arg loss target input model-arg output no-output",
+    main="optimizer lr opt-arg loss target input model-arg output",
+    also="no-output compare grad-edit hook hook-kind",
     topics="model-specs layers inputs weights losses edits hooks keys",
 )
 def step_command(ctx: click.Context, **values: Any) -> None:

@@ -169,7 +169,8 @@ MEANINGS = {
     table_options,
     views="sweep",
     examples=EXAMPLES,
-    main="layer edit positions target against input model-arg output no-output",
+    main="layer edit positions target against input model-arg output",
+    also="no-output heads metric",
     notes=MEANINGS,
     topics="model-specs layers edits inputs weights losses",
 )

@@ -135,6 +135,7 @@ CHROME = Output(
     views="trace",
     examples=EXAMPLES,
     main="layer repeat forward-only input shape output chrome",
+    also="target warmup",
     topics="model-specs layers inputs weights losses",
 )
 def trace_command(ctx: click.Context, **values: Any) -> None:

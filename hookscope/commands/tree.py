@@ -192,6 +192,7 @@ EXAMPLES = (
     views="module_tree weight_tree",
     examples=EXAMPLES,
     main="layer model-arg type depth leaves shapes shape",
+    also="dot hash mermaid receptive",
     topics="model-specs layers weight-files",
 )
 def tree_command(ctx: click.Context, mermaid: bool, dot: bool, cache: bool, **values: Any) -> None:

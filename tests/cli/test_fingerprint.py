@@ -243,3 +243,7 @@ def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> No
     assert "test_net.fp was written by another test, test_a.py::test_net" in done
     known = open_fingerprint(tmp_path / "golden" / "test_net.fp")
     assert known.metadata["test"].endswith("test_a.py::test_net")
+
+
+def test_the_help_names_the_fixture_of_pytest(run) -> None:
+    assert "hookscope_golden(model, batch)" in run("fingerprint", "--help").stdout

@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 import pytest
 
-from hookscope.cli.commands import Command
+from hookscope.cli.commands import GLOBAL, Command
+from hookscope.cli.global_options import SECTION as TABLE
 from hookscope.cli.help_layout import first_sentence
 from hookscope.cli.main import EXAMPLES, cli
+from tests.test_documents import DOCS, blocks_of, commands_of
 
 COMMANDS = list(cli.commands)
 LINES, COLUMNS = 24, 80
@@ -51,6 +53,36 @@ def test_it_has_the_summary_examples_and_the_main_options(name: str) -> None:
         if isinstance(argument, click.Argument):
             assert first_sentence(argument.help or "") in " ".join(rows.split())
     assert text.endswith(f"'hookscope {name} --help' shows all options.")
+
+
+def test_it_names_every_option_that_an_example_of_the_docs_uses() -> None:
+    missing: dict[str, set[str]] = {}
+    examples = [
+        words
+        for page in sorted(DOCS.rglob("*.md"))
+        if page.name != "cli.md"  # made of the help
+        for kind, text in blocks_of(page)
+        if kind == "sh"
+        for words in commands_of(text) or ()
+    ]
+    for name, *words in examples:
+        command = cli.commands[name]
+        assert isinstance(command, Command)
+        shared = {option.key for option in command.options() if option.section in (GLOBAL, TABLE)}
+        flags = {flag: option.key for option in command.options() for flag in option.opts}
+        used = {flags[word] for word in words if word in flags} - shared
+        shown = short_help_of(name)
+        hidden = {key for key in used if f"--{key}" not in shown and f"]{key}" not in shown}
+        missing.setdefault(name, set()).update(hidden)
+    assert len(missing) > 20  # commands with examples
+    assert {name: keys for name, keys in missing.items() if keys} == {}
+
+
+def test_every_further_option_that_it_names_exists_and_is_no_main_one() -> None:
+    for command in cli.commands.values():
+        assert isinstance(command, Command)
+        assert set(command.also) <= {option.key for option in command.options()}
+        assert not set(command.also) & set(command.main_options)
 
 
 def test_that_of_the_program_names_every_command_and_fits_a_screen(run) -> None:
