@@ -469,9 +469,10 @@ def diff_command(ctx: click.Context, **values: Any) -> None:
     --onnx-optimize may be given twice, for A and then B.
 
     With --local, each module of B also runs on the inputs of its counterpart in A, so that the
-    module in which a difference arises is named, and not its echo in those after it. --floor
-    float64 states errors in units of A's own rounding errors. --compile-b compiles each module of B
-    that has no others in it, and --compile-a those of A.
+    module in which a difference arises is named, and not its echo in those after it. Errors are
+    stated in units of A's own rounding errors, from a run in float64, or with --floor none compared
+    with the tolerance. --compile-b compiles each module of B that has no others in it, and
+    --compile-a those of A.
 
     With an ONNX file, the default tolerance is wider, because onnxruntime adds numbers in another
     order than PyTorch. Modules that the exporter folded or left out are listed with the reason.

@@ -34,7 +34,7 @@ class ModuleError:
             modules within it; None if it was not measured.
         tensor: the key of the tensor with that error: an output, or what it passes to a module
             within it. Of several, the one with the largest error in units.
-        unit: the error of A's module that its precision explains, from ``--floor``; without it, the
+        unit: the error of A's module that its precision explains, the floor; without one, the
             relative tolerance.
         a_is_zero: whether that tensor is exactly zero in A, and the own error therefore infinite.
         unmatched: keys of tensors that only one of the two gets or returns.
@@ -81,6 +81,8 @@ class LocalDiff(Result):
         diff: the comparison of the two models from the input to the output.
         errors: of the calls of modules, in A's order of execution.
         floor: the dtype in which A ran for the units; empty if the unit is the tolerance.
+        all_count: whether an output beyond the tolerance is a difference although no module has a
+            fault, as without a floor. So it is where the floor was not asked for.
 
     Example:
         >>> import hookscope
@@ -97,6 +99,7 @@ class LocalDiff(Result):
     diff: Diff
     errors: tuple[ModuleError, ...]
     floor: str = ""
+    all_count: bool = False
 
     def __repr__(self) -> str:
         text = f"<LocalDiff of {len(self.errors)} calls: {len(self.faults)} differ by themselves"
@@ -134,11 +137,13 @@ class LocalDiff(Result):
 
     @property
     def same(self) -> bool:
-        """Whether no module has a fault; without a floor, whether nothing differs either.
+        """Whether no module has a fault, nor an output a difference, unless ``floor`` was given.
 
         With ``strict``, tensors without a match are a difference too.
         """
-        return not self.faults and (self.diff.matches_all if self.floor else self.diff.same)
+        return not self.faults and (
+            self.diff.matches_all if self.floor and not self.all_count else self.diff.same
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""

@@ -65,6 +65,7 @@ DUMP_OPTIONS = (
 _SELF_CONTAINED = (model_spec.TORCHSCRIPT, model_spec.EXPORTED, model_spec.ONNX)
 
 
+FLOAT64, NO_FLOOR = "float64", "none"  # values of ``floor``
 _PAIR = "as for ``capture``, for both models, or a pair for A and B."
 
 
@@ -153,10 +154,14 @@ class DiffRequest:
     )
     floor: str | None = setting(
         None,
-        "Measure errors in units of A's rounding errors, from a run in float64. Implies --local.",
-        choices=("float64",),
-        python="run A's modules in this dtype too, and state errors in units of the difference. If"
-        " B has a less precise dtype, A's modules run in that dtype instead. Implies ``local``.",
+        "Measure errors in units of A's rounding errors, from a run in float64; none compares them"
+        " with the tolerance. Implies --local. Default: float64, where A has one; none with --rtol"
+        " or --atol.",
+        choices=(FLOAT64, NO_FLOOR),
+        python="``float64``: run A's modules in this dtype too, and state errors in units of the"
+        " difference. If B has a less precise dtype, A's modules run in that dtype instead."
+        " ``none``: compare errors with the tolerance. Implies ``local``, whose default is"
+        " ``float64`` where A can be measured and no tolerance is given.",
     )
     layers: str | Iterable[str] = same_setting(
         LayerSelection,
@@ -310,6 +315,13 @@ class DiffRequest:
     def is_local(self) -> bool:
         """Whether modules are compared one by one."""
         return self.local or self.floor is not None
+
+    @property
+    def wants_floor(self) -> bool | None:
+        """Whether a floor is to be measured; None if it is where that is possible."""
+        if self.floor is None and self.rtol is None and self.atol is None:
+            return None
+        return self.floor == FLOAT64
 
     @property
     def has_input(self) -> bool:

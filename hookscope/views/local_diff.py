@@ -87,8 +87,8 @@ def _not_returned(error: ModuleError) -> str:
 def _verdict(result: LocalDiff, options: TextOptions) -> list[tuple[str, str]]:
     """The sentences under the table, each with its style."""
     worst, *others = result.faults or (None,)
-    between = [layer_text(error.key) for error in result.errors if result.verdict(error) == BETWEEN]
     sentences = []
+    between = [layer_text(error.key) for error in result.errors if result.verdict(error) == BETWEEN]
     if worst is not None:
         sentences.append((_fault_text(worst, result), ALERT_STYLE))
         if others:
@@ -145,6 +145,14 @@ def _healthy_text(result: LocalDiff) -> str:
         text = (
             f"{calls} compared: no module has a fault of its own. The largest own error is"
             f" {_times(largest)} times the rounding floor, in {layer_text(largest.key)}."
+        )
+    elif largest.own:
+        size, limit = number_text(largest.own, 3), number_text(largest.unit, 3)
+        text += f" The largest is {size} of {limit}, in {layer_text(largest.key)}."
+    if not left and (beyond := sum(error.differs for error in result.errors)):
+        text += (
+            f" The outputs of {plural(beyond, 'call')} differ beyond the tolerance all the same:"
+            " small errors add up."
         )
     return f"{text} Not compared on equal inputs: {plural(left, 'call')}." if left else text
 

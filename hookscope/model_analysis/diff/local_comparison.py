@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.prepare import Prepared
 from hookscope.file_analysis.record_matches import RecordMatches
+from hookscope.files.words import bytes_text
 from hookscope.hooks.layers import layers_of, submodule
 from hookscope.model_analysis.diff.graph_errors import holds_codes, own_errors_of_graph
 from hookscope.model_analysis.diff.own_errors import CallId, Casting, OwnErrors, own_errors
@@ -22,12 +24,16 @@ from hookscope.results.records import Record
 from hookscope.sources.onnx.graph_modules import GraphModel
 from hookscope.sources.structure import modules_in
 from hookscope.sources.wrappers import copy_model
+from hookscope.specs.diff_request import FLOAT64
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.specs.tolerances import engine_tolerances, tolerances
 from hookscope.tensors.nested import map_tensors
 
 _NOT_AGAIN = "it was not called again"
+_REPAIR = "Write --floor none, which compares with the tolerance."
+_LARGEST_COPY = 4 * 10**9  # bytes of a copy that nobody asked for
+log = logging.getLogger("hookscope")
 
 
 def check_local(prepared: Sequence[Prepared]) -> None:
@@ -45,13 +51,14 @@ def compare_locally(
     shown: RecordMatches,
     found: Diff,
     known: Mapping[CallId, OwnErrors] | None,
-    floor: str | None,
+    wants_floor: bool | None,
     rtol: float | None,
 ) -> LocalDiff:
     """Return the own error of each call, from all ``matches``; those of ``shown`` are listed.
 
     ``known`` has the own errors of calls with one name, which are used if the matches are those.
-    Without a floor, errors are measured against the relative tolerance.
+    Without a floor, errors are measured against the relative tolerance. If ``wants_floor`` is None,
+    it is measured where that is possible.
     """
     pairs = _call_pairs(matches)
     engines = isinstance(prepared[1].module, GraphModel)
@@ -62,12 +69,16 @@ def compare_locally(
         own = {call: known[call] for call in known if call in pairs}
     else:
         own = own_errors(*prepared, pairs)
-    units: Mapping[CallId, float | OwnErrors] = {}
     precision = max((model.dtype for model in prepared), key=_epsilon)
-    if floor is not None:
-        units = _floors(prepared[0], floor, precision, pairs)
+    # The rounding errors of A are those in the dtype of B, if that is less precise.
+    dtype = FLOAT64 if precision == prepared[0].dtype else precision
+    units: Mapping[CallId, float | OwnErrors] | None = None
+    if wants_floor:
+        units = _floors(prepared[0], dtype, pairs)
+    elif wants_floor is None:
+        units = _possible_floors(prepared, dtype, pairs)
     least = _epsilon(precision) / 2
-    if floor is None:
+    if units is None:
         default = engine_tolerances(precision, precision, 0, None, rtol) if engines else None
         least = (default or tolerances(precision, precision, None, rtol))[1]
     rows: defaultdict[CallId, list[TensorComparison]] = defaultdict(list)
@@ -78,7 +89,9 @@ def compare_locally(
         if a.kind == OUTPUT and a.key in compared:
             rows[a.module, a.call].append(compared[a.key])
     errors = [
-        _with_own(_accumulated(a, b, rows[call]), own.get(call), units.get(call, 0.0), least)
+        _with_own(
+            _accumulated(a, b, rows[call]), own.get(call), (units or {}).get(call, 0.0), least
+        )
         for call, (a, b) in calls.items()
     ]
     if all(error.own is None for error in errors):
@@ -86,7 +99,10 @@ def compare_locally(
             "No module could be compared on equal inputs: none of its outputs is compared.",
             "Compare outputs, and layers that both models have: --what output, --layer GLOB.",
         )
-    return LocalDiff(found, tuple(errors), floor or "")
+    if units is None:
+        return LocalDiff(found, tuple(errors))
+    log.info("floor: the rounding errors of A's modules, from a run in %s", dtype)
+    return LocalDiff(found, tuple(errors), dtype, all_count=not wants_floor)
 
 
 def _call_pairs(matches: RecordMatches) -> dict[CallId, CallId]:
@@ -110,35 +126,72 @@ def _epsilon(dtype: str) -> float:
     return torch.finfo(getattr(torch, dtype)).eps
 
 
+def _possible_floors(
+    prepared: tuple[Prepared, Prepared], floor: str, pairs: Mapping[CallId, CallId]
+) -> dict[CallId, float | OwnErrors] | None:
+    """Return the floors that nobody asked for; None where they would say nothing or be too large.
+
+    The errors of a quantized model and of an ONNX file are not those of rounding in float32.
+    """
+    a = prepared[0]
+    has_own_numbers = any(
+        isinstance(model.module, GraphModel) or _is_quantized(model.module) for model in prepared
+    )
+    if has_own_numbers or floor == a.dtype or a.device.type == "mps":
+        return None
+    size = sum(tensor.numel() for tensor in (*a.module.parameters(), *a.module.buffers())) * 8
+    if size > _LARGEST_COPY:
+        log.info(
+            "floor: none, because a copy of A in float64 would have %s (--floor float64 makes it)",
+            bytes_text(size),
+        )
+        return None
+    try:
+        return _floors(a, floor, pairs)
+    except (RequestError, torch.OutOfMemoryError) as error:
+        log.info("floor: none (%s)", getattr(error, "message", "out of memory"))
+        return None
+
+
+def _is_quantized(model: nn.Module) -> bool:
+    """Whether parameters or layers are quantized, by torch or by a package with own tensors."""
+    tensors = (*model.parameters(), *model.buffers())
+    return any("quantized" in type(module).__module__ for module in modules_in(model)) or any(
+        tensor.is_quantized or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer)
+        for tensor in tensors
+    )
+
+
 def _floors(
-    a: Prepared, floor: str, precision: str, pairs: Mapping[CallId, CallId]
+    a: Prepared, floor: str, pairs: Mapping[CallId, CallId]
 ) -> dict[CallId, float | OwnErrors]:
     """How A's modules differ in another precision; a number where that is not known.
 
-    The precision is that of the floor; or B's if it is less than A's, because it explains B's
-    error. Modules whose operations do not exist in it keep their dtype, and get the largest floor.
+    Modules whose operations do not exist in it keep their dtype, and get the largest floor.
     """
     a = replace(a, compiled=None)  # else what the compiler does wrong would count as rounding
-    dtype = getattr(torch, floor if precision == a.dtype else precision)
+    dtype = getattr(torch, floor)
     same = {call: call for call in pairs.values()}
     kept: frozenset[str] = frozenset()
     while True:
         try:
-            found = own_errors(
-                a, cast_copy(a, dtype, "Leave out --floor.", kept), same, Casting(dtype, kept)
-            )
+            found = own_errors(a, cast_copy(a, dtype, _REPAIR, kept), same, Casting(dtype, kept))
         except ForwardError as error:
             failed = _alike(a.module, error.layer)
             if error.layer == ROOT or failed <= kept:
                 cause = error.message.removeprefix("A: ")
                 raise RequestError(
                     f"A does not run in {dtype}, so there is no floor. {cause}",
-                    "Leave out --floor; --local alone compares with the tolerance.",
+                    _REPAIR,
                 ) from error
             kept |= failed
         else:
             known = [e for own in found.values() for e in own.errors.values() if isfinite(e)]
             largest = max(known, default=0.0)
+            if all(call[0] in kept for call in found):
+                raise RequestError(
+                    f"No module of A runs in {dtype}, so there is no floor.", _REPAIR
+                )
             return {call: largest if call[0] in kept else own for call, own in found.items()}
 
 

@@ -17,6 +17,10 @@ class Stopped(BaseException):
     """Ends a thread that waits for its turn after another thread has failed."""
 
 
+class Mixed(BaseException):
+    """The modules of a model were called in the thread of another one."""
+
+
 class Lockstep:
     """Runs functions in as many threads, one at a time. A function switches with ``hand_over``.
 
@@ -34,11 +38,12 @@ class Lockstep:
         self._all_ended.acquire()
         self._error: BaseException | None = None
         self._states: list[tuple[Any, ...]] = []
+        self._threads: list[threading.Thread] = []
 
     def run(self, works: Sequence[Callable[[], None]]) -> None:
         """Run all functions to their ends, beginning with the first; raise the first error."""
         self._states = [self._state() for _ in works]
-        threads = [
+        self._threads = threads = [
             threading.Thread(target=self._work, args=(side, work), daemon=True)
             for side, work in enumerate(works)
         ]
@@ -58,7 +63,14 @@ class Lockstep:
         return self._ended[side]
 
     def hand_over(self, side: int) -> None:
-        """Let each other function run until it hands over; return at once if all have ended."""
+        """Let each other function run until it hands over; return at once if all have ended.
+
+        Raises:
+            Mixed: another function calls this, which would wait for itself.
+        """
+        current = threading.current_thread()
+        if current in self._threads and current is not self._threads[side]:
+            raise Mixed
         with self._changed:
             self._check_running()
             following = self._after(side)

@@ -114,7 +114,7 @@ def compare_models(request: DiffRequest) -> Diff | LocalDiff:
     )
     if request.is_local:
         return compare_locally(
-            prepared, all_matches, matches, found, own, request.floor, request.rtol
+            prepared, all_matches, matches, found, own, request.wants_floor, request.rtol
         )
     if not engines:
         return found

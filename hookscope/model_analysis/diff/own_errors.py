@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hookscope.errors import RequestError
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import gpus_of
 from hookscope.execution.prepare import Prepared
@@ -28,7 +29,7 @@ from hookscope.files.signatures import signature_of
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall, what_of
 from hookscope.hooks.registry import CallRegistry
-from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.model_analysis.diff.lockstep import Lockstep, Mixed
 from hookscope.model_analysis.diff.tensor_errors import (
     in_place_of,
     real_numbers,
@@ -125,8 +126,23 @@ def own_errors(
         taught = TaughtRun(teacher, student, CallPairs(pairs), lockstep, 1, gpus, casting)
         with taught.attached():
             teach = as_this_thread(partial(_run, teacher, 0))
-            lockstep.run((teach, as_this_thread(taught.run)))
+            try:
+                lockstep.run((teach, as_this_thread(taught.run)))
+            except Mixed:
+                raise _mixed(casting) from None
     return taught.found
+
+
+def _mixed(casting: Casting | None) -> RequestError:
+    cause = "a function in it refers to the original"
+    if casting is not None:
+        return RequestError(
+            f"A copy of A in {casting.dtype} calls modules of A itself, because {cause}.",
+            "Write --floor none, which needs no copy.",
+        )
+    return RequestError(
+        f"B calls modules of A. If B is a copy of A, {cause}.", "Build B anew, without copying A."
+    )
 
 
 class TaughtRun:

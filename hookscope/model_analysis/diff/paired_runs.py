@@ -23,7 +23,7 @@ from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, is_of_file, layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.model_analysis.diff.lockstep import Lockstep
+from hookscope.model_analysis.diff.lockstep import Lockstep, Mixed
 from hookscope.model_analysis.diff.own_errors import (
     CallId,
     CallPairs,
@@ -78,7 +78,7 @@ def compare_same_keys(
 
     run = partial(_run_both, prepared, kinds, layers, pair_of, comparator)
     if is_local and (student := _student_of(prepared[1])) is not None:
-        with suppress(ForwardError, _Mixed):  # then the own errors need a run of their own
+        with suppress(ForwardError, Mixed):  # then the own errors need a run of their own
             return run((student, SameCalls(shared)))
     try:
         return run()
@@ -119,10 +119,6 @@ def compare_pairs(
     ).comparisons
 
 
-class _Mixed(Exception):
-    """The modules of a model were called in the thread of another one."""
-
-
 def _run_both(
     prepared: tuple[Prepared, Prepared],
     kinds: Iterable[str],
@@ -155,7 +151,7 @@ def _run_both(
     with _all_of([*(model.preserved() for model in models), *attached]):
         lockstep.run([as_this_thread(run) for run in passes])
     if buffer.is_mixed and student is not None:
-        raise _Mixed
+        raise Mixed
     records = (sinks[0].capture.records, sinks[1].capture.records)
     return SameKeys(records, buffer.comparisons, None if student is None else student.found)
 

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import RequestError
+from hookscope.model_analysis.diff import local_comparison
 from hookscope.model_analysis.diff.tensor_errors import relative_error
+from hookscope.results.diff_result import Diff
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.model_analysis.diff.planted_faults import FAULTS, KINDS, Fault, build
+from tests.views.error_results import local_diff
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
 _QUICK = ("unet", "tagger", "vit")  # whose faults are planted in each run of the tests
@@ -51,6 +55,55 @@ def test_the_module_with_a_planted_fault_comes_first(fault: Fault) -> None:
         "." in fault.blamed and first == "."
     )
     assert not found.same
+
+
+def _with_eps(eps: float, width: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width, eps=eps), nn.Linear(width, 2))
+
+
+def test_the_floor_is_measured_by_default_and_names_the_origin_in_row_and_sentence() -> None:
+    a, b = _with_eps(1e-5), _with_eps(1.2e-5)  # less than the tolerance, more than rounding
+    found = hookscope.diff(a, b, input=torch.ones(2, 4), local=True)
+    assert isinstance(found, LocalDiff)
+    assert (found.floor, found.same, found.faults) == ("float64", True, ())
+    assert [error.key for error in found.errors if found.verdict(error) == "between"] == ["1"]
+    said = " ".join(line.plain for line in display.text(found, TextOptions(width=200)))
+    assert "times the rounding floor, in 1." in said
+    assert found.errors == compare(a, b, torch.ones(2, 4)).errors
+    # Without a floor the sentence names what the row shows, too.
+    [healthy] = sentences(a, b)
+    assert healthy.endswith(" of 1.30e-06, in 1.")
+
+
+@pytest.mark.parametrize(
+    "options", [{"rtol": 1e-3}, {"atol": 1e-3}, {"floor": "none"}, {"dtype": "float64"}], ids=str
+)
+def test_there_is_no_floor_with_a_tolerance_or_in_float64(options: dict[str, Any]) -> None:
+    a, b = _with_eps(1e-5), _with_eps(1e-4)
+    found = hookscope.diff(a, b, input=torch.ones(2, 4), local=True, **options)
+    assert isinstance(found, LocalDiff)
+    assert found.floor == ""
+    sure = {error.unit for error in found.errors}
+    assert sure == {options.get("rtol", min(sure))}
+
+
+def test_a_copy_that_nobody_asked_for_is_made_of_small_models_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_comparison, "_LARGEST_COPY", 300)
+    with caplog.at_level("INFO", "hookscope"):
+        found = hookscope.diff(_with_eps(1e-5), _with_eps(1e-5), input=torch.ones(2, 4), local=True)
+    assert isinstance(found, LocalDiff)
+    assert found.floor == "" and "a copy of A in float64 would have" in caplog.text
+    assert compare(_with_eps(1e-5), _with_eps(1e-5), torch.ones(2, 4)).floor == "float64"
+
+
+def test_outputs_beyond_the_tolerance_count_where_the_floor_was_not_asked_for() -> None:
+    diff = hookscope.diff(nn.Linear(4, 2), nn.Linear(4, 2), input=torch.ones(2, 4))
+    assert isinstance(diff, Diff) and not diff.same
+    healthy = replace(local_diff([("fc", 1e-3, 1e-7)], floor="float64"), diff=diff)
+    assert healthy.same and not replace(healthy, all_count=True).same
 
 
 # Healthy pairs
@@ -430,8 +483,9 @@ def test_the_command_names_the_module_and_its_echo(run: Any, tmp_path: Path) -> 
     document = json.loads(run(*words, "--floor", "float64", "--json").stdout)
     [fault] = [e for e in document["errors"] if e["verdict"] == "fault"]
     assert (document["faults"], fault["module"], document["same"]) == (["conv2"], "conv2", False)
-    # Without a floor, the tolerance decides.
-    done = run(*words, "--local")
+    # It is measured unless it is not wanted; then the tolerance decides.
+    assert run(*words, "--local").stdout == run(*words, "--floor", "float64").stdout
+    done = run(*words, "--floor", "none")
     assert done.rc == 1 and "floor" not in done.stdout
     assert run(*words, "--local", "--rtol", 0.01, "--atol", 0.1).rc == 0
 
@@ -456,7 +510,7 @@ def test_the_command_writes_a_page_a_picture_and_a_table(
 
 def sentences(a: nn.Module, b: nn.Module, **options: Any) -> list[str]:
     """What is said under the table of a comparison of two models on two rows of four numbers."""
-    found = hookscope.diff(a, b, input=torch.ones(2, 4), local=True, **options)
+    found = hookscope.diff(a, b, input=torch.ones(2, 4), floor="none", **options)
     lines = [line.plain for line in display.text(found, TextOptions(width=200))]
     return [line for line in lines if line.endswith(".")]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.errors import RequestError
 from hookscope.model_analysis.diff import local_comparison, paired_runs
 from hookscope.results.local_diff import LocalDiff
 
@@ -119,7 +120,7 @@ def test_one_run_of_a_gives_the_errors_of_separate_runs(
     def compare() -> LocalDiff:
         for model in (a, b):
             model.__dict__.pop("calls", None)
-        found = hookscope.diff(a, b, input=X, local=True, train=train)
+        found = hookscope.diff(a, b, input=X, floor="none", train=train)
         assert isinstance(found, LocalDiff)
         return found
 
@@ -136,9 +137,22 @@ def test_one_run_of_a_gives_the_errors_of_separate_runs(
             assert torch.equal(tensor, state[key])
 
 
+def test_a_copy_that_calls_the_original_has_no_floor_and_does_not_wait_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    a = Closed()
+    with pytest.raises(RequestError, match="calls modules of A itself"):
+        hookscope.diff(a, faulty(a), input=X, floor="float64")
+    with caplog.at_level("INFO", "hookscope"):
+        found = hookscope.diff(a, faulty(a), input=X, local=True)
+    assert isinstance(found, LocalDiff) and not found.floor
+    assert found.faults == hookscope.diff(a, faulty(a), input=X, floor="none").faults
+    assert "floor: none" in caplog.text
+
+
 def test_a_model_whose_state_goes_on_is_compared_in_one_state() -> None:
     a = Counting()
-    found = hookscope.diff(a, faulty(a), input=X, local=True)
+    found = hookscope.diff(a, faulty(a), input=X, floor="none")
     assert isinstance(found, LocalDiff)
     own = {error.key: error.own for error in found.errors if error.own}
     [first] = [error for error in found.errors if error.key == "block.0"]

@@ -115,7 +115,7 @@ def test_int8_is_the_origin_of_small_errors_and_a_layer_of_four_bits_comes_first
     layer: Any = other.get_submodule(broken)
     layer.weight.data = _int4(layer.weight.data.flatten(1)).view_as(layer.weight)
     found = hookscope.diff(net, quantize(other, tmp_path), input=INPUT, local=True)
-    assert isinstance(found, LocalDiff)
+    assert isinstance(found, LocalDiff) and not found.floor
     assert found.faults[0].module == blamed
     sizes = [error.own or 0.0 for error in found.faults]
     assert sizes[0] > 1.5 * max(sizes[1:], default=0.0)
