@@ -10,6 +10,7 @@ Names of options stand at the top for every command that knows them, or in a tab
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -153,7 +154,7 @@ def _checked(
         if key not in keys:
             if command:
                 raise _unknown(path, f"key {written!r} in [{command}]", key, keys)
-            raise _misplaced(path, written, key, vocabulary)
+            raise _misplaced(path, written, value, vocabulary)
         items = value if isinstance(value, list) else [value]
         if not all(isinstance(item, (str, int, float)) for item in items):
             raise SettingsError(
@@ -169,13 +170,18 @@ def _unknown(path: Path, what: str, word: str, known: Collection[str]) -> Settin
     return SettingsError(f"{path}: unknown {what}.", hint)
 
 
-def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> SettingsError:
-    owners = [f"[{name}]" for name, keys in vocabulary.commands.items() if key in keys]
+def _misplaced(path: Path, written: str, value: Any, vocabulary: KnownKeys) -> SettingsError:
+    key = written.replace("_", "-")
+    owners = [name for name, keys in vocabulary.commands.items() if key in keys]
     if not owners:
         return _unknown(path, f"key {written!r}", key, vocabulary.common)
+    first, *others = sorted(owners, key=lambda name: name != "capture")  # the most usual one
+    prefix = "tool.hookscope." if path.name == "pyproject.toml" else ""
+    line = f"{written} = {json.dumps(value, ensure_ascii=False, default=str)}"
+    also = f" (or for {', '.join(f'[{name}]' for name in others)})" if others else ""
     return SettingsError(
         f"{path}: {written!r} is not a setting for all commands.",
-        f"Write it under a command: {', '.join(owners)}.",
+        f"At the end of the file write the line [{prefix}{first}] and below it: {line}{also}",
     )
 
 

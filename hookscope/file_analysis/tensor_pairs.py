@@ -21,6 +21,12 @@ _MOST_NAMES = 20_000  # names that are searched for a prefix to suggest
 _FEW = 8  # names with the same ending; more of them say nothing about prefixes
 
 
+class NoCommonName(RequestError):
+    """Two sets have no name in common; ``renaming`` is a prefix of A and that in its place in B."""
+
+    renaming: tuple[str, str] | None = None
+
+
 @dataclass(frozen=True)
 class TensorPairs:
     """The tensors of A and B with the same name, and the others."""
@@ -67,7 +73,7 @@ def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
     if renaming := suggest_renaming(
         {names_a[tensor.name]: tensor for tensor in only_a}, partners, len(matched)
     ):
-        notes.append(f"More names match with {renaming}.")
+        notes.append(f"More names match with --rename {'='.join(renaming)}.")
     names = _storage_names(a), _storage_names(b)
     return _without_tied(matched, only_a, list(partners.values()), tuple(notes), names)
 
@@ -128,8 +134,8 @@ def _split_renames(
 
 def suggest_renaming(
     a: Mapping[str, WeightTensor], b: Mapping[str, WeightTensor], matched: int = 0
-) -> str:
-    """Return the ``--rename OLD=NEW`` with which most of the tensors match; empty if few do."""
+) -> tuple[str, str] | None:
+    """Return the prefixes OLD and NEW with which most of the tensors match; None if few do."""
     endings: dict[str, list[str]] = defaultdict(list)
     for name in islice(b, _MOST_NAMES):
         for start in _starts(name):
@@ -143,10 +149,10 @@ def suggest_renaming(
                 old, new = name[: starts[0]], other[: len(other) - len(name) + starts[0]]
                 votes[old.rstrip("."), new.rstrip(".")] += 1
     if not votes:
-        return ""
+        return None
     (old, new), count = votes.most_common(1)[0]
     enough = 2 * count >= min(len(a), len(b)) and count >= max(matched, 2)
-    return f"--rename {old}={new}" if enough else ""
+    return (old, new) if enough else None
 
 
 def _starts(name: str) -> list[int]:
@@ -154,7 +160,26 @@ def _starts(name: str) -> list[int]:
     return [0, *(n + 1 for n, character in enumerate(name) if character == ".")]
 
 
-def _no_match(a: WeightSet, b: WeightSet) -> RequestError:
+def match_or_rename(
+    a: WeightSet, b: WeightSet, rename: Renames, file: str = ""
+) -> tuple[TensorPairs, str]:
+    """Match the tensors of two sets; if no name is in both, without the prefix of one of them.
+
+    Returns the ``--rename OLD=NEW`` that was used then, else an empty text. If one side is a model,
+    ``file`` is the other, A or B, in which ``--rename`` replaces prefixes.
+    """
+    try:
+        return match_tensors(a, b, rename), ""
+    except NoCommonName as error:
+        if error.renaming is None or rename:
+            raise
+        old, new = error.renaming
+    if file == "B" or not (file or old):
+        return match_tensors(a, b, ({}, {new: old})), f"--rename {new}={old}"
+    return match_tensors(a, b, ({old: new}, {})), f"--rename {old}={new}"
+
+
+def _no_match(a: WeightSet, b: WeightSet) -> NoCommonName:
     """The error for two sets without a common name."""
     texts = []
     for side, weights in (("A", a), ("B", b)):
@@ -162,15 +187,19 @@ def _no_match(a: WeightSet, b: WeightSet) -> RequestError:
         names = join_first(weights, 2) or "no tensors"
         texts.append(f"{side} contains {names}" + (f", as {family} does" if family else ""))
     hint = "If both belong to one model, replace the prefix of names: --rename OLD=NEW."
-    if renaming := suggest_renaming(a.tensors, b.tensors):
-        hint = f"Most names match with {renaming}."
+    renaming = suggest_renaming(a.tensors, b.tensors)
+    if renaming:
+        hint = f"Most names match with --rename {'='.join(renaming)}."
     adapters = [side for side, weights in (("A", a), ("B", b)) if _are_adapters(weights)]
     if len(adapters) == 1:
         hint = f"{adapters[0]} contains LoRA adapters, which are added to the weights of a model:"
         hint += " compare them with other adapters, or merge them into the model first."
-    return RequestError(
+        renaming = None
+    error = NoCommonName(
         f"No tensor of {a.label} has the name of one in {b.label}: {'; '.join(texts)}.", hint
     )
+    error.renaming = renaming
+    return error
 
 
 def _are_adapters(names: Collection[str]) -> bool:

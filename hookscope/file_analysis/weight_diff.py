@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hookscope.file_analysis.error_sums import ChangeMeasures, ChangeSums
-from hookscope.file_analysis.tensor_pairs import Pair, match_tensors, select_pairs
+from hookscope.file_analysis.tensor_pairs import Pair, match_or_rename, select_pairs
 from hookscope.files.progress_types import Progress
 from hookscope.results.diff_result import CLOSE, DIFFERS, EQUAL, count_verdicts
 from hookscope.results.result import Result
@@ -83,6 +83,8 @@ class WeightDiff(Result):
         a: what was compared.
         b: what it was compared with.
         notes: what was removed from names or left out, in sentences.
+        renamed: the ``--rename OLD=NEW`` with which the names match, if none does as it is; the
+            names are then a difference too.
     """
 
     view = "weight_diff"
@@ -98,6 +100,7 @@ class WeightDiff(Result):
     a: WeightSide
     b: WeightSide
     notes: tuple[str, ...] = ()
+    renamed: str = ""
 
     def __repr__(self) -> str:
         text = f"<WeightDiff of {len(self.rows)} tensors: {self.counts[DIFFERS]} differ"
@@ -106,7 +109,7 @@ class WeightDiff(Result):
     @property
     def same(self) -> bool:
         """Whether both have the same tensors, and no entry is beyond the tolerance."""
-        return not (self.counts[DIFFERS] or self.only_a or self.only_b)
+        return not (self.counts[DIFFERS] or self.only_a or self.only_b or self.renamed)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -134,14 +137,20 @@ class WeightDiff(Result):
             "only_b": [asdict(tensor) for tensor in self.only_b],
             "tied": list(self.tied),
             "notes": list(self.notes),
+            "renamed": self.renamed,
         }
 
 
 def compare_weights(
-    a: WeightSet, b: WeightSet, options: WeightDiffOptions, progress: Progress | None = None
+    a: WeightSet,
+    b: WeightSet,
+    options: WeightDiffOptions,
+    progress: Progress | None = None,
+    file: str = "",
 ) -> WeightDiff:
-    """Compare two sets of weights by name."""
-    pairs = select_pairs(match_tensors(a, b, options.rename), options.layers)
+    """Compare two sets of weights by name; if one is a model's, ``file`` is the other, A or B."""
+    matched, renamed = match_or_rename(a, b, options.rename, file)
+    pairs = select_pairs(matched, options.layers)
     total = ChangeSums(options.atol or 0.0, options.rtol or 0.0)
     rows = []
     for pair, sums in zip(pairs.pairs, _sums_of(a, b, pairs.pairs, options, progress), strict=True):
@@ -164,6 +173,7 @@ def compare_weights(
             *(f"{side}: {note}" for side, one in (("A", a), ("B", b)) for note in one.notes),
             *pairs.notes,
         ),
+        renamed,
     )
 
 

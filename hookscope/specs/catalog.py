@@ -108,7 +108,7 @@ def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestErr
     choices = (
         f"{name} has {', '.join(known)}; random, default or a file work for any torchvision model."
     )
-    near = did_you_mean(weights, known)
+    near = did_you_mean(weights, known, {"pretrained": "default"})
     return RequestError(f"There are no weights called {weights!r}.", f"{near} {choices}".strip())
 
 

@@ -112,6 +112,12 @@ def _verdict(result: WeightDiff) -> list[tuple[str, str]]:
     """The sentences under the table, each with its style."""
     counts, tensors = result.counts, plural(len(result.rows), "tensor")
     total, sentences = result.total, []
+    if result.renamed:
+        every = plural(min(result.a.tensors, result.b.tensors), "name")
+        text = (
+            f"No name is in both A and B. With {result.renamed} {count_text(len(result.rows))} of"
+        )
+        sentences.append((f"{text} {every} match, and this is that comparison.", ALERT_STYLE))
     tolerant = bool(result.atol or result.rtol)
     if counts[DIFFERS]:
         text = f"{count_text(counts[DIFFERS])} of {tensors} in both differ"

@@ -15,7 +15,9 @@ from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 from hookscope.errors import SettingsError
 
-VOCABULARY = config.KnownKeys(("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed",)})
+VOCABULARY = config.KnownKeys(
+    ("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed", "input")}
+)
 
 # The strongest first. Each source says its own number for the seed.
 SOURCES = (
@@ -146,7 +148,12 @@ def test_keys_may_be_written_with_underscores_and_lists(parse) -> None:
         ("zzz = 1", "unknown key 'zzz'.", "Valid names: model, seed."),
         ("[captur]\nseed = 1", "unknown table [captur].", "Did you mean capture?"),
         ("[capture]\nsede = 1", "unknown key 'sede' in [capture].", "Did you mean seed?"),
-        ("depth = 1", "'depth' is not a setting for all commands.", "[tree]"),
+        (
+            "depth = 1",
+            "'depth' is not a setting for all commands.",
+            "[tree] and below it: depth = 1",
+        ),
+        ("input = 'a.png'", "'input' is not a", '[capture] and below it: input = "a.png"'),
         ("seed = 2020-01-01", "'seed' must be a text, a number,", "command line"),
         ("[capture]\nseed = [[1]]", "'seed' must be a text, a number,", "command line"),
         ("[capture.seed]\na = 1", "'seed' must be a text, a number,", "command line"),

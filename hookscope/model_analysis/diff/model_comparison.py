@@ -252,7 +252,7 @@ def compare_with_model(
     if isinstance(rename, Mapping):  # as with --weights FILE, it is about names in the file
         options = replace(options, rename=(rename, {}) if is_b else ({}, rename))
     a, b = (a, model) if is_b else (model, b)
-    return compare_weights(a, b, options, progress)
+    return compare_weights(a, b, options, progress, "A" if is_b else "B")
 
 
 def _weights_of(loaded: LoadedModel, seed: int) -> WeightSet:

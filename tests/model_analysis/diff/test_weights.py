@@ -182,8 +182,28 @@ def test_names_in_the_file_are_renamed_on_whichever_side_it_is(tmp_path) -> None
     save_file({f"net.{name}": weights.tensor(name) for name in weights}, path)
     assert hookscope.diff(spec, path, rename={"net": ""}).same
     assert hookscope.diff(path, spec, rename={"net": ""}).same
-    with pytest.raises(RequestError, match="No tensor of"):
-        hookscope.diff(spec, path)
+    # No name is in both as it is, so they are compared like that, and the names differ.
+    for sides, option in (((spec, path), "net="), ((path, spec), "net="), ((path, DIGITS), "net=")):
+        found = hookscope.diff(*sides)
+        assert (found.renamed, found.same) == (f"--rename {option}", False)
+        assert found.counts["equal"] == len(weights) == len(found.rows)
+    bare, wrapped = hookscope.diff(DIGITS, path), hookscope.diff(DIGITS, Wrapped())
+    assert (bare.renamed, wrapped.renamed) == ("--rename net=", "--rename =net")
+    assert hookscope.diff(DIGITS, Wrapped(), rename={"": "net"}).counts == wrapped.counts
+
+
+class Wrapped(nn.Module):
+    """A model inside another one, so that its names have a prefix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential()
+        for name in open_weights(DIGITS):
+            layer, _, last = name.partition(".")
+            if not hasattr(self.net, layer):
+                self.net.add_module(layer, nn.Module())
+            own = torch.from_numpy(open_weights(DIGITS).tensor(name))
+            setattr(self.net.get_submodule(layer), last, nn.Parameter(own))
 
 
 class Odd(nn.Module):
