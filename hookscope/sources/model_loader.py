@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from importlib import import_module
 
@@ -41,7 +42,7 @@ def load(
     _check_file_options(request.weights)
     source = import_module(_SOURCES[request.spec.source])
     loaded: LoadedModel = source.load(request)
-    loaded = replace(loaded, module=as_hookable(loaded.module))
+    loaded = _with_inputs(replace(loaded, module=as_hookable(loaded.module)))
     if model.method not in (None, FORWARD):
         _replace_forward(loaded.module, spec, str(model.method))
     return loaded
@@ -75,4 +76,19 @@ def wrap(model: nn.Module | torch.export.ExportedProgram) -> LoadedModel:
     """Return a live model as a LoadedModel; it keeps its mode, weights and device."""
     module = as_hookable(model)
     name = type(unwrapped(module)).__name__
-    return LoadedModel(module, name, name, model_spec.LIVE, weights=WeightsInfo("as given"))
+    loaded = LoadedModel(module, name, name, model_spec.LIVE, weights=WeightsInfo("as given"))
+    return _with_inputs(loaded)
+
+
+def _with_inputs(loaded: LoadedModel) -> LoadedModel:
+    """Let a model of transformers that other code built have the inputs of one from a folder."""
+    transformers = sys.modules.get("transformers")  # else the model is none of its classes
+    if transformers is None or loaded.source == model_spec.TRANSFORMERS:
+        return loaded
+    if not isinstance(loaded.module, transformers.PreTrainedModel):
+        return loaded
+    from hookscope.sources.transformers.model_inputs import ModelInputs
+
+    inputs = ModelInputs(loaded.module)
+    loaded = replace(loaded, layout=inputs.layout())
+    return loaded if loaded.own_example is not None else replace(loaded, **inputs.as_example())

@@ -283,3 +283,53 @@ def test_an_instance_in_an_imported_module_stays_as_it_is(tmp_path, monkeypatch)
 def test_named_weights_are_for_torchvision_alone(write) -> None:
     with pytest.raises(RequestError, match="no weights called 'default'"):
         load(write(NET), weights="default")
+
+
+TRANSFORMERS = """
+import transformers as t
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+IMAGE = SIZES | {"image_size": 16, "patch_size": 8}
+TEXT = SIZES | {"vocab_size": 50, "max_position_embeddings": 12}
+def bert(): return t.BertForSequenceClassification(t.BertConfig(**TEXT))
+def vit(): return t.ViTForImageClassification(t.ViTConfig(**IMAGE))
+def clip():
+    config = t.CLIPConfig(text_config=TEXT, vision_config=IMAGE, projection_dim=4)
+    return t.CLIPModel(config)
+def t5():
+    config = t.T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    config.decoder_start_token_id = 3
+    return t.T5ForConditionalGeneration(config)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("bert", {"input_ids": (1, 12)}),
+        ("vit", {"pixel_values": (1, 3, 16, 16)}),
+        ("clip", {"input_ids": (1, 12), "pixel_values": (1, 3, 16, 16)}),
+        ("t5", {"input_ids": (1, 16), "decoder_input_ids": (1, 1)}),
+    ],
+)
+def test_a_model_of_transformers_has_the_input_that_it_has_from_a_folder(
+    write, tmp_path: Path, name: str, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    loaded = load(f"{write(TRANSFORMERS)}:{name}")
+    example = loaded.example(0)
+    assert {key: tuple(value.shape) for key, value in example.items()} == shapes
+    loaded.module.save_pretrained(tmp_path / "saved")  # its folder names the same class
+    from_folder = load(f"hf:{tmp_path / 'saved'}").example(0)
+    assert from_folder.keys() == example.keys()
+    assert all(torch.equal(example[key], from_folder[key]) for key in example)
+    # The live model has it too, and a shape is that of its main input.
+    main = next(iter(shapes))
+    shape = (2, *shapes[main][1:])
+    recorded = hookscope.capture(loaded.module, what="input", layers=".", shape=shape)
+    assert recorded[f"./input.{main}"].shape == shape
+    assert f"./input.{main}" in hookscope.capture(loaded.module, what="input", layers=".")
+
+
+def test_the_example_of_the_file_comes_before_that_of_the_configuration(write) -> None:
+    own = "def example_input(): return {'input_ids': torch.tensor([[7, 8]])}\n"
+    loaded = load(f"{write(TRANSFORMERS + own)}:bert")
+    assert loaded.example(0)["input_ids"].tolist() == [[7, 8]]

@@ -34,20 +34,35 @@ class ModelInputs:
 
     def example(self) -> dict[str, Tensor]:
         """Return keyword arguments for one call, drawn from torch's global generator."""
-        names = [self.main]
+        return self._drawn()
+
+    def _drawn(
+        self, shape: tuple[int, ...] | None = None, seed: int | None = None
+    ) -> dict[str, Tensor]:
+        """Keyword arguments whose main input has a shape, and an image for each of its rows."""
+        call = {self.main: self._make(self.main, shape, seed)}
         has_image_token = any(
             hasattr(self.config, name) for name in ("image_token_id", "image_token_index")
         )
         if "pixel_values" in self.names and self.main == "input_ids" and not has_image_token:
-            names.append("pixel_values")
-        return self.completed({name: self._make(name) for name in names})
+            image = _pixels(self.config)[0][1:]
+            call["pixel_values"] = self._make("pixel_values", (len(call[self.main]), *image), seed)
+        return self.completed(call)
+
+    def as_example(self) -> dict[str, Any]:
+        """Return the fields of a ``LoadedModel`` that has this example."""
+        return {
+            "own_example": self.example,
+            "example_text": "random values that its configuration allows",
+            "example_spec": "random",
+        }
 
     def layout(self) -> Layout:
         """Return the layout of images, and of noise of a shape of the main input."""
         return Layout(
             self.main,
             lambda images: self.completed({"pixel_values": stack_images(images)}),
-            lambda shape, seed: self.completed({self.main: self._make(self.main, shape, seed)}),
+            self._drawn,
             "random values",
         )
 

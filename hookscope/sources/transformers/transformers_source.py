@@ -162,9 +162,7 @@ def load(request: LoadRequest) -> LoadedModel:
             own_text=text_recipe(files.folder, inputs) if reads else None,
             own_sound=sound_recipe(files.folder, inputs) if reads else None,
             layout=inputs.layout(),
-            own_example=inputs.example,
-            example_text="random values that its configuration allows",
-            example_spec="random",
+            **inputs.as_example(),
             packages=("transformers", "peft") if adapter_info else (),
             adapter=adapter_info,
         )
