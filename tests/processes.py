@@ -70,7 +70,7 @@ def run_lines(
                 followed |= zip(after, run_lines(after, cwd, env, warm), strict=True)
             done += ended
             continue
-        asked = json.dumps({"lines": [*group], "follow": followed is not None})
+        asked = json.dumps({"lines": [*group], "follow": followed is not None and NEXT.pattern})
         all_at_once = warm.run([], cwd, env, asked, timeout=3600, script=DRIVER)
         assert all_at_once.rc == 0, all_at_once.stderr
         for text in all_at_once.stdout.splitlines():

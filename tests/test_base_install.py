@@ -98,7 +98,7 @@ def test_modules_import_without_extras_but_for_those_of_extras(packages: Path) -
 
 
 def test_commands_run_without_extras(packages: Path, samples_folder: Path) -> None:
-    lines = json.dumps([f"hookscope {command}" for command in COMMANDS])
+    lines = json.dumps({"lines": [f"hookscope {one}" for one in COMMANDS], "follow": ""})
     answers = python(packages, str(DRIVER), folder=samples_folder, stdin=lines).splitlines()
     for answer in map(json.loads, answers):
         assert answer[0] == 0, answer

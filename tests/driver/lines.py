@@ -1,9 +1,9 @@
-"""Run the lines of ``{"lines": ["hookscope ..."], "follow": false}`` on standard input.
+"""Run the lines of ``{"lines": ["hookscope ..."], "follow": PATTERN}`` on standard input.
 
 One process for many lines, as each of its own would import hookscope anew. For each line a JSON
-list of its exit status, standard output, standard error and ``[]`` is printed. With ``follow``,
-what it suggests after ``next:`` is run at once, because later lines may overwrite the files that
-this reads; the last entry has these lines with their answers.
+list of its exit status, standard output, standard error and followers is printed: the lines that
+its standard error suggests, by the pattern, each with its answer. They are run at once, because
+later lines may overwrite the files that they read. Without a pattern there are none.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shlex
 import sys
 
 from hookscope.cli.main import main
-from tests.processes import NEXT
 
 
 def answer_to(line: str) -> tuple[object, str, str]:
@@ -34,6 +34,7 @@ if __name__ == "__main__":
     seen = set(asked["lines"])
     for line in asked["lines"]:
         answer = answer_to(line)
-        after = [each for each in NEXT.findall(answer[2]) if asked["follow"] and each not in seen]
+        suggested = re.findall(asked["follow"], answer[2], re.MULTILINE) if asked["follow"] else []
+        after = [each for each in suggested if each not in seen]
         seen.update(after)
         print(json.dumps([*answer, [(each, *answer_to(each)) for each in after]]))
