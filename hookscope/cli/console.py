@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from hookscope.cli.progress_bar import bar_label, new_bar
 from hookscope.errors import RequestError
 from hookscope.escapes import bounded, visible, visible_lines
+from hookscope.files.end_signals import end_if_asked
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -70,6 +71,7 @@ class Console:
         """Print a result: as text, with ``--csv`` its table, or with ``--json`` as a document."""
         from hookscope.views import display
 
+        end_if_asked()
         if self.json:
             self.document(display.document(result, file))
         else:
@@ -246,6 +248,7 @@ class Console:
 
     def step(self, text: str) -> None:
         """Show the current step: a line with ``--verbose``, else a text that is wiped later."""
+        end_if_asked()
         if self.quiet or self._shows_bar:
             return
         if self.verbose:
@@ -269,6 +272,7 @@ class Console:
 
         def advance(done: int, total: int, more: str = "") -> None:
             nonlocal bar, begun
+            end_if_asked()
             begun = begun or time.monotonic()
             if not shows or time.monotonic() - begun <= 1:
                 return

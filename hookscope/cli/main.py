@@ -16,10 +16,10 @@ from hookscope.cli.command_group import Commands, Group
 from hookscope.cli.commands import Example, Option
 from hookscope.cli.completion_values import VARIABLE
 from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
-from hookscope.cli.end_signals import catch_termination
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
+from hookscope.files.end_signals import catch_end_signals, end_if_asked
 from hookscope.specs.commands import COMMANDS
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def main(args: Sequence[str] | None = None) -> None:
     console = Console()
     try:
         restore_streams = prepare_streams()
-        with catch_termination():
+        with catch_end_signals():
             outcome = _run(list(sys.argv[1:] if args is None else args), console)
             finish()
     except KeyboardInterrupt as error:
@@ -127,8 +127,11 @@ def _run(args: list[str], console: Console) -> int | Program:
     except (Exception, SystemExit) as error:
         if _is_closed_pipe(error):
             raise
-        return error_report.report_error(error, console, command)
-    return 0 if result is None else result
+        failure = error
+    else:
+        return 0 if result is None else result
+    end_if_asked()  # a module whose import a signal interrupted is not there
+    return error_report.report_error(failure, console, command)
 
 
 def _width() -> dict[str, Any]:

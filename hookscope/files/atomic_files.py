@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hookscope.errors import StoreError, cause
 from hookscope.escapes import encodable
+from hookscope.files.end_signals import end_if_asked
 
 if sys.platform != "win32":
     import fcntl
@@ -34,6 +35,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
             raise OSError(errno.ELOOP, "the symbolic link points back to itself")
         with scratch_file(target) as scratch:
             yield scratch
+            end_if_asked()
             os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
             os.replace(scratch, target)
     except _errors_of_writing() as error:

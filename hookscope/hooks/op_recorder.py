@@ -126,7 +126,12 @@ class _Mode(TorchFunctionMode):
     ) -> Any:  # within it the mode is disabled
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
-        return self._recorder.call(func, args, kwargs or {})
+        try:
+            return self._recorder.call(func, args, kwargs or {})
+        except BaseException as error:  # the function's own: its traceback is as without the mode
+            while (trace := error.__traceback__) and trace.tb_frame.f_globals is globals():
+                error.__traceback__ = trace.tb_next
+            raise
 
 
 def is_graph(model: nn.Module) -> bool:

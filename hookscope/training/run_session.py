@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -219,6 +220,7 @@ class ProgramSession:
         self.status: Status = "finished"
         self.exit_status: int | None = 0
         self._process = os.getpid()
+        self._is_interrupted = False
         self._explanation: list[str] = []  # of the error that ended the program
 
     def watch_from_import(self) -> None:
@@ -252,6 +254,7 @@ class ProgramSession:
             self._explanation = explanation_of(error, self.program)
             self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.exit_status = None if self.status == "interrupted" else 1
+            self._is_interrupted = type(error) is KeyboardInterrupt
 
     def _finish(self) -> None:
         if os.getpid() != self._process:  # a copy of this one that the script has forked
@@ -260,11 +263,24 @@ class ProgramSession:
             say(sentence)
         if (story := sys.modules.get("hookscope.training.backward_story")) is not None:
             story.let_others_end()
-        with reported("the end of the run could not be recorded"):
-            if "torch" in sys.modules:
-                self.finish()
-            elif not self.quiet:
-                say("the script did not import torch, so nothing was recorded.")
+        try:
+            with reported("the end of the run could not be recorded"):
+                if "torch" in sys.modules:
+                    self.finish()
+                elif not self.quiet:
+                    say("the script did not import torch, so nothing was recorded.")
+        finally:
+            if self._is_interrupted:
+                _end_by_interrupt()
+
+
+def _end_by_interrupt() -> None:
+    """Let Python end the process by SIGINT, as it does after a KeyboardInterrupt.
+
+    It forgets the KeyboardInterrupt when a text is executed, as by the import of a dataclass.
+    """
+    with suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")
 
 
 def explanation_of(error: BaseException, program: Program) -> list[str]:

@@ -261,22 +261,31 @@ def _cut_traceback(error: BaseException, main: ModuleType | None) -> None:
     sys.excepthook = print_cut
 
 
-# Modules whose functions PyTorch calls as hooks while it runs the script.
-_HOOKS = (
-    *("hookscope.training.", "hookscope.hooks.hook_set", "hookscope.hooks.process_hooks"),
-    "hookscope.files.signal_safety",
-)
+# Modules whose functions PyTorch calls as hooks while it runs the script. Others are called by a
+# script that uses hookscope itself.
+_HOOKS = ("hookscope.hooks.", "hookscope.training.", "hookscope.files.signal_safety")
 
 
 def _without_hooks(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of our hooks, in which Ctrl-C may have come."""
-    entries = []
+    """Return a traceback without our hooks, and what they call, in which Ctrl-C may have come."""
+    entries: list[TracebackType] = []
+    is_ours = False
     while trace is not None:
-        if not str(trace.tb_frame.f_globals.get("__name__")).startswith(_HOOKS):
+        name = str(trace.tb_frame.f_globals.get("__name__"))
+        if name.startswith("hookscope."):
+            if not is_ours and not name.startswith(_HOOKS):
+                entries.append(trace)
+                break
+            is_ours = True
+        elif not name.startswith("torch."):
+            is_ours = False
+        if not is_ours:
             entries.append(trace)
         trace = trace.tb_next
-    for entry, following in zip(entries, [*entries[1:], None], strict=False):
+    for entry, following in zip(entries, entries[1:], strict=False):
         entry.tb_next = following
+    if entries and trace is None:
+        entries[-1].tb_next = None
     return entries[0] if entries else None
 
 

@@ -52,3 +52,47 @@ def test_an_ignored_signal_stays_ignored(clean_environment, tmp_path: Path) -> N
     done = end_by_signal(process, signal.SIGHUP)
     assert done.rc == 0, done.stderr
     assert (tmp_path / "out.safetensors").exists()
+
+
+# How code drops an exception that comes while it runs: Python itself does in all but the last.
+DROPS = {
+    "a finalizer": "type('Last', (), {'__del__': lambda self: end()})()",
+    "a weak reference": "thing = type('Thing', (), {})()\nkept = weakref.ref(thing, end)\ndel thing",
+    "the garbage collector": "gc.callbacks.append(lambda phase, _: phase == 'stop' or end())\n"
+    "gc.collect()\ngc.callbacks.pop()",
+    "an import that may fail": "try:\n    end()\nexcept BaseException:\n    pass",
+}
+DROPPING = """
+import gc, signal, weakref
+from torch import nn
+def end(*_):
+    signal.raise_signal(signal.{number})
+def net():
+{drop}
+    return nn.Linear(2, 2)
+"""
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("command", ["capture", "fingerprint", "memory", "grads", "tree"])
+def test_a_request_to_end_is_kept_where_its_exception_is_dropped(
+    run, tmp_path: Path, command: str, drop: str, number: str
+) -> None:
+    body = "".join(f"    {line}\n" for line in DROPS[drop].splitlines())
+    (tmp_path / "net.py").write_text(DROPPING.format(number=number, drop=body))
+    done = run(command, "net.py:net", "--shape", "1x2", cwd=tmp_path)
+    assert done.rc == 128 + getattr(signal, number), done.stderr
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("Interrupted")
+    assert "Traceback" not in done.stderr
+    assert [file.name for file in tmp_path.iterdir() if file.suffix not in (".py", "")] == []
+
+
+def test_an_error_that_a_dropped_request_to_end_causes_is_not_reported(run, tmp_path: Path) -> None:
+    drop = "    try:\n        end()\n    except BaseException:\n        raise ImportError('half')"
+    (tmp_path / "net.py").write_text(DROPPING.format(number="SIGTERM", drop=drop))
+    done = run("capture", "net.py:net", "--shape", "1x2", cwd=tmp_path)
+    assert (done.rc, done.stdout) == (128 + signal.SIGTERM, "")
+    assert "half" not in done.stderr

@@ -32,9 +32,9 @@ def test_the_longest_names_can_be_written(tmp_path: Path, name: str) -> None:
 
 WRITING = """
 import sys, time
-from hookscope.cli.end_signals import catch_termination
+from hookscope.files.end_signals import catch_end_signals
 from hookscope.files.atomic_files import replacement_file
-with catch_termination(), replacement_file(sys.argv[1], "Again.") as scratch:
+with catch_end_signals(), replacement_file(sys.argv[1], "Again.") as scratch:
     scratch.write_bytes(bytes(1000))
     print("writing", flush=True)
     time.sleep(600)

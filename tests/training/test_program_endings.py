@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -73,6 +74,49 @@ def test_the_ending_is_that_of_the_program(start: Start, tmp_path: Path, name: s
     else:
         calls = ["", ":2", ":3", ":4", ":5"]
         assert keys(tmp_path) == {f"net.0{call}/output" for call in calls}
+
+
+# Where a program fails or is interrupted, with all hooks in its model.
+BREAKS = {
+    "an interrupt": "raise KeyboardInterrupt",
+    "a signal": "signal.raise_signal(signal.SIGINT)",
+    "an interrupt of another class": "raise type('Mine', (KeyboardInterrupt,), {})",
+    "a termination": "sys.stdout.flush()\nos.kill(os.getpid(), signal.SIGTERM)",
+    "a text": "sys.exit('the end')",
+    "a function of torch": "net(torch.ones(2, 5))",
+    "a hook of the program": "net[0].register_forward_hook(lambda *_: 1 / 0)\n"
+    "try:\n    net(torch.ones(2, 3))\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    "net(torch.ones(2, 3))",
+    "the backward pass": "out = net(torch.ones(2, 3))\nout.register_hook(lambda _: 1 / 0)\n"
+    "out.sum().backward()",
+    "a call of ours": "class Odd(dict):\n"
+    "    def items(self):\n        raise KeyboardInterrupt\n    values = items\n"
+    "class Last(nn.Module):\n    def forward(self, x):\n        return Odd(x=x)\n"
+    "net.append(Last())\nnet(torch.ones(2, 3))\nraise KeyboardInterrupt",
+}
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("place", BREAKS)
+@pytest.mark.parametrize(
+    "mode", ["", "--list", "--capture --ops --what output,output.grad", "--check", "--trace"]
+)
+def test_a_program_breaks_off_as_under_python(
+    watched, fork_server, work: Path, mode: str, place: str
+) -> None:
+    text = f"import signal, traceback\n{MODEL}{BREAKS[place]}"
+    ours = watched(text, *mode.split(), "-o", "out.safetensors")
+    bare = fork_server.run(["script.py"], work, None)
+    assert (ours.status, ours.stdout) == (bare.status, bare.stdout)
+    assert "hookscope" not in ours.own.stderr
+    if place != "a call of ours":  # which Python does not make
+        assert without_torch(ours.own.stderr) == without_torch(bare.stderr)
+    assert (work / "out.safetensors").exists() == (place != "a termination" or not mode)
+
+
+def without_torch(trace: str) -> str:
+    """A traceback without the frames of PyTorch that calls hooks, which it has with any hook."""
+    return re.sub(r'  File "[^"]*torch/nn/modules/module.py".*\n(    .*\n)*', "", trace)
 
 
 @pytest.mark.parametrize(
