@@ -37,6 +37,7 @@ from hookscope.specs.tensor_key import ATTENTION, OP
 if TYPE_CHECKING:
     from hookscope.execution.prepare import Prepared
     from hookscope.hooks.capture import Capture
+    from hookscope.specs.program_options import ProgramOptions
 
 
 @public
@@ -55,12 +56,13 @@ def capture(
 ) -> Capture:
     """Run a model once and return the inputs and outputs of the selected layers.
 
-    With the folder of a training run that ``hookscope run`` started and that goes on now, the next
-    step is recorded, and the training is not changed. The keywords ``layers``, ``what``, ``ops``,
+    With the folder of a run of a program that ``hookscope run`` started and that goes on now, its
+    next step is recorded, and the program is not changed. If it does not train, that is the next
+    call of the model that has the layers. The keywords ``layers``, ``what``, ``ops``,
     ``attention`` and ``max_bytes`` apply to it.
 
     Args:
-        model: the spec of a model, or a module; or the folder of a training that runs now.
+        model: the spec of a model, or a module; or the folder of a run that goes on now.
         file: a ``.safetensors`` file that the capture is written to, as by ``save``. What is beyond
             64 MB goes there while the model runs, so memory does not grow with the recording.
 
@@ -70,9 +72,9 @@ def capture(
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
-        StoreError: the file cannot be written, and an earlier file is not changed; or a training
+        StoreError: the file cannot be written, and an earlier file is not changed; or a program
             ended before its next step did.
-        RequestError: no training answers in the folder of a run, or it is another user's.
+        RequestError: no program answers in the folder of a run, or it is another user's.
 
     Example:
         >>> import hookscope
@@ -153,10 +155,8 @@ def capture_next_step(
     options: Annotated[CaptureOptions, Only("what", "ops", "attention", "max_bytes")],
     file: str | os.PathLike[str] | None = None,
 ) -> Capture:
-    """Record the next step of a training that runs now."""
-    from hookscope.hooks.capture import Capture
+    """Record the next step of a program that runs now."""
     from hookscope.specs.program_options import ProgramOptions
-    from hookscope.stores.runs.live_socket import ask
 
     asked = ProgramOptions(
         capture=True,
@@ -165,14 +165,25 @@ def capture_next_step(
         attention=options.attention,
         max_bytes=options.max_bytes,
     )
-    recorded, answer = ask(model, asked, as_texts(layers.layers), Capture.load)
+    recorded = ask_for_capture(model, asked, layers)
+    if file is not None:
+        recorded.save(file)
+    return recorded
+
+
+def ask_for_capture(
+    run: str | os.PathLike[str], asked: ProgramOptions, layers: LayerSelection
+) -> Capture:
+    """Ask the program of a run for the tensors of its next step."""
+    from hookscope.hooks.capture import Capture
+    from hookscope.stores.runs.live_socket import ask
+
+    recorded, answer = ask(run, asked, as_texts(layers.layers), Capture.load)
     if answer.unmet:
         raise CheckFailed(
             f"At step {answer.step} {' '.join(answer.unmet)}",
             "Record fewer layers, or set a higher --max-bytes.",
         )
-    if file is not None:
-        recorded.save(file)
     return recorded
 
 
@@ -249,9 +260,10 @@ def capture_command(ctx: click.Context, **values: Any) -> None:
     statistics. Values are copied when a layer returns, so later in-place operations do not change
     them. For a whole dataset use 'hookscope extract'.
 
-    The folder of a training run stands for its model if 'hookscope run' started it and it goes on
-    now: the next step is recorded, and the training is not changed. Only --layer, --what, --ops,
-    --attention and --max-bytes apply.
+    The folder of a run stands for the models of its program if 'hookscope run' started it and it
+    goes on now: the next step of the training is recorded, or the next call of a model if the
+    program does not train. The program is not changed. Only --layer, --what, --ops, --attention and
+    --max-bytes apply. Its gradients: hookscope grads RUN.
     """
     output = values["output"]
     if output is not None and names_folder(output):

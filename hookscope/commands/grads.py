@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -13,9 +14,10 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command, table_options
 from hookscope.cli.output_file import RECORDING
 from hookscope.cli.runner import run_recording
+from hookscope.commands.subject import find_subject
 from hookscope.specs.command_options import GradsOptions
 from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.public import PLAIN_LOSS, Only, public
+from hookscope.specs.public import PLAIN_LOSS, Only, handles, public
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -24,6 +26,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.subject_kinds import RUNS
 from hookscope.specs.tensor_key import OP_GRAD
 
 if TYPE_CHECKING:
@@ -49,6 +52,10 @@ def grads(
     hooks, and its output must be bit-identical; a non-deterministic model gets a warning, or with
     ``verify`` an error.
 
+    With the folder of a training run that ``hookscope run`` started and that goes on now, the
+    gradients of its next step are recorded, and the training is not changed. The keywords
+    ``layers``, ``what`` and ``max_bytes`` apply to it.
+
     Args:
         compare: run once more without edits, and report the change of every recorded gradient.
         hook_kind: besides ``forward`` and ``forward_pre``: ``backward``, called with
@@ -62,6 +69,8 @@ def grads(
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         ForwardError: the model raised, forward or backward.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+        StoreError: a training ended before its next step did.
+        RequestError: no program answers in the folder of a run, or it is another user's.
 
     Example:
         >>> import hookscope
@@ -99,6 +108,24 @@ def grads(
     if options.strict:
         check_all_ran(capture)
     return capture
+
+
+grads.find_subject = find_subject
+
+
+@handles(grads, RUNS)
+def grads_of_next_step(
+    model: str | os.PathLike[str],
+    *,
+    layers: Annotated[LayerSelection, Only("layers")],
+    options: Annotated[GradsOptions, Only("what", "max_bytes")],
+) -> Capture:
+    """Record the gradients of the next step of a training that runs now."""
+    from hookscope.commands.capture import ask_for_capture
+    from hookscope.specs.program_options import ProgramOptions
+
+    asked = ProgramOptions(capture=True, what=tuple(options.kinds), max_bytes=options.max_bytes)
+    return ask_for_capture(model, asked, layers)
 
 
 EXAMPLES = (
@@ -166,5 +193,9 @@ def grads_command(ctx: click.Context, **values: Any) -> None:
     With --penalty gp the loss is summed over the batch (default: --loss sum over all outputs), and
     the gradients are those of the batch mean of (norm - 1)^2, where norm is the norm of that sum's
     gradient at one sample's input (Gulrajani et al., 2017).
+
+    The folder of a training run stands for its model if 'hookscope run' started it and it goes on
+    now: the gradients of the next step are recorded, and the training is not changed. Only --layer,
+    --what and --max-bytes apply.
     """
     run_recording(ctx, grads, values)

@@ -40,7 +40,7 @@ def catch_end_signals() -> Iterator[None]:
     """
     global _asked
     numbers = [getattr(_signal, name) for name in _NAMES if hasattr(_signal, name)]
-    before = {number: _signal.SIG_DFL for number in numbers}
+    before = dict.fromkeys(numbers, _signal.SIG_DFL)
     before[_signal.SIGINT] = _signal.default_int_handler
     if "TORCHELASTIC_RUN_ID" in os.environ or not _is_main_thread():
         before = {}

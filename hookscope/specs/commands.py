@@ -20,7 +20,6 @@ COMMANDS = {
     },
     "Train": {
         "run": "Run a program: watch its training, or look into its models.",
-        "attach": "Look into the models of a Python process that runs now.",
     },
     "Analyze": {
         "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
@@ -50,7 +49,7 @@ COMMANDS = {
         "help": "Explain a command or a topic.",
     },
 }
-_WITHOUT_FUNCTION = ("attach", "completion", "config", "help", "models", "run", "show")
+_WITHOUT_FUNCTION = ("completion", "config", "help", "models", "run", "show")
 _WITHOUT_COMMAND = ("load", "load_model", "record", "watch")
 
 # The functions of Python.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hookscope.errors import RequestError
@@ -147,37 +147,6 @@ class ProgramOptions:
     def choice(self) -> CallChoice:
         """Which calls of each model are recorded."""
         return replace(self.calls or CallChoice(), every=self.every or 1)
-
-
-@dataclass(frozen=True)
-class AttachOptions:
-    """What is asked of a process that hookscope did not start."""
-
-    section = "Process"
-
-    list: bool = same_setting(
-        ProgramOptions, "list", section=section, help="List the models that the process calls."
-    )
-    wait: int = setting(
-        10, "Follow the calls of models for this long at most.", minimum=1, metavar="SECONDS"
-    )
-    max_bytes: int | None = same_setting(ProgramOptions, "max_bytes", section=section)
-
-    def asked(self, layers: Sequence[str]) -> ProgramOptions:
-        """Return what is done with the models.
-
-        Raises:
-            RequestError: it is not said, or said twice.
-        """
-        if self.list == bool(layers):
-            raise RequestError(
-                "--list and --layer cannot be used together." if layers else "Nothing is asked.",
-                "Use --list for the models that the process calls, or --layer to record layers.",
-            )
-        calls = None if self.list else CallChoice(((1, 1),))
-        return ProgramOptions(
-            list=self.list, capture=not self.list, calls=calls, max_bytes=self.max_bytes
-        )
 
 
 def check_mode(mode: str, given: Iterable[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch import nn
 
 from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
@@ -85,7 +86,11 @@ class FollowedModels:
     @property
     def has_all(self) -> bool:
         """Whether all that can be recorded of the first calls of the chosen layers has been."""
-        return self._hooked is not None and self._hooked.has_all
+        return self._hooked is None or self._hooked.has_all
+
+    def may_match(self, others: Iterable[nn.Module]) -> bool:
+        """Whether each pattern matches layers of a model, or of others that may be called later."""
+        return self._hooked is None or self._hooked.may_match(others)
 
     def unmet(self) -> list[str]:
         """Return a sentence about each thing that was asked for and did not come."""

@@ -23,7 +23,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
 from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
 from hookscope.sources.torchscript.private import is_scripted
-from hookscope.sources.wrappers import unwrapped
+from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
 from hookscope.specs.edit import Edit
 from hookscope.specs.intervention_spec import Interventions
@@ -35,7 +35,7 @@ from hookscope.training.called_models import (
     RootCall,
     RootFollower,
 )
-from hookscope.training.found_models import compiled_parts
+from hookscope.training.found_models import compiled_parts, name_in_program
 from hookscope.training.script_messages import say
 from hookscope.training.watched_models import COMPILED, SCRIPTED
 
@@ -220,6 +220,16 @@ class HookedModels(RootFollower, Generic[M]):
             chosen = [model for model in self.models.values() if model.layers or model.whole]
         done = bool(chosen) and all(model.has_ended for model in chosen)
         return done and self._matched.issuperset(self._asked_patterns())
+
+    def may_match(self, others: Iterable[nn.Module]) -> bool:
+        """Whether each pattern matches layers of a model, or of others that may be called later."""
+        matched = set(self._matched)
+        for outer in others:
+            with suppress(Exception):  # of the model's own code
+                inner = unwrapped(outer)
+                name = name_in_program([outer, inner]) or class_name(inner)
+                _ModelTree(name, inner, matched).choose(self.patterns)
+        return matched.issuperset(self._asked_patterns())
 
     def unmatched(self) -> Iterator[str]:
         """Yield a sentence about each pattern that matches no layer of the models."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from hookscope.errors import HookscopeError
 
 _reported: set[str] = set()
-_kept: list[list[str]] = []  # the innermost last
 
 
 def report_fault(failed: str, error: BaseException) -> None:
@@ -49,22 +46,7 @@ def say(sentence: str) -> None:
     _write(f"hookscope: {sentence}\n")
 
 
-@contextmanager
-def kept_messages() -> Iterator[list[str]]:
-    """Keep the messages of the block in the list that it yields; the program shows none."""
-    messages: list[str] = []
-    _kept.append(messages)
-    try:
-        yield messages
-    finally:
-        _kept[:] = [others for others in _kept if others is not messages]
-        _reported.clear()
-
-
 def _write(text: str) -> None:
-    if _kept:
-        _kept[-1].append(text.removeprefix("hookscope: ").rstrip())
-        return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -23,6 +23,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from importlib.util import MAGIC_NUMBER
+from itertools import pairwise
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -282,7 +283,7 @@ def _without_hooks(trace: TracebackType | None) -> TracebackType | None:
         if not is_ours:
             entries.append(trace)
         trace = trace.tb_next
-    for entry, following in zip(entries, entries[1:], strict=False):
+    for entry, following in pairwise(entries):
         entry.tb_next = following
     if entries and trace is None:
         entries[-1].tb_next = None

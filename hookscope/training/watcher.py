@@ -102,6 +102,8 @@ class Watcher:
         if self._finds_all:
             self._undo += self._late.install()
             self._answers = LiveAnswers.of(self.writer)
+            if self._answers is not None and not self._optimizers:
+                self._answers.watch_calls()
         _watchers.add(self)
 
     def finish(self, status: Status, exit_status: int | None) -> None:
@@ -203,6 +205,7 @@ class Watcher:
         """Watch an optimizer, and the models that own its parameters."""
         if optimizer in self._optimizers:
             return
+        self._begin_training()
         optimizers = self.writer.info["optimizers"]
         kind = type(optimizer).__name__
         same = sum(entry["type"] == kind for entry in optimizers)
@@ -246,7 +249,13 @@ class Watcher:
         self._models.on_compile(owner)
         self._steps.renew_hooks()
 
+    def _begin_training(self) -> None:
+        """Questions are about the steps of the training from now on, not about single calls."""
+        if self._answers is not None:
+            self._answers.train()
+
     def _before_backward(self, tensors: Any = (), *args: Any, **kwargs: Any) -> None:
+        self._begin_training()
         self._steps.before_backward()
         record = self._steps.record
         # Other iterables can be read only once, and are the script's.

@@ -18,7 +18,6 @@ EXAMPLES = [
     example.line
     for command in (cli, *cli.commands.values())
     if isinstance(command, Command) or command is cli
-    if command.name != "attach"  # to a process of the user's
     for example in command.examples
 ]
 

@@ -79,7 +79,6 @@ NEEDED = {
     "filters layer": [],  # the argument is stronger
     **{name: ["features/"] for name in ("export", "verify", "probe", "similar", "top")},
     "diff": ["a.safetensors", "b.safetensors"],
-    "attach": ["4711"],
     **{name: ["hf:gpt2"] for name in ("lens", "attribute")},
     # Their model has no default, and an argument is stronger than the variable.
     **{f"{name} model": [] for name in ("lens", "attribute")},

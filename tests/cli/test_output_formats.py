@@ -30,7 +30,6 @@ WRITERS = {
     "grads": (["grads", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "step": (["step", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "fingerprint": (["fingerprint", MODEL, "-o"], (".fp",)),
-    "attach": (["attach", "1", "--layer", "fc", "-o"], (".safetensors", ".npy", ".npz")),
     "ablate": (["ablate", MODEL, "-o"], (".json",)),
     "sweep": (["sweep", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
     "lens": (["lens", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),

@@ -57,7 +57,8 @@ def test_an_ignored_signal_stays_ignored(clean_environment, tmp_path: Path) -> N
 # How code drops an exception that comes while it runs: Python itself does in all but the last.
 DROPS = {
     "a finalizer": "type('Last', (), {'__del__': lambda self: end()})()",
-    "a weak reference": "thing = type('Thing', (), {})()\nkept = weakref.ref(thing, end)\ndel thing",
+    "a weak reference": "thing = type('Thing', (), {})()\nkept = weakref.ref(thing, end)\n"
+    "del thing",
     "the garbage collector": "gc.callbacks.append(lambda phase, _: phase == 'stop' or end())\n"
     "gc.collect()\ngc.callbacks.pop()",
     "an import that may fail": "try:\n    end()\nexcept BaseException:\n    pass",

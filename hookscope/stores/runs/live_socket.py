@@ -1,12 +1,13 @@
-"""The socket in the folder of a run, over which a training that runs now is asked.
+"""The socket in the folder of a run, over which a program that runs now is asked.
 
-The training listens on a Unix socket that only its user may open, and looks at it between two
-steps. A request and its answer are one message each, which ends with the stream. What was recorded
-is in a file that the asking process made, within the folder of the run.
+The program listens on a Unix socket that only its user may open, and looks at it between two
+steps. A request and its answer are one JSON message each, which ends with the stream. What was
+recorded is in a file that the asking process made, within the folder of the run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
@@ -14,7 +15,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,8 @@ _ANSWER = "answer.safetensors"
 _UNREADY = ".new"
 _LONGEST = 98  # bytes of an address without _UNREADY; systems take 103 or 107 in all
 _STARTED = (
-    "A training can be asked that 'hookscope run' started on this machine and that has not ended."
+    "A program can be asked that 'hookscope run' started on this machine without a mode such as"
+    " --list, and that has not ended."
 )
 
 
@@ -43,7 +45,29 @@ class LiveRequest:
     options: ProgramOptions
     layers: tuple[str, ...]
     folder: str
-    version: str = __version__
+
+    def to_bytes(self) -> bytes:
+        """Return the message."""
+        return json.dumps({"version": __version__} | asdict(self)).encode()
+
+    @classmethod
+    def read(cls, message: bytes) -> LiveRequest:
+        """Read a message.
+
+        Raises:
+            RequestError: it is of another version of hookscope, or no request.
+        """
+        try:
+            request = json.loads(message)
+            if (version := request.pop("version")) == __version__:
+                options = ProgramOptions(**request.pop("options"))
+                return cls(options, tuple(request.pop("layers")), **request)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise RequestError("This is not a request.", "Use a command of hookscope.") from error
+        raise RequestError(
+            f"The program runs with hookscope {__version__}, and the command with {version}.",
+            "Use the same version for both.",
+        )
 
     def answer_in(self, run: Path) -> Path:
         """Return the file of the answer."""
@@ -61,7 +85,7 @@ class LiveFault:
 
 @dataclass(frozen=True)
 class LiveAnswer:
-    """What the training replies.
+    """What the program replies.
 
     Attributes:
         step: the step that was looked at, from 0.
@@ -72,6 +96,17 @@ class LiveAnswer:
     step: int
     unmet: tuple[str, ...] = ()
     fault: LiveFault | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the message."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, message: bytes) -> LiveAnswer:
+        """Read a message."""
+        answer = json.loads(message)
+        fault = answer["fault"] and LiveFault(**answer["fault"])
+        return cls(answer["step"], tuple(answer["unmet"]), fault)
 
 
 def can_listen() -> bool:
@@ -135,45 +170,40 @@ def ask(
     layers: Sequence[str],
     read: Callable[[Path], R],
 ) -> tuple[R, LiveAnswer]:
-    """Ask the training of a run about its next step, and wait for it; ``read`` reads the answer.
+    """Ask the program of a run about its next step, and wait for it; ``read`` reads the answer.
+
+    The step of a program that trains nothing is the next call of the model that has the layers.
 
     Raises:
-        RequestError: the training does not run, or is another user's; or it refuses the request.
+        RequestError: the program does not run, or is another user's; or it refuses the request.
         StoreError: it ended before the step, or a file cannot be written.
     """
     name, folder = os.fspath(run), _listening_folder(run)
     try:
-        return converse(folder, options, layers, read)
+        return _converse(folder, options, layers, read)
     except (FileNotFoundError, ConnectionRefusedError):
-        raise RequestError(f"No training answers in {name}.", _STARTED) from None
+        raise RequestError(f"No program answers in {name}.", _STARTED) from None
     except ConnectionError:
         raise StoreError(
-            f"The training of {name} ended before its next step did.",
+            f"The program of {name} ended before its next step did.",
             f"To see what was recorded of it: {join_words(['hookscope', 'show', name])}",
         ) from None
     except OSError as error:
         raise StoreError(
-            f"The training of {name} cannot be asked: {cause(error)}.", _STARTED
+            f"The program of {name} cannot be asked: {cause(error)}.", _STARTED
         ) from error
 
 
-def converse(
+def _converse(
     folder: Path, options: ProgramOptions, layers: Sequence[str], read: Callable[[Path], R]
 ) -> tuple[R, LiveAnswer]:
-    """Ask the process that listens in a folder, and wait for it; ``read`` reads the answer.
-
-    Raises:
-        RequestError: another user listens, or the request is refused.
-        StoreError: the process could not answer.
-        OSError: nobody listens, the process ended, or a file cannot be written.
-    """
     with _connected(folder) as client, scratch_file(folder / _ANSWER) as scratch:
-        client.sendall(pickle.dumps(LiveRequest(options, tuple(layers), scratch.parent.name)))
+        client.sendall(LiveRequest(options, tuple(layers), scratch.parent.name).to_bytes())
         client.shutdown(socket.SHUT_WR)
         reply = b"".join(iter(lambda: client.recv(1 << 16), b""))
         if not reply:
             raise ConnectionResetError
-        answer: LiveAnswer = pickle.loads(reply)
+        answer = LiveAnswer.read(reply)
         if answer.fault is not None:
             error = RequestError if answer.fault.exit_code == USAGE else StoreError
             raise error(answer.fault.message, answer.fault.hint)
@@ -191,7 +221,7 @@ def _connected(folder: Path) -> Iterator[socket.socket]:
 
 
 def read_result(path: Path) -> Any:
-    """Return the result that the training has written, which is a process of this user."""
+    """Return the result that the program has written, which is a process of this user."""
     return pickle.loads(path.read_bytes())
 
 
@@ -199,17 +229,17 @@ def _listening_folder(run: str | os.PathLike[str]) -> Path:
     """The folder of a run, or that of the first of several processes, if it is this user's."""
     if not can_listen():
         raise RequestError(
-            "A training that runs cannot be asked on Windows.", "Look at its record instead."
+            "A program that runs cannot be asked on Windows.", "Look at its record instead."
         )
     if several := runs_in(run):
         raise RequestError(
-            f"{os.fspath(run)} has several runs, and one training is asked.",
+            f"{os.fspath(run)} has several runs, and one program is asked.",
             f"Name one of them, such as {several[-1]}.",
         )
     folder = next(iter(rank_folders(run)), Path(run))
     if folder.stat().st_uid != os.getuid():
         raise RequestError(
             f"{os.fspath(run)} is the folder of another user.",
-            "Only the user who started a training can ask it.",
+            "Only the user who started a program can ask it.",
         )
     return folder
