@@ -23,6 +23,10 @@ PLACES = {
     "hooks": (r"\.register_(\w+_)?hook$", r"hooks/(hook_set|process_hooks)\.py"),
     "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
     "matplotlib": (r"^matplotlib\b", r"views/(images/.*|\w+\.py)"),  # an extra
+    "variables of frames": (
+        r"\.(f_locals|getargvalues|clear_frames)$",
+        r"files/frame_variables\.py|training/(failed_step|backward_story)\.py",
+    ),
     "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py"),
 }
 
@@ -98,6 +102,8 @@ def test_what_is_private_about_scripted_models_is_used_in_one_file(names: Names)
         ("TorchScript", "sources/python_file.py", "import torch\ntorch.jit.load('x')"),
         ("TorchScript", "sources/python_file.py", "from torch.jit import load"),
         ("matplotlib", "results/stats.py", "from matplotlib.figure import Figure"),
+        ("variables of frames", "training/found_models.py", "held = frame.f_locals"),
+        ("variables of frames", "hooks/layers.py", "import inspect\ninspect.getargvalues(frame)"),
         ("printing", "commands/tree.py", "print('hello')"),
         ("printing", "commands/tree.py", "import click\nclick.echo('hello')"),
         ("printing", "commands/tree.py", "from click import secho"),

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import LayerError, RequestError
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.shell_words import cite_command
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.module_tree import AbsentModule, ModuleNode, ModuleTree
@@ -136,7 +137,7 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     names = {id(layer.module): layer.name for layer in layers_of(model)}
     name = ROOT
     for frame, _ in walk_tb(traceback):
-        name = names.get(id(frame.f_locals.get("self")), name)
+        name = names.get(id(variables_of(frame).get("self")), name)
     return name
 
 
@@ -144,7 +145,7 @@ def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> 
     """Return the tensors among the variables of the innermost method of ``module`` that ran."""
     tensors: list[Tensor] = []
     for frame, _ in walk_tb(traceback):
-        variables = frame.f_locals
+        variables = variables_of(frame)
         if variables.get("self") is module:
             tensors = [value for value in variables.values() if isinstance(value, Tensor)]
             tensors = [value for value in tensors if not value.is_nested]  # may have no shape

@@ -22,6 +22,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from hookscope.files.frame_variables import variables_of
+
 OnOptimizer = Callable[[Optimizer], None]
 OnModule = Callable[[nn.Module], None]
 Undo = Callable[[], None]
@@ -65,7 +67,7 @@ _STEP = Optimizer.profile_hook_step(lambda optimizer: None).__code__
 def _running_steps(optimizer: Optimizer) -> int:
     """How many calls of ``step`` of an optimizer this thread is in."""
     frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
-    return sum(x.f_code is _STEP and x.f_locals.get("self") is optimizer for x in frames)
+    return sum(x.f_code is _STEP and variables_of(x).get("self") is optimizer for x in frames)
 
 
 def around_function(

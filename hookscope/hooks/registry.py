@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.signal_safety import signal_safe_contextmanager
 from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import Layer
@@ -334,7 +335,7 @@ class CallRegistry:
         outermost = False
         while frame is not None:
             if frame.f_code is CALL_CODE:
-                module = frame.f_locals["self"]
+                module = variables_of(frame).get("self")
                 if outermost and module in modules:
                     return
                 outermost |= module is self.model

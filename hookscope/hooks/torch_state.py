@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.sources.structure import is_optimized, structure_of
 from hookscope.tensors import torch_internals
@@ -78,7 +79,7 @@ class FunctionMode(SignalSafeContext[None]):
 
     def _leave(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         for frame, _ in walk_tb(traceback):
-            generator = getattr(frame.f_locals.get("self"), "gen", None)
+            generator = getattr(variables_of(frame).get("self"), "gen", None)
             if isinstance(generator, GeneratorType) and generator.gi_code is _REMOVED_FOR_A_CALL:
                 generator.close()
         while torch_internals.len_function_stack() > self._depth:

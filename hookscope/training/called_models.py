@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.words import plural
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.program_models import ProgramModel, ProgramModels, UnseenModel
@@ -209,8 +210,8 @@ _CALLER = nn.Module.__init__.__code__.co_filename
 def _running_forward(module: nn.Module) -> tuple[nn.Module | None, bool]:
     """The module whose ``forward`` calls another one, and whether it was called as a module."""
     for frame, _ in walk_stack(sys._getframe(1)):
-        owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
-        if isinstance(owner, nn.Module) and owner is not module:
+        owner = variables_of(frame).get("self") if frame.f_code.co_name == "forward" else None
+        if issubclass(type(owner), nn.Module) and owner is not module:
             below = frame.f_back
             return owner, below is not None and below.f_code.co_filename == _CALLER
     return None, False

@@ -14,6 +14,7 @@ from types import FrameType, ModuleType
 import torch
 from torch import Tensor, nn
 
+from hookscope.files.frame_variables import variables_of
 from hookscope.hooks.torch_state import is_compiled
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, inner_name, unwrapped
@@ -126,10 +127,10 @@ def _name_within(holder: str, value: object, ids: set[int]) -> str:
             if id(one) in ids:
                 return key if isinstance(key, str) else f"{holder}.{key}"
         return ""
-    attributes = None if isinstance(value, ModuleType | type) else getattr(value, "__dict__", None)
-    if type(attributes) is not dict:
+    if issubclass(type(value), ModuleType | type):
         return ""
-    inner = attributes.get("_modules") if isinstance(value, nn.Module) else attributes
+    attributes = _attributes_of(value)
+    inner = attributes.get("_modules") if issubclass(type(value), nn.Module) else attributes
     return _name_among(inner, ids) if type(inner) is dict else ""
 
 
@@ -162,26 +163,22 @@ def _variables() -> Iterator[dict[str, object]]:
     """The variables of the functions that are running, and the attributes of their ``self``."""
     # The innermost function first, but the script before packages that it uses, such as a trainer.
     for frame in sorted(script_frames(), key=is_installed):
-        variables = _variables_of(frame)
+        variables = variables_of(frame)
         yield variables
-        attributes = getattr(variables.get("self"), "__dict__", None)
-        if type(attributes) is dict:
-            yield attributes
-            modules = attributes.get("_modules")
-            if type(modules) is dict:
-                yield modules
+        attributes = _attributes_of(variables.get("self"))
+        yield attributes
+        modules = attributes.get("_modules")
+        if type(modules) is dict:
+            yield modules
 
 
-def _variables_of(frame: FrameType) -> dict[str, object]:
-    """The variables of a frame."""
-    variables = frame.f_locals
-    found = dict(variables)
-    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if is_function and sys.version_info < (3, 13):
-        # The frame would keep this copy, and all values in it, until the function ends, even after
-        # the script deletes a variable. The variables themselves stay as they are.
-        variables.clear()
-    return found
+def _attributes_of(value: object) -> dict[str, object]:
+    """The attributes of an object, found without ``__getattr__`` or ``__getattribute__`` of it."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except Exception:  # it has none, or they are a property that failed
+        return {}
+    return attributes if type(attributes) is dict else {}
 
 
 def compiled_parts(model: nn.Module) -> set[nn.Module]:

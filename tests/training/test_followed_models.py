@@ -249,6 +249,29 @@ def test_record_without_a_model_records_what_the_block_calls() -> None:
     assert not encoder._forward_hooks and not encoder._forward_pre_hooks
 
 
+def test_a_dict_of_locals_stays_as_it_was_when_a_block_is_recorded() -> None:
+    def main(lr: int = 1) -> dict[str, Any]:
+        config = locals()
+        net = nn.Linear(2, 2)
+        with hookscope.record() as shot:
+            net(torch.ones(1, 2))
+        assert list(shot) == ["net/output"]
+        return config
+
+    assert main() == {"lr": 1}
+
+
+def test_an_object_that_runs_code_when_it_is_asked_is_not_asked() -> None:
+    class Lazy:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+    lazy, nets = Lazy(), [nn.Linear(2, 2)]
+    with following(ProgramOptions(list=True)) as followed:
+        nets[0](torch.ones(1, 2))
+    assert lazy is not None and [model.name for model in followed.called.models] == ["nets.0"]
+
+
 def test_processes_are_noted_by_what_they_run() -> None:
     with following(ProgramOptions(list=True)) as followed:
         context = multiprocessing.get_context("fork")

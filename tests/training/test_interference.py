@@ -199,3 +199,95 @@ def test_warnings_name_the_lines_that_they_name_under_python(both_ways) -> None:
     )
     assert re.search(r"UserWarning: backward \d\n  Double.apply\(model", ended.stderr)
     assert "UserWarning: Full backward hook is firing" in ended.stderr
+
+
+NAMESPACES = r"""
+    import sys
+    import torch
+    from torch import nn
+
+    X = torch.ones(1, 2)
+
+    def show(*namespaces):
+        for held in namespaces:
+            print([(name, value) for name, value in held.items() if type(value) is int])
+
+    def train(net):
+        net(X).sum().backward()
+        torch.optim.SGD(net.parameters(), 0.1).step()
+
+    def function(lr=1, steps=2):
+        config, own = locals(), vars()
+        net, later = nn.Linear(2, 2), 3
+        train(net)
+        show(config, own)
+        config["lr"] = 4
+        train(nn.Linear(2, 2))
+        show(config)
+
+    def nested(size=1):
+        def inner(scale=2):
+            held, net = locals(), nn.Linear(2, 2)
+            train(net)
+            return held, size
+        outer, net = locals(), nn.Linear(2, 2)
+        show(*[(train(one), locals())[1] for one in [net]], outer, inner()[0])
+
+    def generator(first=1):
+        held = locals()
+        net = nn.Linear(2, 2)
+        yield net(X)
+        second = 2
+        train(net)
+        show(held)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x, scale=1):
+            held, later = locals(), 2
+            self.inner(x)
+            show(held)
+            return self.inner(x)
+
+    function()
+    nested()
+    list(generator())
+    train(Model())
+    Model().forward(X)
+    class Body:
+        one, held, net = 1, locals(), nn.Linear(2, 2)
+        net(X)
+        two = 2
+        show({**held})
+    exec("a = 1\nheld = locals()\nnet = nn.Linear(2, 2)\nnet(X)\nshow({**held})", globals(), {})
+
+    def debugged(lr=1):
+        net, mark = nn.Linear(2, 2), 2
+        train(net)
+        lr = lr + 1
+        show({"lr": lr, "mark": mark})
+
+    def trace(frame, event, argument):
+        if frame.f_code is debugged.__code__:
+            return change
+    def change(frame, event, argument):
+        if event == "line" and "mark" in frame.f_locals:
+            variables = frame.f_locals
+            variables["lr"] = 5
+            nn.Linear(2, 2)(X)
+            print(variables["lr"])
+        return change
+
+    sys.settrace(trace)
+    debugged()
+    sys.settrace(None)
+"""
+
+
+@pytest.mark.parametrize("mode", ["--every=1", "--list", "--capture", "--check", "--trace"])
+def test_what_the_script_holds_of_its_variables_stays_as_it_is(both_ways, mode: str) -> None:
+    ended = both_ways(NAMESPACES, mode, "--quiet")
+    assert ended.own.stdout.startswith("[('lr', 1), ('steps', 2)]\n" * 2)

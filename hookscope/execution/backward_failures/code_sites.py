@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from hookscope.execution.failures import frames
+from hookscope.files.frame_variables import variables_of
 from hookscope.results.failure import CodeLine
 from hookscope.tensors.torch_internals import CALL_CODE
 
@@ -155,7 +156,7 @@ def site_of_call(
     while frame is not None:
         code = frame.f_code
         if code is CALL_CODE:
-            module = frame.f_locals.get("self")
+            module = variables_of(frame).get("self")
             layer = layer or (module if isinstance(module, nn.Module) else None)
         is_optimizer = is_optimizer or _is_optimizers(code.co_filename)
         kind = _kind_of(code.co_filename)
@@ -209,7 +210,7 @@ def _site_in(
     frame: FrameType, layer: nn.Module | None, is_optimizer: bool, span: CodeSpan
 ) -> CallSite:
     code = frame.f_code
-    owner = frame.f_locals.get("self")
+    owner = variables_of(frame).get("self")
     return CallSite(
         code.co_filename,
         span,

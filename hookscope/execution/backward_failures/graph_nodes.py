@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from hookscope.files.frame_variables import variables_of
+
 _FREED = "after they have already been freed"
 
 
@@ -17,7 +19,8 @@ def differentiated(error: BaseException) -> list[Tensor]:
     codes = (torch.autograd.backward.__code__, torch.autograd.grad.__code__)
     for frame, _ in reversed(list(walk_tb(error.__traceback__))):
         if frame.f_code in codes:
-            value = frame.f_locals.get("tensors", frame.f_locals.get("outputs"))
+            variables = variables_of(frame)
+            value = variables.get("tensors", variables.get("outputs"))
             values = value if isinstance(value, list | tuple) else [value]
             return [one for one in values if isinstance(one, Tensor)]
     return []

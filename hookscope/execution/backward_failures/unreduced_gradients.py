@@ -13,6 +13,7 @@ from hookscope.execution.backward_failures.code_sites import CallSite, site_of_e
 from hookscope.execution.backward_failures.diagnosis import Diagnosis, lines_of, place_of
 from hookscope.execution.backward_failures.module_names import ModuleNames
 from hookscope.execution.backward_failures.reduction_watch import ReductionWatch, WatchedCall
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.words import count_text, plural
 from hookscope.results.failure import DDP
 
@@ -44,7 +45,7 @@ def _model_in(error: BaseException) -> DistributedDataParallel | None:
     """The model of the innermost call in a traceback, or the only one that its variables have."""
     found: DistributedDataParallel | None = None
     for frame, _ in walk_tb(error.__traceback__):
-        values = [*frame.f_locals.values(), *frame.f_globals.values()]
+        values = [*variables_of(frame).values(), *frame.f_globals.values()]
         models = [one for one in values if isinstance(one, DistributedDataParallel)]
         found = models[0] if models else found
     return found

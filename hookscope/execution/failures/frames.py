@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.execution.failures.expectations import Call, mismatches
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.files.signatures import signature_of
 from hookscope.hooks.capture import Capture
@@ -40,7 +41,7 @@ def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | N
     """
     call: Call | None = None
     for frame, _ in walk_tb(traceback):
-        variables = frame.f_locals
+        variables = variables_of(frame)
         # Module._call_impl and its helpers. The innermost has the arguments that hooks returned.
         if frame.f_code.co_filename != nn.Module.__call__.__code__.co_filename:
             continue
@@ -140,9 +141,10 @@ _LIBRARIES = (*_OURS, _folder(sysconfig.get_path("stdlib")))
 def variables_at(frame: FrameType, line: int) -> tuple[TensorInfo, ...]:
     """Return descriptions of the tensors that a line names: variables and their attributes."""
     tensors: dict[str, Tensor] = {}
+    variables = variables_of(frame)
     for name in _names_in(frame.f_code.co_filename, line):
         owner, _, attribute = name.partition(".")
-        value = frame.f_locals.get(owner)
+        value = variables.get(owner)
         if attribute and isinstance(value, nn.Module):
             value = value._parameters.get(attribute, value._buffers.get(attribute))
         elif attribute:
