@@ -65,6 +65,8 @@ def _run_followed(shell: Any, line: str, cell: str) -> Result | None:
 
     values = _read_line(line)
     options, interventions, _ = read_groups(values)
+    if options.capture and values["output"] is not None:
+        options.check_output(values["output"])
     followed = FollowedModels(options, tuple(values["layers"]), interventions)
     followed.start()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from typing import Any
 
@@ -14,11 +13,16 @@ from hookscope.cli.declared import options_of
 from hookscope.cli.global_options import command
 from hookscope.cli.param_types import FileName
 from hookscope.errors import RequestError
-from hookscope.specs.intervention_spec import Interventions
-from hookscope.specs.program_options import RECORDED, ProgramOptions, check_mode
+from hookscope.specs.intervention_spec import Interventions, resolve_hook_kinds
+from hookscope.specs.program_options import (
+    MODES,
+    RECORDED,
+    ProgramOptions,
+    check_mode,
+    check_trainable,
+)
 from hookscope.specs.tensor_key import OUTPUT
 from hookscope.specs.watch_options import WATCHED, WatchOptions
-from hookscope.stores.runs.run_folder import check_run_folder
 from hookscope.training.model_session import ModelSession
 from hookscope.training.run_session import ProgramSession, RunSession, check_program
 from hookscope.training.script_runner import Program
@@ -82,9 +86,10 @@ _WHAT = {
     program,
     options_of(WatchOptions, "layers", "every", "what", what=_WHAT),
     options_of(WatchOptions, "stop_on", "fingerprint", "live"),
-    options_of(ProgramOptions),
+    options_of(ProgramOptions, *MODES, "calls", "stop_after", "ops", "attention", "max_bytes"),
     options_of(Interventions, "edits", "grad_edits", "hooks", "hook_kind", "hook_args"),
     options_of(WatchOptions, "output", output={"help": _OUTPUT, "metavar": "PATH"}),
+    options_of(ProgramOptions, "force"),
     examples=EXAMPLES,
     main="list capture layer stop-on output",
     shares_work=True,
@@ -125,9 +130,9 @@ def run_command(
         layers, output = tuple(values["layers"]), values["output"]
         session = ModelSession(chosen, interventions, layers, output, program, quiet=console.quiet)
     else:
-        session = RunSession(options, program, quiet=console.quiet)
+        session = RunSession(options, interventions, program, quiet=console.quiet)
     check_program(session.program)
-    check_run_folder(options.output, os.environ)
+    session.check_output()
     session.watch_from_import()
     return session.program
 
@@ -144,7 +149,9 @@ def read_groups(values: dict[str, Any]) -> tuple[ProgramOptions, Interventions, 
     check_mode(options.mode, given)
     interventions = Interventions(**taken(Interventions))
     if options.mode:
-        return options, interventions, WatchOptions()
+        resolve_hook_kinds(tuple(interventions.hook_kind), interventions.hook_count, verb="run")
+        return options, interventions, WatchOptions(layers=values["layers"])
+    check_trainable(interventions)
     watched = {
         name: value for name, value in taken(WatchOptions).items() if value not in (None, ())
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hookscope.errors import RequestError
+from hookscope.files.output_path import check_ending, check_output, recording_ending
 from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.edit import WEIGHTS
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.settings import same_setting, setting, spell_option
 from hookscope.specs.tensor_key import (
     ATTENTION,
@@ -79,10 +84,13 @@ def read_calls(text: str) -> CallChoice:
 _OF_TRAINING = ("stop_on", "fingerprint", "live")
 _OF_MODES = {
     "stop_after": MODES,
+    "force": MODES,
     "calls": (CAPTURE, CHECK, TRACE),
-    "edits": (CAPTURE, CHECK, TRACE),
-    "grad_edits": (CAPTURE, CHECK),
+    "edits": ("", CAPTURE, CHECK, TRACE),
+    "grad_edits": ("", CAPTURE, CHECK),
     "hooks": (CAPTURE, CHECK, TRACE),
+    "hook_kind": (CAPTURE, CHECK, TRACE),
+    "hook_args": (CAPTURE, CHECK, TRACE),
     "ops": (CAPTURE,),
     "attention": (CAPTURE,),
     "max_bytes": (CAPTURE,),
@@ -123,6 +131,9 @@ class ProgramOptions:
         section=section,
         help="Stop recording beyond this size, such as 2GB.",
     )
+    force: bool = setting(
+        False, "Replace a file that hookscope did not write.", section="Output", negative=False
+    )
 
     def __post_init__(self) -> None:
         if len(chosen := [f"--{mode}" for mode in MODES if getattr(self, mode)]) > 1:
@@ -137,6 +148,15 @@ class ProgramOptions:
         """What is done, as one of ``MODES``; empty for a training that is watched."""
         return next((mode for mode in MODES if getattr(self, mode)), "")
 
+    def check_output(self, path: str | os.PathLike[str]) -> None:
+        """Raise RequestError if the file of a mode has a wrong ending or cannot be written."""
+        file, ending = Path(path), ".json"
+        if self.capture:
+            ending = recording_ending(file)
+        else:
+            check_ending(file, ending)
+        check_output(file, self.force, suffix=ending)
+
     @property
     def kinds(self) -> set[str]:
         """The kinds of records to make."""
@@ -147,6 +167,16 @@ class ProgramOptions:
     def choice(self) -> CallChoice:
         """Which calls of each model are recorded."""
         return replace(self.calls or CallChoice(), every=self.every or 1)
+
+
+def check_trainable(interventions: Interventions) -> None:
+    """Raise RequestError if an edit puts other weights into a model that may be trained."""
+    for edit in interventions.value_edits:
+        if edit.kind == WEIGHTS:
+            raise RequestError(
+                f"The edit {edit.text!r} replaces weights, which an optimizer would not train.",
+                "Use it with --capture, --check or --trace.",
+            )
 
 
 def check_mode(mode: str, given: Iterable[str]) -> None:

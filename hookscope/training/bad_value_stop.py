@@ -204,6 +204,10 @@ class BadValueStop:
         for _ in self._new_gradients():
             pass  # gradients that are there already belong to no watched backward pass
 
+    def watches(self, model: nn.Module) -> bool:
+        """Whether it looks at this model."""
+        return model is self._model
+
     def detach(self) -> None:
         """Remove all hooks."""
         self._hooks.close()

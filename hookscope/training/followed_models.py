@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from types import FunctionType
 from typing import Any
@@ -14,42 +14,48 @@ from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.process_hooks import around_function, around_outer_calls
 from hookscope.hooks.user_hooks import load_user_hooks
-from hookscope.results.health import Health
 from hookscope.results.program_models import ProgramModels
-from hookscope.results.trace import Trace
+from hookscope.results.result import Result
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.program_options import CAPTURE, CHECK, TRACE, ProgramOptions
 from hookscope.tensors.torch_internals import script_compiler
 from hookscope.training.called_models import CalledModels, RootFollower
+from hookscope.training.hooked_models import EditedModels, HookedModels
 from hookscope.training.model_capture import ModelCapture
 from hookscope.training.model_check import ModelCheck
 from hookscope.training.model_trace import ModelTrace
 from hookscope.training.script_messages import reported
 
 OTHER_PROCESS = "models that it calls are not seen; name a script that calls them itself"
-_HOOKED: dict[str, type[ModelCapture | ModelCheck | ModelTrace]]
-_HOOKED = {CAPTURE: ModelCapture, CHECK: ModelCheck, TRACE: ModelTrace}
+_HOOKED: dict[str, type[HookedModels[Any]]]
+_HOOKED = {CAPTURE: ModelCapture, CHECK: ModelCheck, TRACE: ModelTrace, "": EditedModels}
 
 
 class FollowedModels:
     """The models that are called between ``start`` and ``end``.
+
+    ``on_hooks`` is called with a model after hooks were put into it.
 
     Raises:
         HookscopeError: a user hook cannot be loaded.
     """
 
     def __init__(
-        self, options: ProgramOptions, layers: Sequence[str], interventions: Interventions
+        self,
+        options: ProgramOptions,
+        layers: Sequence[str],
+        interventions: Interventions,
+        on_hooks: Callable[[nn.Module], None] = lambda model: None,
     ) -> None:
         kind = _HOOKED.get(options.mode)
-        self._hooked: ModelCapture | ModelCheck | ModelTrace | None = None
+        self._hooked: HookedModels[Any] | None = None
         if kind is None:
             self.called = CalledModels(RootFollower(options.stop_after))
         else:
             arguments = interventions.hook_args or {}
             kinds = tuple(interventions.hook_kind)
             hooks = load_user_hooks(interventions.hooks, kinds, arguments, verb="run")
-            self._hooked = kind(options, layers, interventions, hooks)
+            self._hooked = kind(options, layers, interventions, hooks, on_hooks)
             self.called = self._hooked.called
 
     def start(self) -> None:
@@ -96,13 +102,15 @@ class FollowedModels:
         """Return a sentence about each thing that was asked for and did not come."""
         return [] if self._hooked is None else list(self._hooked.unmet())
 
+    def sentences(self) -> list[str]:
+        """Return what is said at the end: what was edited, and what did not come."""
+        return [*(() if self._hooked is None else self._hooked.edited()), *self.unmet()]
+
     def unmatched(self) -> list[str]:
         """Return a sentence about each pattern that matches no layer."""
         return [] if self._hooked is None else list(self._hooked.unmatched())
 
-    def result(
-        self, program: str, command: str = "run", arguments: Sequence[str] = ()
-    ) -> ProgramModels | Capture | Health | Trace:
+    def result(self, program: str, command: str = "run", arguments: Sequence[str] = ()) -> Result:
         """Return what was found, after the end."""
         listed = self.called.result(program)
         if self._hooked is None:

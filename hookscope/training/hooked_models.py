@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -14,14 +14,17 @@ from torch import nn
 from hookscope.errors import HookscopeError, LayerError
 from hookscope.files.signal_safety import untouched_signals
 from hookscope.files.suggestions import did_you_mean
-from hookscope.files.words import plural
+from hookscope.files.words import join_first, plural
 from hookscope.hooks.edits.bound_edit import BoundEdit, bind_edits
 from hookscope.hooks.edits.editor import Editor
+from hookscope.hooks.hook_set import LastingHooks
 from hookscope.hooks.layers import Layer, select
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tracer import Tracer
 from hookscope.hooks.user_hooks import UserHook, attach_user_hooks
+from hookscope.results.result import Result
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
@@ -84,6 +87,7 @@ class HookedModel:
         self.layers: tuple[Layer, ...] = ()
         self.every: tuple[Layer, ...] = ()
         self.has_ended = False  # a call of it
+        self.editors: tuple[Editor, ...] = ()
         self._open = ExitStack()
 
     def begin(self, call: RootCall) -> None:
@@ -96,9 +100,9 @@ class HookedModel:
         self.has_ended = True
 
     @cached_property
-    def observer(self) -> Recorder | Tracer:
-        """What observes the layers; made when they are known."""
-        raise NotImplementedError
+    def observer(self) -> Recorder | Tracer | None:
+        """What observes the layers, if something does; made when they are known."""
+        return None
 
     def attach(
         self,
@@ -109,21 +113,24 @@ class HookedModel:
     ) -> None:
         """Attach edits and hooks around those that observe, as a run of ``capture`` does."""
         self.layers = tuple(layers)
-        observer, calls, enter = self.observer, self.observer.calls, self._open.enter_context
+        observer, enter = self.observer, self._open.enter_context
+        lasting = LastingHooks(self.module)
+        calls = CallRegistry(self.module, lasting) if observer is None else observer.calls
         recorder = observer if isinstance(observer, Recorder) else None
         keeper = recorder if self.keeps_edited else None
         forward = [hook for hook in hooks if hook.kind in VALUE_HOOKS]
         backward = [hook for hook in hooks if hook.kind in GRADIENT_HOOKS]
         with untouched_signals():
             if edits:
-                enter(Editor(self.module, edits, 0, calls, keeper))
+                self.editors += (enter(Editor(self.module, edits, 0, calls, keeper)),)
             enter(attach_user_hooks(calls, forward, keeper))
-            enter(observer)
+            if observer is not None:
+                enter(observer)
             if recorder is not None:
                 enter(record_ops(recorder))
             enter(attach_user_hooks(calls, backward, keeper))
             if gradient_edits:
-                enter(Editor(self.module, gradient_edits, 0, calls, keeper))
+                self.editors += (enter(Editor(self.module, gradient_edits, 0, calls, keeper)),)
 
     def detach(self) -> None:
         """Remove all hooks."""
@@ -142,6 +149,7 @@ class HookedModels(RootFollower, Generic[M]):
         patterns: Sequence[str],
         interventions: Interventions,
         hooks: Sequence[UserHook] = (),
+        on_hooks: Callable[[nn.Module], None] = lambda model: None,
     ) -> None:
         super().__init__(options.stop_after)
         self.options = options
@@ -151,6 +159,7 @@ class HookedModels(RootFollower, Generic[M]):
         self.choice = options.choice
         self.models: dict[str, M] = {}
         self._hooks = tuple(hooks)
+        self._on_hooks = on_hooks
         self._matched: set[str] = set()  # patterns
         self._names: set[str] = set()  # of layers
         self._starting = threading.RLock()
@@ -159,6 +168,10 @@ class HookedModels(RootFollower, Generic[M]):
 
     def make(self, name: str, module: nn.Module) -> M:
         """Return a model without hooks."""
+        raise NotImplementedError
+
+    def result(self, metadata: dict[str, Any]) -> Result:
+        """Return what was observed, once the hooks are removed."""
         raise NotImplementedError
 
     def before_root(self, call: RootCall) -> None:
@@ -203,6 +216,7 @@ class HookedModels(RootFollower, Generic[M]):
         ]
         if not self._is_detached and (layers or edits or gradient_edits or hooks):
             model.attach(layers, edits, gradient_edits, hooks)
+            self._on_hooks(module)
 
     def _closed(self, name: str, outer: nn.Module) -> set[nn.Module]:
         """The modules that can have no hooks, which is noted."""
@@ -248,6 +262,15 @@ class HookedModels(RootFollower, Generic[M]):
         ]
         return dict.fromkeys((*included, *excluded, *asked))
 
+    def edited(self) -> Iterator[str]:
+        """Yield a sentence about each edit of layers that there are."""
+        editors = [editor for model in self.models.values() for editor in model.editors]
+        for edit in (*self.interventions.value_edits, *self.interventions.gradient_edits):
+            if edit.pattern in self._matched:
+                changed = [layer for editor in editors for layer in editor.layers_changed_by(edit)]
+                why = "nothing: its layers were not called, or have no hooks"
+                yield f"the edit {edit.text!r} changed {join_first(changed) if changed else why}."
+
     def unmet(self) -> Iterator[str]:
         """Yield a sentence about each thing that was asked for and did not come."""
         if not self.called.models:
@@ -273,6 +296,14 @@ class HookedModels(RootFollower, Generic[M]):
         """Remove all hooks: TorchScript would compile them, and an export trace them."""
         self._is_over = True
         self.detach()
+
+
+class EditedModels(HookedModels[HookedModel]):
+    """Edits the models of a program, which is watched in another way or not at all."""
+
+    def make(self, name: str, module: nn.Module) -> HookedModel:
+        """Return a model that will be edited."""
+        return HookedModel(name, module, CallGate(self.choice))
 
 
 class _ModelTree:

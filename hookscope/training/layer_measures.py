@@ -133,6 +133,13 @@ class LayerHooks:
             self._measures.end()
             self._measures = None
 
+    def follow_others(self, model: nn.Module) -> None:
+        """Let the hooks run after those that were put into the model since."""
+        if self._is_attached and model is self._model:
+            self._hooks.close()
+            self._hooks.open()
+            self._hooks.after_calls(self._layers, self._guard(self._after_call))
+
     def detach(self) -> None:
         """Remove all hooks."""
         self.end()

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from hookscope.specs.watch_options import (
     ACTIVATIONS,
     GRADIENTS,
@@ -115,6 +117,15 @@ class ModelHooks:
             hooks.end()
             if hooks.was_evaluated and self._models is not None:
                 self._models.note(f"calls of {hooks.name} in evaluation", EVALUATED)
+
+    def follow_others(self, model: nn.Module) -> None:
+        """Let the hooks on a model run after those that were put into it since."""
+        for hooks in self._hooks:
+            hooks.follow_others(model)
+        for stop in self.stops:
+            if not self._is_suspended and stop.watches(model):
+                stop.detach()
+                stop.attach()
 
     def detach(self) -> None:
         """Remove the hooks that measure."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hookscope.errors import HookscopeError
 from hookscope.files import strict_json
+from hookscope.files.output_path import MARK
 from hookscope.files.shell_words import join_words
 from hookscope.files.words import plural
 from hookscope.specs.intervention_spec import Interventions
@@ -18,6 +19,7 @@ from hookscope.specs.program_options import ProgramOptions
 from hookscope.training.run_session import ProgramSession
 from hookscope.training.script_messages import say
 from hookscope.training.script_runner import Program
+from hookscope.version import __version__
 
 if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture
@@ -45,6 +47,17 @@ class ModelSession(ProgramSession):
         self._output = output
         self._followed: FollowedModels | None = None
 
+    @property
+    def _file(self) -> str | os.PathLike[str] | None:
+        """The file to write; None if the result is printed."""
+        recording = f"{self.program.title}.run.safetensors" if self._options.capture else None
+        return self._output or recording
+
+    def check_output(self) -> None:
+        """Raise RequestError if the file of the result cannot be written."""
+        if (file := self._file) is not None:
+            self._options.check_output(file)
+
     def start(self) -> None:
         """Follow the calls of all models from now on."""
         from hookscope.training.followed_models import FollowedModels
@@ -69,11 +82,11 @@ class ModelSession(ProgramSession):
             self._save(result)
         else:
             self._show(result)
-        for sentence in () if self.quiet else self._followed.unmet():
+        for sentence in () if self.quiet else self._followed.sentences():
             say(sentence)
 
     def _save(self, capture: Capture) -> None:
-        path = Path(self.started_in, self._output or f"{self.program.title}.run.safetensors")
+        path = Path(self.started_in, self._file or "")
         capture.save(path)
         if not self.quiet:
             shown = str(self.shown(path))
@@ -90,7 +103,7 @@ class ModelSession(ProgramSession):
             from hookscope.files.atomic_files import write_text
 
             path = Path(self.started_in, self._output)
-            write_text(path, strict_json.dumps(document(result)))
+            write_text(path, strict_json.dumps({MARK: __version__, **document(result)}))
         elif not self.quiet and sys.stderr is not None:
             is_terminal = sys.stderr.isatty()
             width = shutil.get_terminal_size().columns if is_terminal else None

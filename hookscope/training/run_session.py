@@ -20,9 +20,11 @@ from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words
 from hookscope.files.suggestions import did_you_mean
 from hookscope.results.failure import kind_of_failure
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.patterns import as_texts
+from hookscope.specs.program_options import ProgramOptions
 from hookscope.specs.watch_options import WatchOptions
-from hookscope.stores.runs.run_folder import create_run_folder, launch_in
+from hookscope.stores.runs.run_folder import check_run_folder, create_run_folder, launch_in
 from hookscope.stores.runs.series import LAYERS, STEPS
 from hookscope.training.script_messages import reported, say
 from hookscope.training.script_runner import Program, has_safe_path, path_importer
@@ -31,6 +33,7 @@ from hookscope.version import __version__
 if TYPE_CHECKING:
     from hookscope.stores.runs.run_info import RunInfo, Status
     from hookscope.stores.runs.run_writer import RunWriter
+    from hookscope.training.followed_models import FollowedModels
     from hookscope.training.run_recorder import LiveRows
     from hookscope.training.watcher import Watcher
 
@@ -231,6 +234,10 @@ class ProgramSession:
         call_after_import("torch", self.start)
         atexit.register(self._finish)
 
+    def check_output(self) -> None:
+        """Raise RequestError if what the session writes cannot be written."""
+        raise NotImplementedError
+
     def start(self) -> None:
         """Begin; torch has just been imported."""
         raise NotImplementedError
@@ -304,10 +311,23 @@ def explanation_of(error: BaseException, program: Program) -> list[str]:
 class RunSession(ProgramSession):
     """A training script that is watched."""
 
-    def __init__(self, options: WatchOptions, program: Program, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        options: WatchOptions,
+        interventions: Interventions,
+        program: Program,
+        *,
+        quiet: bool = False,
+    ) -> None:
         super().__init__(program, quiet=quiet)
         self._options = options
+        self._interventions = interventions
         self._watcher: Watcher | None = None
+        self._edited: FollowedModels | None = None
+
+    def check_output(self) -> None:
+        """Raise RequestError if the folder of the run is in use or cannot be created."""
+        check_run_folder(self._options.output, os.environ)
 
     def start(self) -> None:
         """Create the folder of the run and begin to watch."""
@@ -321,6 +341,13 @@ class RunSession(ProgramSession):
         writer = RunWriter(folder, info, say, self.shown(folder))
         self._watcher = Watcher(self._options, writer, live=self._live_rows())
         self._watcher.install()
+        if self._interventions != Interventions():
+            from hookscope.training.followed_models import FollowedModels
+
+            self._edited = FollowedModels(
+                ProgramOptions(), (), self._interventions, self._watcher.follow_other_hooks
+            )
+            self._edited.start()
 
     def _live_rows(self) -> LiveRows | None:
         if not self._options.live:
@@ -332,9 +359,14 @@ class RunSession(ProgramSession):
 
     def finish(self) -> None:
         """End the record and say where it is."""
+        if self._edited is not None:
+            self._edited.end()
         if self._watcher is not None:
             self._watcher.finish(self.status, self.exit_status)
             self._say_where(self._watcher)
+        if self._edited is not None and not self.quiet:
+            for sentence in self._edited.sentences():
+                say(sentence)
 
     def _say_where(self, watcher: Watcher) -> None:
         """Say where the record is, once for all ranks."""

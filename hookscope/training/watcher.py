@@ -236,6 +236,10 @@ class Watcher:
         if self._finds_all:
             self.add(optimizer)
 
+    def follow_other_hooks(self, model: nn.Module) -> None:
+        """Measure what the edits of a model return, which were just put into it."""
+        self.guarded(uninterrupted(self._hooks.follow_others))(model)
+
     def _suspend(self, *args: Any, **kwargs: Any) -> None:
         self._late.wait_no_more()
         self._hooks.suspend()

@@ -131,11 +131,21 @@ def test_variables_set_options(hookscope) -> None:
         (["--stop-on", "nans", "train.py"], "Invalid value for --stop-on: 'nans' is not one of"),
         (["--layer", "a{b", "train.py"], "The layer pattern 'a{b' has an unbalanced brace.\n"),
         (["--output", "train.py", "train.py"], "train.py is a file, and a run is written to a f"),
+        (["-o", "train.py/run", "train.py"], "The folder of the run, train.py/run, cannot be "),
+        (["--capture", "-o", "a.txt", "train.py"], "The output a.txt has the extension of an unsu"),
+        (["--list", "-o", "a.sarif", "train.py"], "The output a.sarif has the extension of an un"),
+        (["--check", "-o", "no/a.json", "train.py"], "The output folder no does not exist.\n"),
+        (["--trace", "-o", "other.json", "train.py"], "The file other.json exists and was not wr"),
+        (["--capture", "--layer", "a{b", "train.py"], "The layer pattern 'a{b' has an unbalanced"),
+        (["--capture", "--hook-kind", "forward", "train.py"], "--hook-kind is given without a ho"),
+        (["--hook-kind", "forward", "train.py"], "--hook-kind has no effect when a training is w"),
+        (["--edit", "fc=quantize-weights:4", "train.py"], "The edit 'fc=quantize-weights:4' repl"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_request_is_explained(hookscope, folder: Path, words, message: str) -> None:
     (folder / "empty").mkdir()
+    (folder / "other.json").write_text("{}")
     with zipfile.ZipFile(folder / "a.zip", "w") as archive:
         archive.writestr("other.py", "")
     done = hookscope("run", *words)

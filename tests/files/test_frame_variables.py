@@ -1,4 +1,4 @@
-"""The variables of a frame are those of ``locals()``, and nothing that the program holds changes."""
+"""The variables of a frame are those of ``locals()``, whose dicts stay as they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ Found = tuple[dict[str, Any], dict[str, Any]]
 
 
 def arguments(a: int = 1, /, *args: int, b: int = 2, **more: int) -> Found:
-    later: int
     deleted = a
     del deleted
     found = variables_of(sys._getframe())
@@ -109,7 +108,7 @@ def test_a_namespace_that_is_no_dict_is_not_read() -> None:
 
     class Body(metaclass=Kind):
         def method(self) -> Any:
-            return __class__  # type: ignore[name-defined]  # noqa: F821
+            return __class__  # type: ignore[name-defined]
 
         found = variables_of(sys._getframe())
 

@@ -11,7 +11,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, edit_error
-from hookscope.specs.patterns import ROOT
 
 # Modules whose weight has the output channels in dimension 1, by class name.
 _TRANSPOSED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
@@ -55,21 +54,21 @@ class EditedWeights:
     """
 
     def __init__(self, bounds: Iterable[BoundEdit]) -> None:
-        self.changed: dict[int, list[str]] = {}
+        self.changed: dict[int, dict[str, None]] = {}  # the layers, by the position of an edit
         self._original: dict[_Place, nn.Parameter] = {}
         self._edited: dict[_Place, nn.Parameter] = {}
         seen: set[tuple[int, _Place]] = set()
         first: dict[int, BoundEdit] = {}
         for bound in bounds:
             first.setdefault(bound.position, bound)
-            keys = self.changed.setdefault(bound.position, [])
-            for key, place in _weights_of(bound):
+            layers = self.changed.setdefault(bound.position, {})
+            for place in _weights_of(bound):
                 if (bound.position, place) not in seen:
                     seen.add((bound.position, place))
                     self._edit(bound, place)
-                    keys.append(key)
-        for position, keys in self.changed.items():
-            if not keys:
+                    layers[bound.layer.name] = None
+        for position, layers in self.changed.items():
+            if not layers:
                 raise edit_error(
                     first[position],
                     "it has no weight of two or more dimensions in floating point",
@@ -113,9 +112,9 @@ def check_weights(bound: BoundEdit) -> str:
     return ""
 
 
-def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
-    """The key and the place of each parameter of a layer with two or more dimensions of floats."""
-    for inner, module in bound.layer.module.named_modules():
+def _weights_of(bound: BoundEdit) -> Iterator[_Place]:
+    """The place of each parameter of a layer with two or more dimensions of floats."""
+    for module in bound.layer.module.modules():
         # A hook of ``weight_norm`` or ``spectral_norm`` computes the weight too.
         has_old_norm = any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))
         if isinstance(module, ParametrizationList) or has_old_norm:
@@ -126,5 +125,4 @@ def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
             if parameter is None or parameter.ndim < 2 or not parameter.numel():
                 continue
             if parameter.is_floating_point():
-                path = [part for part in (bound.layer.name, inner) if part not in ("", ROOT)]
-                yield f"{'.'.join(path) or ROOT}/{name}", _Place(module, name)
+                yield _Place(module, name)

@@ -5,6 +5,7 @@ Edits of values are entered before a recorder, those of gradients after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import locate_in
 from hookscope.results.records import key_of
-from hookscope.specs.edit import WEIGHTS
+from hookscope.specs.edit import WEIGHTS, Edit
 from hookscope.specs.tensor_key import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.grad_mode import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
@@ -43,7 +44,8 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         self.calls = CallRegistry(model) if calls is None else calls
         self.recorder = recorder
         self._weights = EditedWeights(bound for bound in bounds if bound.edit.kind == WEIGHTS)
-        self.changed: dict[int, list[str]] = {bound.position: [] for bound in bounds}
+        # By the position of an edit: the layers at which it changed something, each once.
+        self.changed: dict[int, dict[str, None]] = {bound.position: {} for bound in bounds}
         self.changed |= self._weights.changed
         self._edits: dict[nn.Module, list[BoundEdit]] = {}
         for bound in bounds:
@@ -66,10 +68,15 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         finally:
             self._weights.restore()
 
+    def layers_changed_by(self, edit: Edit) -> Iterable[str]:
+        """Return the names of the layers at which an edit changed something."""
+        positions = {bound.position for bound in self.bounds if bound.edit.text == edit.text}
+        return dict.fromkeys(name for one in positions for name in self.changed[one])
+
     def check_effect(self) -> None:
         """Check that every edit changed a tensor."""
-        for position, keys in self.changed.items():
-            if keys:
+        for position, layers in self.changed.items():
+            if layers:
                 continue
             first = next(bound for bound in self.bounds if bound.position == position)
             calls = self.calls.counts.get(first.layer.module, 0)
@@ -170,8 +177,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
                 if located is None:  # another tensor of the call, or a later step of a generation
                     continue
             tensor = apply_edit(bound, tensor, key, self.seed, activation, located)
-            if key not in self.changed[bound.position]:
-                self.changed[bound.position].append(key)
+            self.changed[bound.position][record_key.layer.name] = None
         return tensor
 
     def _listen(

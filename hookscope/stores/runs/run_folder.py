@@ -13,16 +13,35 @@ from hookscope.files.output_path import RUN_FILE
 LAUNCH_FILE = "launch.txt"  # which launch of torchrun a folder belongs to
 
 
-def check_run_folder(output: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
-    """Check that the folder the user named, or under torchrun the rank's own, is not in use."""
+def check_run_folder(
+    output: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    start: str | os.PathLike[str] = "",
+) -> None:
+    """Check that the folder of the run can be created and is not in use.
+
+    It is the folder that the user named, under torchrun that of the rank in it.
+    """
+    folder = Path(start, "runs" if output is None else output)
+    _check_can_create(folder)
     if output is None:
         return
-    folder = Path(output)
     if launch_in(environ) and not (folder / RUN_FILE).exists():  # else a run without ranks
         folder /= _rank_folder(environ)
     if folder.is_dir() and any(folder.iterdir()):
         raise RequestError(
             f"{folder} is not empty.", "Name another folder with --output, or remove this one."
+        )
+
+
+def _check_can_create(folder: Path) -> None:
+    """Raise RequestError if a folder does not exist and cannot be created."""
+    above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        what = "is not writable" if above.is_dir() else "is not a folder"
+        raise RequestError(
+            f"The folder of the run, {folder}, cannot be created: {above} {what}.",
+            "Name another folder with --output.",
         )
 
 
@@ -37,7 +56,7 @@ def create_run_folder(
     Under torchrun it is the folder of this rank, ``rank0`` and so on. All ranks of a launch find
     the same folder without exchanging a message: its first rank writes what identifies the launch.
     """
-    check_run_folder(output, environ)
+    check_run_folder(output, environ, start)
     launch = launch_in(environ)
     try:
         if output is not None:
