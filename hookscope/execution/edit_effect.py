@@ -82,7 +82,7 @@ def describe_effect(
 
 def _edit_entries(edits: Sequence[BoundEdit], editor: Editor) -> list[AppliedEdit]:
     texts = {edit.position: edit.edit.text for edit in edits}
-    return [{"edit": text, "changed": editor.changed[n]} for n, text in texts.items()]
+    return [{"edit": text, "changed": list(editor.changed[n])} for n, text in texts.items()]
 
 
 def _lacks_class_names(prepared: Prepared, output: Any) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class GradientWatcher:
         self.open_calls = 0
         self._hooks = hooks
         self._sink = sink
-        self._backward_passes: dict[Tensor, int] = {}
+        self._backward_passes: dict[RecordKey, int] = {}  # by the key of a parameter
         self._differentiable: dict[RecordKey, bool] = {}  # and whether a later pass came
         self._arrivals: dict[RecordKey, list[Tensor | None]] = {}
 
@@ -131,7 +132,7 @@ class GradientWatcher:
 
     def watch_parameter(self, key: RecordKey, parameter: Tensor) -> None:
         """Record the gradient of each backward pass at a parameter, under the pass's number."""
-        self._hooks.listen(parameter, partial(self._on_parameter, key, parameter))
+        self._hooks.listen(parameter, partial(self._on_parameter, key, ref(parameter)))
         self.waiting[key] = None
 
     def _on_arrival_at_view(
@@ -171,15 +172,18 @@ class GradientWatcher:
             stored.append(self._sink.store_gradient(part_key, part.detach()))
         self.waiting.pop(key, None)
 
-    def _on_parameter(self, key: RecordKey, parameter: Tensor, gradient: Tensor | None) -> None:
-        if not self._sink.open or self.open_calls:
+    def _on_parameter(
+        self, key: RecordKey, reference: ref[Tensor], gradient: Tensor | None
+    ) -> None:
+        parameter = reference()
+        if not self._sink.open or self.open_calls or parameter is None:
             return
         if gradient is None:  # PyTorch calls this for a parameter that the pass reached
             self.refused.add(key)
             return
         self.waiting.pop(key, None)
         # The number of a backward pass, not of a call of the module.
-        number = self._backward_passes[parameter] = self._backward_passes.get(parameter, 0) + 1
+        number = self._backward_passes[key] = self._backward_passes.get(key, 0) + 1
         numbered = RecordKey(key.layer, number, key.what, key.kind, key.aliases)
         if reason := nested.unreadable_reason(gradient) or nested.unreadable_reason(parameter):
             self._sink.mark_absent(numbered, reason)

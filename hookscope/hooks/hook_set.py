@@ -11,6 +11,7 @@ from functools import partial
 from itertools import count
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.nn.modules.module import (
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.files.signal_safety import SignalSafeContext
+from hookscope.hooks.layers import GONE, Layer, WeakLayer
 from hookscope.hooks.torch_state import DEEPER_CALLS, EAGER
 from hookscope.sources.structure import structure_of
 from hookscope.tensors.threads import (
@@ -146,13 +148,14 @@ class HookSet(SignalSafeContext["HookSet"]):
     """
 
     keeps_compiled = False  # True in a subclass whose hooks need no uncompiled run
+    keeps_modules = True  # False in one that does not keep the model and its modules alive
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self._model: Any = model if self.keeps_modules else ref(model)
         self.threads = RecordingThreads()
         self.called_elsewhere: set[nn.Module] = set()  # those with a hook, by other threads
         self.stands_in_for_compiled = False
-        self._attached: list[tuple[HookId, tuple[HookDict, ...]]] = []  # at modules
+        self._attached: list[tuple[HookId, tuple[Any, ...]]] = []  # at modules, with their dicts
         self._handles: list[RemovableHandle] = []
         self._most_handles = _HANDLES
 
@@ -162,6 +165,16 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     def _leave(self, *error: object) -> None:
         self.close()
+
+    @property
+    def model(self) -> nn.Module:
+        """The model; ``GONE`` if it was deleted."""
+        model: nn.Module = self._model if self.keeps_modules else self._model() or GONE
+        return model
+
+    def layer(self, name: str, module: nn.Module, aliases: tuple[str, ...] = ()) -> Layer:
+        """Return a layer, which keeps its module alive if the hooks do."""
+        return (Layer if self.keeps_modules else WeakLayer)(name, module, aliases)
 
     def open(self) -> None:
         """Enter the block as ``with`` does, but faster, for callers that defer signals."""
@@ -276,7 +289,8 @@ class HookSet(SignalSafeContext["HookSet"]):
                 self._handles.append(optimizer.register_step_post_hook(self._hook(after)))
 
     def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
-        return Hook(function, self.threads, self.called_elsewhere, module)
+        of_module = module if self.keeps_modules else None
+        return Hook(function, self.threads, self.called_elsewhere, of_module)
 
     def _attach(self, hook: Hook, hooks: HookDict, *options: HookDict) -> None:
         """Register a hook as PyTorch does, which makes a handle besides."""
@@ -284,7 +298,8 @@ class HookSet(SignalSafeContext["HookSet"]):
             if not self._attached:
                 LEFT_OUT_OF_COPIES.acquire()
             number = HookId(next(_numbers))
-            self._attached.append((number, (hooks, *options)))
+            dicts = (hooks, *options)
+            self._attached.append((number, dicts if self.keeps_modules else (*map(ref, dicts),)))
             for members in options:
                 members[number] = True
             hooks[number] = hook
@@ -293,7 +308,9 @@ class HookSet(SignalSafeContext["HookSet"]):
         while self._attached:
             number, dicts = self._attached.pop()
             for members in dicts:
-                members.pop(number, None)
+                hooks: HookDict | None = members if self.keeps_modules else members()
+                if hooks is not None:
+                    hooks.pop(number, None)
         LEFT_OUT_OF_COPIES.release()
 
 
@@ -301,6 +318,7 @@ class LastingHooks(HookSet):
     """Hooks that stay in a program: called for all threads, and compiled modules stay compiled."""
 
     keeps_compiled = True
+    keeps_modules = False
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)

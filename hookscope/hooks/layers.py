@@ -7,7 +7,7 @@ is reachable under several names is in the tree once, under the first of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -15,6 +15,7 @@ from itertools import chain
 from traceback import walk_tb
 from types import TracebackType
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -50,6 +51,11 @@ class Layer:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    @property
+    def key(self) -> Hashable:
+        """What stands for the module in a dict."""
+        return self.module
+
     @property  # a cached one takes longer to make than this
     def type(self) -> str:
         """Class name of the module."""
@@ -74,6 +80,33 @@ class Layer:
     def leaf(self) -> bool:
         """Whether the module has no children."""
         return not list(self.module.children())
+
+
+GONE = nn.Module()  # stands for a module that the program has deleted
+
+
+class WeakLayer(Layer):
+    """A layer that does not keep its module alive; when that is gone, its module is ``GONE``."""
+
+    def __init__(self, name: str, module: nn.Module, aliases: tuple[str, ...] = ()) -> None:
+        self.name, self.aliases = name, aliases
+        self._reference = ref(module)
+        self._type = class_name(module)
+
+    @property
+    def key(self) -> Hashable:
+        """The reference; two references to a module are equal."""
+        return self._reference
+
+    @property
+    def module(self) -> nn.Module:  # type: ignore[override]
+        """The module."""
+        return self._reference() or GONE
+
+    @property
+    def type(self) -> str:
+        """Class name of the module, also when that is gone."""
+        return self._type
 
 
 def is_of_file(model: nn.Module) -> bool:
@@ -282,25 +315,33 @@ def _check_type(every: Sequence[Layer], name: str) -> None:
 def summarize_coverage(
     model: nn.Module,
     layers: Sequence[Layer],
-    calls: Mapping[nn.Module, int],
+    calls: Mapping[Any, int],
     elsewhere: Collection[nn.Module] = (),
+    known: Mapping[str, str] | None = None,
 ) -> Coverage:
-    """Divide ``layers`` into those that ran and those that did not."""
-    order = {module: i for i, module in enumerate(calls)}
-    ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
-    unused = [x for x in layers if not calls.get(x.module)]
+    """Divide ``layers`` into those that ran and those that did not.
+
+    ``calls`` has the keys of layers. ``known`` has why layers had not run, by their names, when
+    their modules were still there.
+    """
+    order = {key: i for i, key in enumerate(calls)}
+    ran = sorted((x for x in layers if calls.get(x.key)), key=lambda x: order[x.key])
+    unused = [x for x in layers if not calls.get(x.key)]
     unused_names = {x.name for x in unused}
+    called = {x.module for x in ran}
     nothing_ran = len(unused) == len(layers) and any(x.module is model for x in layers)
     causes = (
-        OTHER_THREADS
+        (known or {}).get(x.name, UNEXPLAINED)
+        if x.module is GONE
+        else OTHER_THREADS
         if x.module in elsewhere
         else NOT_CALLED
         if nothing_ran
-        else _likely_cause(model, x, unused_names, calls)
+        else _likely_cause(model, x, unused_names, called)
         for x in unused
     )
     return Coverage(
-        tuple(ExecutedModule(x.name, x.type, calls[x.module]) for x in ran),
+        tuple(ExecutedModule(x.name, x.type, calls[x.key]) for x in ran),
         tuple(
             UnexecutedModule(x.name, x.type, cause) for x, cause in zip(unused, causes, strict=True)
         ),
@@ -311,7 +352,7 @@ def _likely_cause(
     model: nn.Module,
     layer: Layer,
     unused: set[str],
-    calls: Mapping[nn.Module, int],
+    called: Collection[nn.Module],
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if reason := vars(module).get("_hookscope_unavailable"):  # a part of an ONNX file
@@ -326,7 +367,7 @@ def _likely_cause(
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and not list(module.children()):
         return "an empty container"
-    if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
+    if _is_a(module, "Sequential") and any(child in called for child in module.children()):
         return "a container: its parent calls its children one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:
         return "the encoder layer used its fused fast path"

@@ -160,13 +160,15 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         self.attention_metadata: list[dict[str, Any]] = []
         self._ops = bool(recorder.kinds & {OP, OP_GRAD}) and not is_graph(recorder.model)
         self._attention = AttentionTracker() if ATTENTION in recorder.kinds else None
-        self._chosen = {layer.module for layer in recorder.layers}
+        self._chosen = {layer.key for layer in recorder.layers}
         self._thread = _ThreadState()
 
     def _enter(self) -> OpRecorder:
         # First: the results of the model's own hooks, such as those of weight_norm, belong to the
         # call.
-        self.recorder.calls.subscribe(self, layers_of(self.recorder.model), first=True)
+        calls = self.recorder.calls
+        every = [calls.hooks.layer(x.name, x.module, x.aliases) for x in layers_of(calls.model)]
+        calls.subscribe(self, every, first=True)
         depth_readers.add(self)
         return self
 
@@ -224,7 +226,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         idle = not name or not frames or not frames[-1].call
         if idle or hook_depth() > frames[-1].depth or inside_backward():
             return function(*args, **kwargs)
-        records = self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen
+        records = self._ops and not frames[-1].block and frames[-1].layer.key in self._chosen
         if not records and self._attention is None:
             return function(*args, **kwargs)
         # Referenced, so that no id is reused.
@@ -291,7 +293,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         """Record the weights of attention, or why there are none, of a call in ``frame``."""
         assert self._attention is not None
         for finding in self._attention.find(*called):
-            if frame.layer.module in self._chosen:
+            if frame.layer.key in self._chosen:
                 layer, call, what = frame.layer, frame.call, frame.next(ATTENTION)
                 key = RecordKey(layer, call, what, ATTENTION)
                 if finding.weights is None:

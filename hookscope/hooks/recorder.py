@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -51,7 +51,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall, RecordKey, w
 from hookscope.hooks.recurrent_states import recurrent_states
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import CaptureSink, TensorSink
-from hookscope.results.records import free_name
+from hookscope.results.records import Coverage, free_name
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import (
     GATE,
@@ -106,7 +106,6 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         caches: bool = False,
     ) -> None:
         self.caches = caches
-        self.model = model
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
@@ -119,12 +118,14 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.gradients = GradientRecorder(self._hooks, self.sink, clones=clones)
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._follows_gradients = model_input or bool(self.kinds & {INPUT_GRAD, OUTPUT_GRAD})
-        self._kinds_of: dict[nn.Module, frozenset[str]] = {}
+        self._kinds_of: dict[Hashable, frozenset[str]] = {}  # by the keys of layers
+        # Why layers did not run, as far as it was known while their modules were there.
+        self.causes: dict[str, str] = {}
 
     def _enter(self) -> Capture:
         self._check_recurrent()
         wanted = self._wanted()
-        self._kinds_of = {layer.module: kinds for layer, kinds in wanted.items()}
+        self._kinds_of = {layer.key: kinds for layer, kinds in wanted.items()}
         self.capture.name_layers(layer.name for layer in wanted)
         self.calls.subscribe(self, wanted)
         try:
@@ -145,22 +146,30 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.sink.open = False
         self._remove_hooks()
         self.capture.make_keys()
-        counts = self.calls.counts_of(self._kinds_of)
-        self._mark_waiting(counts, error)
+        self._mark_waiting(self.calls.counts, error)
         self.capture.absent = tuple(self.sink.absent)
-        coverage = summarize_coverage(
-            self.model, self.layers, counts, self.calls.hooks.called_elsewhere
-        )
+        coverage = self.coverage()
         if error is not None:
             unfinished = (replace(layer, reason=UNFINISHED) for layer in coverage.not_executed)
             coverage = replace(coverage, not_executed=tuple(unfinished))
         self.capture.coverage = coverage
 
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.calls.model
+
+    def coverage(self) -> Coverage:
+        """Return which layers ran, and why the others did not."""
+        counts = self.calls.counts_of(self._kinds_of)
+        elsewhere = self.calls.hooks.called_elsewhere
+        return summarize_coverage(self.model, self.layers, counts, elsewhere, self.causes)
+
     def _remove_hooks(self) -> None:
         self._hooks.remove()
         self.calls.unsubscribe(self)
 
-    def _mark_waiting(self, counts: dict[nn.Module, int], error: BaseException | None) -> None:
+    def _mark_waiting(self, counts: dict[Hashable, int], error: BaseException | None) -> None:
         """Note why the gradients that have not arrived are absent."""
         watcher = self.gradients.watcher
         arrived = self.ran_backward or watcher.has_received
@@ -179,13 +188,13 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
                 else ""
             )
             self.sink.mark_absent(
-                key, reason + shared if counts.get(key.layer.module) else "never ran"
+                key, reason + shared if counts.get(key.layer.key) else "never ran"
             )
 
     @property
     def called_elsewhere(self) -> bool:
         """Whether a thread that is not part of the recording called a chosen layer."""
-        return not self.calls.hooks.called_elsewhere.isdisjoint(self._kinds_of)
+        return not self.calls.hooks.called_elsewhere.isdisjoint(x.module for x in self.layers)
 
     @property
     def modified_inputs(self) -> list[str]:
@@ -206,11 +215,14 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         """The layers to hook and what to record of each."""
         wanted = dict.fromkeys(self.layers, self.kinds)
         if self.model_input:
-            root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
+            root = next((x for x in self.layers if x.name == ROOT), self._root())
             wanted[root] = wanted.get(root, frozenset()) | {INPUT_GRAD}
         elif self._follows_gradients and not any(x.module is self.model for x in wanted):
-            wanted[Layer(ROOT, self.model)] = frozenset()  # where shares are separated
+            wanted[self._root()] = frozenset()  # where shares are separated
         return wanted
+
+    def _root(self) -> Layer:
+        return self.calls.hooks.layer(ROOT, self.model)
 
     def _watch_parameters(self) -> None:
         """Watch each distinct parameter of the chosen layers, under the first of its names."""
@@ -233,15 +245,16 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         prefix = "" if above.name == ROOT else f"{above.name}."
         hooked = set(self._kinds_of)
         for inner in layers_of(module):
-            if inner.module in hooked:
+            if self.calls.hooks.layer("", inner.module).key in hooked:
                 continue
             full = f"{prefix}{name}" + ("" if inner.name == ROOT else f".{inner.name}")
             # One that takes another's place is a layer of its own, with gradients of its own.
-            layer = Layer(free_name(full, {x.name for x in self.layers}), inner.module)
+            name_in_model = free_name(full, {x.name for x in self.layers})
+            layer = self.calls.hooks.layer(name_in_model, inner.module)
             self.capture.name_layers([layer.name])
             log.info("added: %s (%s) was created during the run", layer.name, layer.type)
             self.layers += (layer,)
-            self._kinds_of[layer.module] = self.kinds
+            self._kinds_of[layer.key] = self.kinds
             self.calls.subscribe(self, [layer])
             for own, parameter in own_parameters(layer.module).items():
                 self._add_parameter(layer.module, own, parameter)
@@ -258,11 +271,11 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     def needs_begin(self, layer: Layer) -> bool:
         """Whether the inputs of a layer are recorded, which it may change."""
-        return not self._kinds_of[layer.module].isdisjoint((INPUT, INPUT_GRAD))
+        return not self._kinds_of[layer.key].isdisjoint((INPUT, INPUT_GRAD))
 
     def on_tensor(self, layer: Layer, number: int, output: Tensor) -> bool:
         """Record and watch the output of a call, in less time than a small module takes."""
-        kinds = self._kinds_of[layer.module]
+        kinds = self._kinds_of[layer.key]
         watched = OUTPUT_GRAD in kinds
         if output.is_nested or (watched and not self.gradients.has_whole_share(output)):
             return False
@@ -282,7 +295,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         state = OpenCall(counted=not call.has_returned)
         if state.counted:
             self._count_open(1)
-        if not self._follows_gradients and INPUT not in self._kinds_of[call.layer.module]:
+        if not self._follows_gradients and INPUT not in self._kinds_of[call.layer.key]:
             return state
         try:
             with DisableTorchFunctionSubclass():  # a subclass must only see the model
@@ -321,7 +334,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self._count_open(-1)
 
     def _record_input(self, call: ModuleCall, state: OpenCall) -> None:
-        kinds = self._kinds_of[call.layer.module]
+        kinds = self._kinds_of[call.layer.key]
         if INPUT in kinds:
             self._store(call, INPUT, (call.args, call.kwargs))
         if self._follows_gradients:
@@ -329,7 +342,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.gradients.begin_call(call, state.gradients, inputs=INPUT_GRAD in kinds)
 
     def _record_output(self, call: ModuleCall, state: OpenCall) -> None:
-        kinds, gradients = self._kinds_of[call.layer.module], state.gradients
+        kinds, gradients = self._kinds_of[call.layer.key], state.gradients
         if gradients is not None:
             self.gradients.write_back_clones(call, gradients)
         if call.failed and kinds:
@@ -379,7 +392,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     ) -> None:
         """Store a tensor before an edit, and after it unless it is recorded anyway."""
         stored = [(UNEDITED, before)]
-        if kind not in self._kinds_of.get(layer.module, ()):
+        if kind not in self._kinds_of.get(layer.key, ()):
             stored.append(("", after))
         for mark, tensor in stored:
             self.sink.store(RecordKey(layer, call, what + mark, kind + mark), tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
@@ -29,12 +29,13 @@ class HookedModule:
     """The hooks on a module, which pass its calls to subscribers."""
 
     __slots__ = (
-        *("layer", "_registry", "_subscribers", "_first", "_hook_after"),
+        *("layer", "_key", "_registry", "_subscribers", "_first", "_hook_after"),
         *("_has_first_hook", "_has_hook_before"),
     )
 
     def __init__(self, registry: CallRegistry, layer: Layer) -> None:
         self.layer = layer
+        self._key = layer.key
         self._registry = registry
         self._subscribers: tuple[CallSubscriber, ...] = ()  # replaced as a whole: threads read it
         self._first: tuple[CallSubscriber, ...] = ()
@@ -84,7 +85,7 @@ class HookedModule:
     def _before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        call = self._registry.find(self.layer.module, kwargs) if self._has_first_hook else None
+        call = self._registry.find(self.layer, kwargs) if self._has_first_hook else None
         if call is None or call.entered:
             call = self._registry.begin(self.layer, module)
         call.entered = True
@@ -99,7 +100,7 @@ class HookedModule:
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        call = self._registry.find(self.layer.module, kwargs)
+        call = self._registry.find(self.layer, kwargs)
         if call is None:  # it began before the hooks were registered
             return None
         # PyTorch calls this hook for a failed call too.
@@ -133,7 +134,7 @@ class HookedModule:
         """Pass on a call whose begin no subscriber needs to know."""
         layer = self.layer
         recomputed = inside_backward()
-        number = 0 if recomputed else self._registry.number(layer)
+        number = 0 if recomputed else self._registry.number(self._key)
         failed = _has_failed()  # PyTorch calls this hook for a failed call too
         subscribers = self._subscribers
         is_plain = type(output) is Tensor and not failed and len(subscribers) == 1
@@ -211,14 +212,19 @@ class CallRegistry:
     """
 
     def __init__(self, model: nn.Module, hooks: HookSet | None = None) -> None:
-        self.model = model
         self.hooks = HookSet(model) if hooks is None else hooks  # while there is a subscriber
-        self.counts: dict[nn.Module, int] = {}  # calls that have begun, in order of first calls
+        # Calls that have begun, by the keys of layers, in order of first calls.
+        self.counts: dict[Hashable, int] = {}
         self._subscribers: list[CallSubscriber] = []
-        self._modules: dict[nn.Module, HookedModule] = {}
+        self._modules: dict[Hashable, HookedModule] = {}
         self._open = _OpenCalls()
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._is_paused = False
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.hooks.model
 
     def subscribe(
         self, subscriber: CallSubscriber, layers: Iterable[Layer], *, first: bool = False
@@ -234,9 +240,9 @@ class CallRegistry:
             self._subscribers.append(subscriber)
         try:
             for layer in layers:
-                if layer.module not in self._modules:
-                    self._modules[layer.module] = HookedModule(self, layer)
-                self._modules[layer.module].add(subscriber, first=first)
+                if layer.key not in self._modules:
+                    self._modules[layer.key] = HookedModule(self, layer)
+                self._modules[layer.key].add(subscriber, first=first)
         except BaseException:
             if is_new:
                 self.unsubscribe(subscriber)
@@ -263,9 +269,9 @@ class CallRegistry:
         finally:
             self.unsubscribe(subscriber)
 
-    def counts_of(self, modules: Container[nn.Module]) -> dict[nn.Module, int]:
-        """Return how often each of ``modules`` was called, in the order of their first calls."""
-        return {module: count for module, count in self.counts.items() if module in modules}
+    def counts_of(self, keys: Container[Hashable]) -> dict[Hashable, int]:
+        """Return how often each layer was called, by key, in the order of their first calls."""
+        return {key: count for key, count in self.counts.items() if key in keys}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -282,28 +288,28 @@ class CallRegistry:
         if calls and module is self.model:
             self._abandon_interrupted()
         recomputed = inside_backward()
-        number = 0 if recomputed else self.number(layer)
+        number = 0 if recomputed else self.number(layer.key)
         call = ModuleCall(layer, module, number, recomputed)
         calls.append(call)
         return call
 
-    def number(self, layer: Layer) -> int:
+    def number(self, key: Hashable) -> int:
         """Return the number of another call of a layer; 0 if it does not count."""
         if self._is_paused:
             return 0
         with self._counting:
-            number = self.counts[layer.module] = self.counts.get(layer.module, 0) + 1
+            number = self.counts[key] = self.counts.get(key, 0) + 1
         return number
 
-    def find(self, module: nn.Module, kwargs: dict[str, Any]) -> ModuleCall | None:
-        """Return the call of ``module`` on this thread that PyTorch calls a hook for.
+    def find(self, layer: Layer, kwargs: dict[str, Any]) -> ModuleCall | None:
+        """Return the call of ``layer`` on this thread that PyTorch calls a hook for.
 
         A call that an interrupt ended may be left above it. Each call has its own ``kwargs``.
         """
         calls = self._open.calls
-        if calls and calls[-1].layer.module is module and calls[-1].kwargs is kwargs:
+        if calls and calls[-1].layer is layer and calls[-1].kwargs is kwargs:
             return calls[-1]
-        calls = [call for call in calls if call.layer.module is module]
+        calls = [call for call in calls if call.layer is layer]
         same = (call for call in reversed(calls) if call.kwargs is kwargs)
         return next(same, calls[-1] if calls else None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.layers import Layer, summarize_coverage
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
+from hookscope.results.records import Coverage
 from hookscope.results.trace import Trace
 from hookscope.results.trace_events import (
     BACKWARD,
@@ -145,9 +146,11 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         calls: CallRegistry | None = None,
         inner: Iterable[Layer] = (),
     ) -> None:
-        self.model = model
         self.layers = tuple(layers)
-        self.traced = tuple({layer.module: layer for layer in (*self.layers, *inner)}.values())
+        self.traced = tuple({layer.key: layer for layer in (*self.layers, *inner)}.values())
+        # What is known of modules that are gone: why they did not run, and what was in them.
+        self._causes: dict[str, str] = {}
+        self._children: dict[Hashable, list[Hashable]] = {}
         self.backward = backward
         self.input_gradients = input_gradients
         self.clock = clock
@@ -181,17 +184,29 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
 
     def trace(self, metadata: dict[str, Any], output: Any) -> Trace:
         """Return the events."""
-        calls = self.calls
-        counts = calls.counts_of({layer.module for layer in self.layers})
-        elsewhere = calls.hooks.called_elsewhere
-        coverage = summarize_coverage(self.model, self.layers, counts, elsewhere)
         shown = called_in(self.listed())
         events = (
             replace(span.event(), depth=sum(one.layer.name in shown for one in span.surrounding()))
             for span in self.spans
             if span.layer.name in shown
         )
-        return Trace(tuple(events), coverage, metadata, output)
+        return Trace(tuple(events), self.coverage(), metadata, output)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.calls.model
+
+    def note_state(self) -> None:
+        """Note what the modules are asked for in the end; those of a program may be gone then."""
+        self._causes = {one.module: one.reason for one in self.coverage().not_executed}
+        self._children = {layer.key: self._inside(layer.key) for layer in self.traced}
+
+    def coverage(self) -> Coverage:
+        """Return which layers ran, and why the others did not."""
+        counts = self.calls.counts_of({layer.key for layer in self.layers})
+        elsewhere = self.calls.hooks.called_elsewhere
+        return summarize_coverage(self.model, self.layers, counts, elsewhere, self._causes)
 
     def events(self) -> tuple[TraceEvent, ...]:
         """Return the events of all traced layers."""
@@ -199,16 +214,31 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
 
     def listed(self) -> list[ListedLayer]:
         """Return the chosen layers, each with those whose calls stand for it."""
-        called = {span.layer.module for span in self.spans}
-        names = {layer.module: layer.name for layer in self.traced}
+        called = {span.layer.key for span in self.spans}
+        names = {layer.key: layer.name for layer in self.traced}
         return [
             ListedLayer(
                 layer.name,
                 layer.type,
-                frozenset(names[module] for module in _nearest_called(layer.module, called)),
+                frozenset(names[key] for key in self._nearest(layer.key, called)),
             )
             for layer in self.layers
         ]
+
+    def _nearest(self, key: Hashable, called: Container[Hashable]) -> Iterator[Hashable]:
+        """The module itself, or if it was not called, the nearest ones inside it that were."""
+        if key in called:
+            yield key
+        else:
+            for child in self._inside(key):
+                yield from self._nearest(child, called)
+
+    def _inside(self, key: Hashable) -> list[Hashable]:
+        """The keys of the modules in one, as they are now or as they were noted."""
+        module = key if isinstance(key, nn.Module) else key()  # type: ignore[operator]
+        if module is None:
+            return self._children.get(key, [])
+        return [self.calls.hooks.key_of(child) for child in module.children()]
 
     def before_call(self, call: ModuleCall) -> Span | None:
         """Begin the span of a call."""
@@ -294,15 +324,6 @@ def _requiring_grad(path: tuple[str, ...], tensor: Tensor) -> Tensor:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_().clone()
-
-
-def _nearest_called(module: nn.Module, called: Container[nn.Module]) -> Iterator[nn.Module]:
-    """The module itself, or if it was not called, the nearest ones inside it that were."""
-    if module in called:
-        yield module
-    else:
-        for child in module.children():
-            yield from _nearest_called(child, called)
 
 
 def _shapes(value: Any) -> tuple[Shape, ...]:

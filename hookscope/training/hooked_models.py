@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
+from weakref import ref
 
 from torch import nn
 
@@ -18,7 +19,8 @@ from hookscope.files.words import join_first, plural
 from hookscope.hooks.edits.bound_edit import BoundEdit, bind_edits
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.hook_set import LastingHooks
-from hookscope.hooks.layers import Layer, select
+from hookscope.hooks.layers import GONE, Layer, WeakLayer, select
+from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
@@ -65,6 +67,19 @@ class CallGate(threading.local):
         return self.number > 0
 
 
+class ProgramEditor(Editor):
+    """Applies edits as long as a program runs. It notes changed layers: calls have no end."""
+
+    def note_change(self, position: int, key: RecordKey) -> None:
+        """Note the layer of a changed tensor."""
+        self.changed[position][key.layer.name] = None
+
+    def changed_by(self, edit: Edit) -> set[str]:
+        """Return the layers, or the weights, that an edit changed."""
+        positions = {bound.position for bound in self.bounds if bound.edit.text == edit.text}
+        return {name for position in positions for name in self.changed[position]}
+
+
 class HookedModel:
     """One model of a program, and the hooks that stay in it until the program ends.
 
@@ -81,14 +96,19 @@ class HookedModel:
 
     def __init__(self, name: str, module: nn.Module, gate: CallGate) -> None:
         self.name = name
-        self.module = module
         self.gate = gate
+        self._module = ref(module)  # a program that frees a model has its memory back
         self.whole: Layer | None = None
         self.layers: tuple[Layer, ...] = ()
         self.every: tuple[Layer, ...] = ()
         self.has_ended = False  # a call of it
-        self.editors: tuple[Editor, ...] = ()
+        self.editors: tuple[ProgramEditor, ...] = ()
         self._open = ExitStack()
+
+    @property
+    def module(self) -> nn.Module:
+        """The module; ``GONE`` once the program has deleted it."""
+        return self._module() or GONE
 
     def begin(self, call: RootCall) -> None:
         """Act before the model is called."""
@@ -97,7 +117,15 @@ class HookedModel:
     def end(self, call: RootCall, output: Any = None, *, failed: bool = False) -> None:
         """Act when the call has ended."""
         self.gate.end()
-        self.has_ended = True
+        if not self.has_ended:
+            self.has_ended = True
+            self.note_state()
+
+    def note_state(self) -> None:
+        """Note what the model's modules are asked for in the end; they may be gone by then."""
+        if self.layers and self.observer is not None:
+            unused = self.observer.coverage().not_executed
+            self.observer.causes = {layer.module: layer.reason for layer in unused}
 
     @cached_property
     def observer(self) -> Recorder | Tracer | None:
@@ -122,7 +150,7 @@ class HookedModel:
         backward = [hook for hook in hooks if hook.kind in GRADIENT_HOOKS]
         with untouched_signals():
             if edits:
-                self.editors += (enter(Editor(self.module, edits, 0, calls, keeper)),)
+                self._enter_editor(edits, calls, keeper)
             enter(attach_user_hooks(calls, forward, keeper))
             if observer is not None:
                 enter(observer)
@@ -130,7 +158,14 @@ class HookedModel:
                 enter(record_ops(recorder))
             enter(attach_user_hooks(calls, backward, keeper))
             if gradient_edits:
-                self.editors += (enter(Editor(self.module, gradient_edits, 0, calls, keeper)),)
+                self._enter_editor(gradient_edits, calls, keeper)
+
+    def _enter_editor(
+        self, edits: tuple[BoundEdit, ...], calls: CallRegistry, keeper: Recorder | None
+    ) -> None:
+        editor = ProgramEditor(self.module, edits, 0, calls, keeper)
+        self._open.enter_context(editor)
+        self.editors += (editor,)
 
     def detach(self) -> None:
         """Remove all hooks."""
@@ -203,7 +238,7 @@ class HookedModels(RootFollower, Generic[M]):
         chosen = tree.choose(self.patterns)
         closed = self._closed(name, outer)
         if module in closed and any(layer.module is module for layer in chosen):
-            model.whole = Layer(name, outer)
+            model.whole = WeakLayer(name, outer)
         layers = [layer for layer in chosen if layer.module not in closed]
         model.every = tuple(layer for layer in tree.layers if layer.module not in closed)
         asked = self.interventions
@@ -267,7 +302,7 @@ class HookedModels(RootFollower, Generic[M]):
         editors = [editor for model in self.models.values() for editor in model.editors]
         for edit in (*self.interventions.value_edits, *self.interventions.gradient_edits):
             if edit.pattern in self._matched:
-                changed = [layer for editor in editors for layer in editor.layers_changed_by(edit)]
+                changed = [name for editor in editors for name in sorted(editor.changed_by(edit))]
                 why = "nothing: its layers were not called, or have no hooks"
                 yield f"the edit {edit.text!r} changed {join_first(changed) if changed else why}."
 
@@ -314,7 +349,8 @@ class _ModelTree:
         self._holder = nn.Module()
         self._holder._modules[name] = module
         self._matched = matched  # patterns
-        self.layers = [layer for layer in select(self._holder) if layer.name != ROOT]
+        every = (layer for layer in select(self._holder) if layer.name != ROOT)
+        self.layers = [WeakLayer(layer.name, layer.module, layer.aliases) for layer in every]
 
     def choose(self, patterns: Sequence[str]) -> list[Layer]:
         """Return the layers that patterns choose; without patterns all of a model with weights."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hookscope.hooks.layers import GONE
 from hookscope.hooks.module_call import RecordKey
 from hookscope.model_analysis.health.model_health import sort_findings
 from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
@@ -89,6 +90,7 @@ class CheckedModel(HookedModel):
     def __init__(self, name: str, module: nn.Module, gate: CallGate) -> None:
         super().__init__(name, module, gate)
         self.sink = CheckSink(gate)
+        self._report = inspect_parameters(GONE)
 
     @cached_property
     def observer(self) -> ModelRecorder:
@@ -100,9 +102,15 @@ class CheckedModel(HookedModel):
         super().end(call)
         self.sink.end_call()
 
+    def note_state(self) -> None:
+        """Look at the parameters, which are looked at again in the end if they are there."""
+        super().note_state()
+        self._report = inspect_parameters(self.module)
+
     def findings(self) -> Iterator[Finding]:
         """Yield what was found, with names that begin with the model's."""
-        report = inspect_parameters(self.module)
+        gone = self.module is GONE
+        report = self._report if gone else inspect_parameters(self.module)
         report = replace(
             report,
             tensors=tuple(replace(one, name=f"{self.name}.{one.name}") for one in report.tensors),

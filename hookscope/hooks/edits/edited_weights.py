@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, edit_error
+from hookscope.specs.patterns import ROOT
 
 # Modules whose weight has the output channels in dimension 1, by class name.
 _TRANSPOSED = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
@@ -40,6 +42,9 @@ WEIGHT_OPERATIONS: dict[str, Callable[[Tensor, Any, int], Tensor]] = {
 }
 
 
+Weights = dict[str, nn.Parameter]  # of a module, by name
+
+
 class _Place(NamedTuple):
     """Where a module has a parameter."""
 
@@ -54,21 +59,22 @@ class EditedWeights:
     """
 
     def __init__(self, bounds: Iterable[BoundEdit]) -> None:
-        self.changed: dict[int, dict[str, None]] = {}  # the layers, by the position of an edit
-        self._original: dict[_Place, nn.Parameter] = {}
-        self._edited: dict[_Place, nn.Parameter] = {}
+        self.changed: dict[int, list[str]] = {}
+        # By module, and then by name; a module that is deleted takes its weights with it.
+        self._original: WeakKeyDictionary[nn.Module, Weights] = WeakKeyDictionary()
+        self._edited: WeakKeyDictionary[nn.Module, Weights] = WeakKeyDictionary()
         seen: set[tuple[int, _Place]] = set()
         first: dict[int, BoundEdit] = {}
         for bound in bounds:
             first.setdefault(bound.position, bound)
-            layers = self.changed.setdefault(bound.position, {})
-            for place in _weights_of(bound):
+            keys = self.changed.setdefault(bound.position, [])
+            for key, place in _weights_of(bound):
                 if (bound.position, place) not in seen:
                     seen.add((bound.position, place))
                     self._edit(bound, place)
-                    layers[bound.layer.name] = None
-        for position, layers in self.changed.items():
-            if not layers:
+                    keys.append(key)
+        for position, keys in self.changed.items():
+            if not keys:
                 raise edit_error(
                     first[position],
                     "it has no weight of two or more dimensions in floating point",
@@ -78,29 +84,30 @@ class EditedWeights:
     def _edit(self, bound: BoundEdit, place: _Place) -> None:
         parameter = place.module._parameters[place.name]
         assert parameter is not None
-        before = self._edited.get(place, parameter)
+        edited = self._edited.setdefault(place.module, {})
+        before = edited.get(place.name, parameter)
         dim = 1 if type(place.module).__name__ in _TRANSPOSED else 0
         try:
             value = WEIGHT_OPERATIONS[bound.edit.name](before, bound.edit.argument, dim)
         except (RuntimeError, ValueError, TypeError) as error:  # also weights that are not loaded
             reason = str(error).splitlines()[0].rstrip(".")
             raise edit_error(bound, reason, "Leave out the layer.") from error
-        self._original.setdefault(place, parameter)
-        self._edited[place] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+        self._original.setdefault(place.module, {}).setdefault(place.name, parameter)
+        edited[place.name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
 
     def put(self) -> None:
         """Put the edited weights into their layers; if that fails, restore the original ones."""
         try:
-            for place, parameter in self._edited.items():
-                place.module._parameters[place.name] = parameter
+            for module, weights in self._edited.items():
+                module._parameters.update(weights)
         except BaseException:
             self.restore()
             raise
 
     def restore(self) -> None:
         """Put the original weights back."""
-        for place, parameter in self._original.items():
-            place.module._parameters[place.name] = parameter
+        for module, weights in self._original.items():
+            module._parameters.update(weights)
 
 
 def check_weights(bound: BoundEdit) -> str:
@@ -112,9 +119,9 @@ def check_weights(bound: BoundEdit) -> str:
     return ""
 
 
-def _weights_of(bound: BoundEdit) -> Iterator[_Place]:
-    """The place of each parameter of a layer with two or more dimensions of floats."""
-    for module in bound.layer.module.modules():
+def _weights_of(bound: BoundEdit) -> Iterator[tuple[str, _Place]]:
+    """The key and the place of each parameter of a layer with two or more dimensions of floats."""
+    for inner, module in bound.layer.module.named_modules():
         # A hook of ``weight_norm`` or ``spectral_norm`` computes the weight too.
         has_old_norm = any(hasattr(module, f"weight{end}") for end in ("_g", "_orig"))
         if isinstance(module, ParametrizationList) or has_old_norm:
@@ -125,4 +132,5 @@ def _weights_of(bound: BoundEdit) -> Iterator[_Place]:
             if parameter is None or parameter.ndim < 2 or not parameter.numel():
                 continue
             if parameter.is_floating_point():
-                yield _Place(module, name)
+                path = [part for part in (bound.layer.name, inner) if part not in ("", ROOT)]
+                yield f"{'.'.join(path) or ROOT}/{name}", _Place(module, name)

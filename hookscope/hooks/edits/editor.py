@@ -5,7 +5,7 @@ Edits of values are entered before a recorder, those of gradients after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import locate_in
 from hookscope.results.records import key_of
-from hookscope.specs.edit import WEIGHTS, Edit
+from hookscope.specs.edit import WEIGHTS
 from hookscope.specs.tensor_key import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.grad_mode import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
@@ -44,13 +44,14 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         self.calls = CallRegistry(model) if calls is None else calls
         self.recorder = recorder
         self._weights = EditedWeights(bound for bound in bounds if bound.edit.kind == WEIGHTS)
-        # By the position of an edit: the layers at which it changed something, each once.
+        # By the position of an edit: the keys of the tensors that it changed.
         self.changed: dict[int, dict[str, None]] = {bound.position: {} for bound in bounds}
-        self.changed |= self._weights.changed
-        self._edits: dict[nn.Module, list[BoundEdit]] = {}
+        for position, keys in self._weights.changed.items():
+            self.changed[position] = dict.fromkeys(keys)
+        self._edits: dict[Hashable, list[BoundEdit]] = {}  # by the keys of layers
         for bound in bounds:
             if bound.edit.kind != WEIGHTS:
-                self._edits.setdefault(bound.layer.module, []).append(bound)
+                self._edits.setdefault(bound.layer.key, []).append(bound)
 
     def _enter(self) -> Editor:
         self._weights.put()
@@ -68,18 +69,17 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         finally:
             self._weights.restore()
 
-    def layers_changed_by(self, edit: Edit) -> Iterable[str]:
-        """Return the names of the layers at which an edit changed something."""
-        positions = {bound.position for bound in self.bounds if bound.edit.text == edit.text}
-        return dict.fromkeys(name for one in positions for name in self.changed[one])
+    def note_change(self, position: int, key: RecordKey) -> None:
+        """Note that an edit changed a tensor."""
+        self.changed[position][key_of(key.layer.name, key.call, key.what)] = None
 
     def check_effect(self) -> None:
         """Check that every edit changed a tensor."""
-        for position, layers in self.changed.items():
-            if layers:
+        for position, keys in self.changed.items():
+            if keys:
                 continue
             first = next(bound for bound in self.bounds if bound.position == position)
-            calls = self.calls.counts.get(first.layer.module, 0)
+            calls = self.calls.counts.get(first.layer.key, 0)
             name = f"{first.layer.title} ({first.layer.type})"
             reason = f"{name} never ran"
             if calls:
@@ -115,12 +115,12 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
             call.output = map_tensors(call.output, listen)
 
     def _concerning(self, call: ModuleCall, kind: str, number: int) -> list[BoundEdit]:
-        bounds = self._edits[call.layer.module]
+        bounds = self._edits[call.layer.key]
         return [bound for bound in bounds if bound.concerns(kind, number)]
 
     def _number_of_uncounted(self, call: ModuleCall) -> int:
         """The number of a call that checkpointing repeats, which must be the layer's only call."""
-        count = self.calls.counts.get(call.layer.module, 0)
+        count = self.calls.counts.get(call.layer.key, 0)
         if call.recomputed and count > 1:
             raise EditError(
                 f"Activation checkpointing runs {call.layer.name} again, and it is not known which"
@@ -177,7 +177,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
                 if located is None:  # another tensor of the call, or a later step of a generation
                     continue
             tensor = apply_edit(bound, tensor, key, self.seed, activation, located)
-            self.changed[bound.position][record_key.layer.name] = None
+            self.note_change(bound.position, record_key)
         return tensor
 
     def _listen(
