@@ -109,6 +109,11 @@ class WeakLayer(Layer):
         return self._type
 
 
+def weakly(layers: Iterable[Layer]) -> tuple[WeakLayer, ...]:
+    """Return the same layers, which do not keep their modules alive."""
+    return tuple(WeakLayer(layer.name, layer.module, layer.aliases) for layer in layers)
+
+
 def is_of_file(model: nn.Module) -> bool:
     """Whether a model, or a part of it, is a scripted, exported or ONNX file, not Python code."""
     return any(hasattr(module, "_hookscope_format") for module in modules_in(model))

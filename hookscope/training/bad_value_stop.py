@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from hookscope.errors import HookscopeError
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import GONE, Layer, WeakLayer
 from hookscope.hooks.module_call import RecordKey, what_of
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.failure import NAN as NAN_GRADIENT
@@ -173,7 +173,6 @@ class BadValueStop:
         guard: Guard,
     ) -> None:
         self._name = name
-        self._model = model
         self._layers = tuple(layers)
         self._kinds = [kind for kind in FAULTS if kind in kinds]
         self._folder = folder
@@ -199,14 +198,15 @@ class BadValueStop:
         self._gradient_hooks.open()
         self._hooks.after_calls(self._layers, self._guard(self._after_call))
         # None is chosen where the model is compiled. A hook on an encoder layer changes its kernel.
-        if self._layers and self._model not in inside_encoder_layers(self._model):
-            self._hooks.before(self._model, self._guard(self._before_model))
+        model = self._hooks.model
+        if self._layers and model is not GONE and model not in inside_encoder_layers(model):
+            self._hooks.before(model, self._guard(self._before_model))
         for _ in self._new_gradients():
             pass  # gradients that are there already belong to no watched backward pass
 
     def watches(self, model: nn.Module) -> bool:
         """Whether it looks at this model."""
-        return model is self._model
+        return model is self._hooks.model
 
     def detach(self) -> None:
         """Remove all hooks."""
@@ -231,7 +231,7 @@ class BadValueStop:
     def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if _is_watched_now():
             seen = tuple(value for value, _ in seen_tensors(INPUT, (args, kwargs)))
-            self._batch = (Call(Layer(ROOT, module), 1, seen),)
+            self._batch = (Call(WeakLayer(ROOT, module), 1, seen),)
 
     def _after_call(
         self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any
@@ -325,7 +325,8 @@ class BadValueStop:
 
     def _new_gradients(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
         """The gradients that were written since they were last looked at, of which keys."""
-        for parameter, key in zip(self._parameters.parameters, self._parameters.keys, strict=True):
+        for position, parameter in self._parameters.alive().items():
+            key = self._parameters.keys[position]
             if (gradient := parameter.grad) is None:
                 continue
             known, version = self._known.get(key), version_of(gradient)
@@ -345,11 +346,11 @@ class BadValueStop:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Stop if the optimizer made a weight bad."""
-        own = self._parameters.of(optimizer)
-        if _are_finite([self._parameters.parameters[position] for position in own]):
+        own, parameters = self._parameters.of(optimizer), self._parameters.alive()
+        if _are_finite([parameters[position] for position in own]):
             return
         for position in own:
-            weight = self._parameters.parameters[position]
+            weight = parameters[position]
             if fault := self._fault_of(local_part(weight.detach())):
                 key = self._parameters.keys[position]
                 self._stop_at_parameter(key, OPTIMIZER_STEP, fault, "the new value of", weight)
@@ -382,7 +383,7 @@ class BadValueStop:
     def _capture_of(self, *calls: Call) -> CallCapture:
         """The batch and calls, as far as their tensors are still there."""
         capture = CallCapture(self._name, self._step)
-        is_model = any(call.layer.module is self._model for call in calls)
+        is_model = any(call.layer.module is self._hooks.model for call in calls)
         capture.add(calls if is_model else (*self._batch, *calls))
         return capture
 

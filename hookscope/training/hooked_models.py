@@ -19,7 +19,7 @@ from hookscope.files.words import join_first, plural
 from hookscope.hooks.edits.bound_edit import BoundEdit, bind_edits
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.hook_set import LastingHooks
-from hookscope.hooks.layers import GONE, Layer, WeakLayer, select
+from hookscope.hooks.layers import GONE, Layer, WeakLayer, select, weakly
 from hookscope.hooks.module_call import RecordKey
 from hookscope.hooks.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
@@ -349,8 +349,7 @@ class _ModelTree:
         self._holder = nn.Module()
         self._holder._modules[name] = module
         self._matched = matched  # patterns
-        every = (layer for layer in select(self._holder) if layer.name != ROOT)
-        self.layers = [WeakLayer(layer.name, layer.module, layer.aliases) for layer in every]
+        self.layers = weakly(layer for layer in select(self._holder) if layer.name != ROOT)
 
     def choose(self, patterns: Sequence[str]) -> list[Layer]:
         """Return the layers that patterns choose; without patterns all of a model with weights."""

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.hooks.hook_set import LastingHooks
-from hookscope.hooks.layers import Layer
+from hookscope.hooks.layers import GONE, Layer
 from hookscope.hooks.module_call import what_of
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
@@ -66,13 +67,13 @@ class TrainingHooks(LastingHooks):
         # In evaluation, PyTorch's encoder layer runs another kernel if no module in it has a hook.
         # So that it still does, these modules share a hook of the process, which gets no kwargs.
         inside = inside_encoder_layers(self.model)
-        without_hook = {layer.module: layer for layer in layers if layer.module in inside}
+        without_hook = {layer.key: layer for layer in layers if layer.module in inside}
         for layer in layers:
-            if layer.module not in without_hook:
+            if layer.key not in without_hook and layer.module is not GONE:
                 self.after(layer.module, partial(function, layer))
 
         def after_any(module: nn.Module, args: Any, output: Any) -> None:
-            if (layer := without_hook.get(module)) is not None:
+            if (layer := without_hook.get(ref(module))) is not None:
                 function(layer, module, args, {}, output)
 
         if without_hook:
@@ -93,7 +94,6 @@ class LayerHooks:
         is_trained: Callable[[], bool],
     ) -> None:
         self.name = name
-        self._model = model
         self._layers = tuple(layers)
         self._may_be_dead = {layer.name for layer in self._layers if _may_be_dead(layer)}
         self._guard = guard
@@ -122,7 +122,7 @@ class LayerHooks:
             self._hooks.open()
             self._hooks.after_calls(self._layers, self._guard(self._after_call))
         self._measures = LayerMeasures(
-            self.name, self._model, pending, self._guard, gradients=self._gradients
+            self.name, self._hooks.model, pending, self._guard, gradients=self._gradients
         )
         self._measures.sketches = sketches
         return self._measures
@@ -135,7 +135,7 @@ class LayerHooks:
 
     def follow_others(self, model: nn.Module) -> None:
         """Let the hooks run after those that were put into the model since."""
-        if self._is_attached and model is self._model:
+        if self._is_attached and model is self._hooks.model:
             self._hooks.close()
             self._hooks.open()
             self._hooks.after_calls(self._layers, self._guard(self._after_call))
@@ -152,7 +152,7 @@ class LayerHooks:
     ) -> None:
         if self._measures is None or torch.compiler.is_compiling() or is_tracing():
             return
-        if not (self._model.training or torch.is_grad_enabled()) and self._is_trained():
+        if not (self._hooks.model.training or torch.is_grad_enabled()) and self._is_trained():
             self.was_evaluated = True
             return
         with unnoticed():
@@ -178,13 +178,13 @@ class LayerMeasures:
         self.batch: dict[Series, float] = {}
         self.hash = BatchHash()
         self.sketches: OutputSketches | None = None
-        self._model = model
         self._pending = pending
         self._gradients = gradients
         self._hooks = TrainingHooks(model)  # on tensors
         self._hooks.open()
         self._totals: dict[str, OutputTotals] = {}
-        self._last: tuple[Tensor | None, int, CallMeasure | None] = None, 0, None
+        # Weak: the script frees its outputs, and the model that their graph keeps, when it wants.
+        self._last: tuple[ref[Tensor] | None, int, CallMeasure | None] = None, 0, None
         # By key, where the first run of a checkpoint was without autograd: its gradients arrive at
         # the tensors of the second run.
         self._without_grad: dict[str, CallMeasure] = {}
@@ -202,7 +202,7 @@ class LayerMeasures:
         """Measure what a layer returned."""
         self.called = True
         recomputed = inside_backward()
-        if layer.module is self._model and not recomputed:
+        if layer.module is self._hooks.model and not recomputed:
             for series, size in batch_size(arguments).items():
                 self.batch[series] = self.batch.get(series, 0.0) + size
             self.hash.add(self._pending, arguments)
@@ -226,14 +226,14 @@ class LayerMeasures:
         if totals is None:
             totals = self._totals[key] = OutputTotals()
         last, version, call = self._last
-        if call is None or last is not tensor or version != version_of(tensor):
+        if call is None or last is None or last() is not tensor or version != version_of(tensor):
             values = tensor.detach()
             call = CallMeasure(values.numel())
             call.add_to(totals)
             measure(self._pending, values, call)
             dims = unit_dims(values.ndim) if finds_units and values.ndim > 1 else ()
             self._pending.add(count_nonzero(values, dims), call.take_nonzero)
-            self._last = tensor, version_of(tensor), call
+            self._last = ref(tensor), version_of(tensor), call
             if tensor.requires_grad:
                 self._watch_gradient(tensor, call)
             else:

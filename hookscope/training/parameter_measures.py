@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
@@ -49,13 +50,18 @@ class NamedParameters:
             for name, parameter in layer.module._parameters.items():
                 if parameter is not None and is_measurable(local_part(parameter.detach())):
                     named.setdefault(id(parameter), (parameter, key_of(layer.name, 1, name)))
-        self.parameters = [parameter for parameter, _ in named.values()]
+        self._references = [ref(parameter) for parameter, _ in named.values()]
         self.keys = [key for _, key in named.values()]
         self._positions = {number: position for position, number in enumerate(named)}
         # Memory for a copy of each: to get new memory takes longer than to copy.
         self._copies: dict[int, Tensor] = {}
-        size = sum(parameter.nbytes for parameter in self.parameters)
+        size = sum(parameter.nbytes for parameter, _ in named.values())
         self._keeps_copies = size <= KEPT_BYTES
+
+    def alive(self) -> dict[int, nn.Parameter]:
+        """Return the parameters that the script has not deleted, by position."""
+        found = ((position, each()) for position, each in enumerate(self._references))
+        return {position: parameter for position, parameter in found if parameter is not None}
 
     def of(self, optimizer: Optimizer) -> list[int]:
         """Return the positions of those that an optimizer has."""
@@ -65,8 +71,9 @@ class NamedParameters:
         """Return copies of parts of parameters on this rank, in memory that is used again."""
         found: list[Tensor] = []
         again: dict[int, Tensor] = {}  # the values for which there is memory, by place
+        parameters = self.alive()
         for position in positions:
-            values = values_of(self.parameters[position])
+            values = values_of(parameters[position])
             copy = self._copies.get(position)
             kind = (values.shape, values.dtype, values.device)
             if copy is not None and (copy.shape, copy.dtype, copy.device) == kind:
@@ -85,7 +92,8 @@ class NamedParameters:
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 position = self._positions.get(id(weight))
-                if position is not None:
+                # A later parameter may have the id of one that is gone.
+                if position is not None and self._references[position]() is weight:
                     yield position, group
 
 
@@ -169,6 +177,7 @@ class ParameterMeasures:
         self._skipped: set[int] = set()  # positions, of a step that a fused optimizer has skipped
         self._before: dict[int, Tensor] = {}
         self._weighed: set[int] = set()
+        self._trainable: set[int] = set()  # positions, as the step ends
         self._later: list[ParameterMeasures] = []
 
     @property
@@ -179,12 +188,12 @@ class ParameterMeasures:
     def after_backward(self) -> None:
         """Measure the gradients that the parameters have now."""
         with unnoticed():
-            self._measure_gradients(range(len(self.named.parameters)))
+            self._measure_gradients(self.named.alive())
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Measure weights and gradients as the optimizer gets them, and keep the weights."""
         own = self.named.of(optimizer)
-        parameters = self.named.parameters
+        parameters = self.named.alive()
         with unnoticed():
             if inside_backward():  # the optimizer steps, and may clear the gradients, within it
                 self._measure_gradients(own)
@@ -208,7 +217,7 @@ class ParameterMeasures:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Measure the updates, and what Adam divided by."""
-        parameters = self.named.parameters
+        parameters = self.named.alive()
         own = [n for n in self.named.of(optimizer) if n in self._before]
         found_bad = getattr(optimizer, "found_inf", None)  # of a fused optimizer
         with unnoticed():
@@ -227,8 +236,9 @@ class ParameterMeasures:
 
     def _measure_adam(self, optimizer: Optimizer) -> None:
         states: dict[int, _AdamState] = {}
+        parameters = self.named.alive()
         for n, group in self.named.with_groups(optimizer):
-            state = _adam_state(optimizer, self.named.parameters[n], group)
+            state = _adam_state(optimizer, parameters[n], group)
             if state is not None:
                 states[n] = state
         by_kind: dict[tuple[object, ...], list[int]] = {}
@@ -240,9 +250,11 @@ class ParameterMeasures:
     def send(self) -> None:
         """Measure the weights of parameters that no optimizer has changed."""
         self._before.clear()
-        rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
+        parameters = self.named.alive()
+        self._trainable = {n for n, parameter in parameters.items() if parameter.requires_grad}
+        rest = [n for n in parameters if n not in self._weighed]
         with unnoticed():
-            weights = [values_of(self.named.parameters[n]) for n in rest]
+            weights = [values_of(parameters[n]) for n in rest]
             self._numbers.weights.add(rest, norms_of(weights))
             for numbers in vars(self._numbers).values():
                 numbers.send(self._pending)
@@ -280,6 +292,8 @@ class ParameterMeasures:
         weights, updates = numbers["weights"], numbers["updates"]
         found: dict[Series, float] = {}
         for n, key in enumerate(self.named.keys):
+            if weights[n] == -1:  # the script deleted it before the step ended
+                continue
             series = _series(self.name, key)
             found[series["weight"]] = norm = float(weights[n])
             if gradients[n] != -1:
@@ -287,10 +301,10 @@ class ParameterMeasures:
                 # They were not counted where the norm shows that there are none.
                 is_finite = np.isfinite(gradients[n])
                 found[series["nonfinite"]] = 0.0 if is_finite else float(nonfinite[n])
-            elif self.named.parameters[n].requires_grad:
+            elif n in self._trainable:
                 found[series["gradient"]] = 0.0
             # An optimizer may have a frozen parameter, and leaves it as it is.
-            is_frozen = not self.named.parameters[n].requires_grad
+            is_frozen = n not in self._trainable
             if updates[n] != -1 and not (is_frozen and updates[n] == 0):
                 found[series["update"]] = float(updates[n])
                 if norm:
@@ -308,7 +322,7 @@ class ParameterMeasures:
         return found
 
     def _measure_gradients(self, positions: Iterable[int]) -> None:
-        parameters = self.named.parameters
+        parameters = self.named.alive()
         positions = [n for n in positions if parameters[n].grad is not None]
         gradients = [values_of(parameters[n].grad) for n in positions]
         norms = norms_of(gradients)

@@ -168,9 +168,8 @@ def _uncalled(
         if one.model == model.name and kind_of(one) == PARAMETER_GRAD and value
     }
     is_in_use = any(name == model.name for name, _ in called)
-    own = {id(weight) for weight in model.module.parameters()}
-    others = {id(w) for other in models if other is not model for w in other.module.parameters()}
-    if not is_in_use and own & others:  # the template of a scripted or copied one
+    others = {weight for other in models if other is not model for weight in other.weights}
+    if not is_in_use and model.weights & others:  # the template of a scripted or copied one
         return
     for layer in models.layers_with_hooks(model):
         has_run = is_in_use if layer.name == ROOT else layer.name in trained

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from hookscope.errors import LayerError
 from hookscope.files.suggestions import did_you_mean
-from hookscope.hooks.layers import Layer, layers_of, own_parameters, select
+from hookscope.hooks.layers import GONE, Layer, layers_of, own_parameters, select, weakly
 from hookscope.hooks.process_hooks import Undo, before_any_call, on_new_parameters
 from hookscope.sources.torchscript.private import is_scripted
 from hookscope.sources.wrappers import class_name, unwrapped
@@ -35,8 +36,10 @@ class WatchedModel:
 
     def __init__(self, found: FoundModel, patterns: Iterable[str]) -> None:
         self.name = found.name
-        self.module = found.module
-        self.found = found
+        self._module = ref(found.module)  # the script frees it when it wants
+        self._type = class_name(found.module)
+        self._size, self._is_sharded = 0, False
+        self._weights: list[ref[Tensor]] = []
         self.is_trained = False
         self._patterns = tuple(patterns)
         self.layers: tuple[Layer, ...] = ()
@@ -44,11 +47,17 @@ class WatchedModel:
         self._state: list[int] = []
         self.renew()
 
+    @property
+    def module(self) -> nn.Module:
+        """The module; ``GONE`` once the script has deleted it."""
+        return self._module() or GONE
+
     def renew(self) -> bool:
         """Look at the model again; return whether its modules or parameters have changed."""
         state = _ids_of_parts(self.module)
-        if state == self._state:
+        if state == self._state or self.module is GONE:
             return False
+        self._measure()
         self._state = state
         vars(self).pop("parameters", None)
         self.unmatched = [one for one in self._patterns if not self._matches(one)]
@@ -57,8 +66,15 @@ class WatchedModel:
         self.layers = ()
         if not included or not set(included).issubset(self.unmatched):
             with suppress(LayerError):  # the exclusions leave none
-                self.layers = select(self.module, kept)
+                self.layers = weakly(select(self.module, kept))
         return True
+
+    def _measure(self) -> None:
+        known: list[Tensor] = list(self.module.parameters())
+        self._weights = [*map(ref, known)]
+        weights = [weight for weight in known if not is_lazy(weight)]
+        self._size = sum(weight.numel() for weight in weights)
+        self._is_sharded = FoundModel(self.name, self.module).is_sharded
 
     def _matches(self, pattern: str) -> bool:
         try:
@@ -80,13 +96,20 @@ class WatchedModel:
     @property
     def info(self) -> RunModel:
         """What ``run.json`` says of it."""
+        if self.module is not GONE:
+            self._measure()
         return {
             "name": self.name,
-            "type": class_name(self.module),
-            "parameters": sum(weight.numel() for weight in self.module.parameters()),
+            "type": self._type,
+            "parameters": self._size,
             "layers": [{"name": layer.name, "type": layer.type} for layer in self.layers],
-            "layout": "sharded" if self.found.is_sharded else "whole",
+            "layout": "sharded" if self._is_sharded else "whole",
         }
+
+    @property
+    def weights(self) -> set[int]:
+        """The ids of the parameters that are there, also of a model that was deleted."""
+        return {id(weight) for each in self._weights if (weight := each()) is not None}
 
     def owns(self, optimizer: Optimizer) -> bool:
         """Whether some parameters of an optimizer belong to it."""
@@ -143,7 +166,7 @@ class WatchedModels:
         self._searches += 1
         if self._searches == MAX_SEARCHES:
             self.note("models made later", f"models were searched for {MAX_SEARCHES} times")
-        self._models.clear()  # which frees a model that only the watching keeps alive
+        self._models.clear()
         parameters = [weight for one in optimizers for weight in _parameters_of(one).values()]
         for found in find_models(parameters, self._names, self._taken):
             model = WatchedModel(found, self.patterns)

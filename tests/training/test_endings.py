@@ -393,7 +393,7 @@ def test_layers_that_could_not_be_written_make_a_record_incomplete(both_ways, wo
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(watched, work: Path) -> None:
-    (work / "runs").touch()
+    (work / "runs").symlink_to("missing/runs")  # a file is refused before the script starts
     [line] = watched(f"{TRAIN}train(2)").messages
     assert line == (
         "hookscope: nothing is watched after the import of torch. Cannot create the folder of the"

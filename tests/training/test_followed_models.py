@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -270,6 +272,76 @@ def test_an_object_that_runs_code_when_it_is_asked_is_not_asked() -> None:
     with following(ProgramOptions(list=True)) as followed:
         nets[0](torch.ones(1, 2))
     assert lazy is not None and [model.name for model in followed.called.models] == ["nets.0"]
+
+
+KINDS = ["output", "input", "output.grad", "input.grad", "param.grad"]
+MODES = {
+    "list": ({"list": True}, {}),
+    "capture": ({"capture": True}, {}),
+    "gradients": ({"capture": True, "what": KINDS}, {}),
+    "operators": ({"capture": True, "ops": True, "attention": True}, {}),
+    "check": ({"check": True}, {}),
+    "trace": ({"trace": True}, {}),
+    "edits": ({}, {"edits": ["*.0=zero"], "grad_edits": ["*.2=zero"]}),
+    "weights": ({"capture": True}, {"edits": ["2=quantize-weights:4"]}),
+    "hooks": ({"capture": True}, {"hooks": lambda module, args, output: None}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_is_gone_as_soon_as_the_program_drops_it(mode: str) -> None:
+    options, changes = MODES[mode]
+    left: list[weakref.ref[object]] = []
+
+    def request() -> None:
+        net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()), nn.Linear(2, 2))
+        left.extend(map(weakref.ref, [*net.modules(), *net.parameters()]))
+        net(torch.ones(1, 2, requires_grad=True)).sum().backward()
+
+    gc.collect()
+    gc.disable()  # nothing may wait for it
+    try:
+        with following(ProgramOptions(**options), (), Interventions(**changes)) as followed:
+            for _ in range(3):
+                request()
+                assert [one() for one in left if one() is not None] == []
+    finally:
+        gc.enable()
+    assert [model.calls for model in followed.called.models] == [1, 1, 1]
+
+
+def test_what_is_known_of_a_deleted_model_is_that_of_its_calls() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(2, 2)])
+            self.log = nn.Linear(2, 2)
+            nn.init.constant_(self.log.weight, math.nan)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[0](x)
+
+    def program(*, keeps: bool) -> nn.Module | None:
+        torch.manual_seed(0)
+        net = Net()
+        net(torch.ones(1, 2))
+        return net if keeps else None
+
+    results = []
+    for keeps in (True, False):
+        kept = []
+        capture, said = recorded(lambda: kept.append(program(keeps=keeps)))  # noqa: B023
+        with following(ProgramOptions(check=True)) as followed:
+            kept.append(program(keeps=keeps))
+        health = followed.result("test")
+        assert isinstance(health, Health)
+        results.append((capture.coverage, dict(capture), said, health.findings))
+    (coverage, tensors, *others), (same, same_tensors, *same_others) = results
+    assert same == coverage and same_others == others
+    assert any("container" in layer.reason for layer in coverage.not_executed)
+    assert any(finding.check == "nan" for finding in results[0][3])
+    assert tensors.keys() == same_tensors.keys()
+    assert all(tensors[key].equal(same_tensors[key]) for key in tensors)
 
 
 def test_processes_are_noted_by_what_they_run() -> None:

@@ -287,7 +287,44 @@ NAMESPACES = r"""
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["--every=1", "--list", "--capture", "--check", "--trace"])
 def test_what_the_script_holds_of_its_variables_stays_as_it_is(both_ways, mode: str) -> None:
     ended = both_ways(NAMESPACES, mode, "--quiet")
     assert ended.own.stdout.startswith("[('lr', 1), ('steps', 2)]\n" * 2)
+
+
+FREES = """
+    import gc, weakref
+    import torch
+    from torch import nn
+
+    gc.disable()  # nothing may wait for it
+
+    def fold(has_optimizer):
+        net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.Tanh())
+        optimizer = torch.optim.Adam(net.parameters()) if has_optimizer else None
+        for _ in range(3):
+            net(torch.ones(1, 2)).sum().backward()
+            if optimizer is not None:
+                optimizer.step()
+        net(torch.ones(1, 2))
+        return list(map(weakref.ref, [*net.modules(), *net.parameters()]))
+
+    for has_optimizer in (True, True, False, True, True):
+        left = fold(has_optimizer)
+        print(sum(one() is not None for one in left))
+"""
+WATCHING = ["--every=1", "--stop-on=nan,inf", "--fingerprint", "--edit=*.0=scale:2"]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("option", [*WATCHING, "--list", "--capture", "--check", "--trace"])
+def test_a_model_that_the_script_drops_is_freed_at_once(both_ways, work, option: str) -> None:
+    ended = both_ways(FREES, option, "--quiet")
+    assert ended.own.stdout.splitlines()[1:] == ["0"] * 4
+    if option in WATCHING:
+        run = record(work)
+        assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
+        assert {model["parameters"] for model in run.info["models"]} == {12}
+        assert len(run.steps) == 12  # a pass without an optimizer is part of the next step
