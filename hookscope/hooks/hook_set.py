@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -171,6 +171,10 @@ class HookSet(SignalSafeContext["HookSet"]):
         """The model; ``GONE`` if it was deleted."""
         model: nn.Module = self._model if self.keeps_modules else self._model() or GONE
         return model
+
+    def key_of(self, module: nn.Module) -> Hashable:
+        """Return the key that a layer of these hooks has for a module."""
+        return module if self.keeps_modules else ref(module)
 
     def layer(self, name: str, module: nn.Module, aliases: tuple[str, ...] = ()) -> Layer:
         """Return a layer, which keeps its module alive if the hooks do."""

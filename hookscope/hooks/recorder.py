@@ -119,8 +119,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self._counting = threading.Lock()  # replicas of one model run on a thread each
         self._follows_gradients = model_input or bool(self.kinds & {INPUT_GRAD, OUTPUT_GRAD})
         self._kinds_of: dict[Hashable, frozenset[str]] = {}  # by the keys of layers
-        # Why layers did not run, as far as it was known while their modules were there.
-        self.causes: dict[str, str] = {}
+        self._causes: dict[str, str] = {}  # why layers did not run whose modules are gone
 
     def _enter(self) -> Capture:
         self._check_recurrent()
@@ -159,11 +158,15 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         """The model."""
         return self.calls.model
 
+    def note_state(self) -> None:
+        """Note what the modules are asked for in the end; those of a program may be gone then."""
+        self._causes = {one.module: one.reason for one in self.coverage().not_executed}
+
     def coverage(self) -> Coverage:
         """Return which layers ran, and why the others did not."""
         counts = self.calls.counts_of(self._kinds_of)
         elsewhere = self.calls.hooks.called_elsewhere
-        return summarize_coverage(self.model, self.layers, counts, elsewhere, self.causes)
+        return summarize_coverage(self.model, self.layers, counts, elsewhere, self._causes)
 
     def _remove_hooks(self) -> None:
         self._hooks.remove()
@@ -245,7 +248,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         prefix = "" if above.name == ROOT else f"{above.name}."
         hooked = set(self._kinds_of)
         for inner in layers_of(module):
-            if self.calls.hooks.layer("", inner.module).key in hooked:
+            if self.calls.hooks.key_of(inner.module) in hooked:
                 continue
             full = f"{prefix}{name}" + ("" if inner.name == ROOT else f".{inner.name}")
             # One that takes another's place is a layer of its own, with gradients of its own.

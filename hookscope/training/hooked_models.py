@@ -124,8 +124,7 @@ class HookedModel:
     def note_state(self) -> None:
         """Note what the model's modules are asked for in the end; they may be gone by then."""
         if self.layers and self.observer is not None:
-            unused = self.observer.coverage().not_executed
-            self.observer.causes = {layer.module: layer.reason for layer in unused}
+            self.observer.note_state()
 
     @cached_property
     def observer(self) -> Recorder | Tracer | None:

@@ -335,7 +335,13 @@ def test_what_is_known_of_a_deleted_model_is_that_of_its_calls() -> None:
             kept.append(program(keeps=keeps))
         health = followed.result("test")
         assert isinstance(health, Health)
-        results.append((capture.coverage, dict(capture), said, health.findings))
+        with following(ProgramOptions(trace=True), ["net.layers"]) as followed:
+            kept.append(program(keeps=keeps))
+        trace = followed.result("test")
+        assert isinstance(trace, Trace)
+        calls = [(event.module, event.depth, event.call) for event in trace.events]
+        assert calls == [("net.layers.0", 0, 1)]  # a list is never called
+        results.append((capture.coverage, dict(capture), said, health.findings, calls))
     (coverage, tensors, *others), (same, same_tensors, *same_others) = results
     assert same == coverage and same_others == others
     assert any("container" in layer.reason for layer in coverage.not_executed)
