@@ -10,7 +10,7 @@ from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.specs.patterns import as_texts, stored_layers
-from hookscope.specs.settings import setting
+from hookscope.specs.settings import same_setting, setting
 from hookscope.specs.value_readers import read_byte_count, read_indices
 
 CKA, CKA_DEBIASED, CKA_RBF = "cka", "cka-debiased", "cka-rbf"

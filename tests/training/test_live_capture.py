@@ -24,7 +24,7 @@ from tests.training.test_programs import same_bits
 pytestmark = pytest.mark.slow
 
 # It trains until there is a file ``stop``. With an argument, it keeps by hand what layers return,
-# and the weights, of each step.
+# the gradients, and the weights, of each step.
 TRAINING = """
 import hashlib, os, sys, time
 import torch
@@ -39,17 +39,22 @@ kept = []
 if by_hand:
     for name, module in model.named_modules():
         name = f"model.{name}".rstrip(".")
-        module.register_forward_hook(
-            lambda _, __, output, name=name: kept[-1].update({name: output.detach().clone()})
-        )
+        def keep(_, __, output, name=name):
+            kept[-1][name] = output.detach().clone()
+            gradients, key = kept[-1]["gradients"], f"{name}/output.grad"
+            output.register_hook(lambda gradient: gradients.update({key: gradient.clone()}))
+        module.register_forward_hook(keep)
 while steps < limit and not os.path.exists("stop"):
-    kept.append({})
+    kept.append({"gradients": {}})
     x = torch.randn(16, 4)
     optimizer.zero_grad()
     model(x).pow(2).mean().backward()
     optimizer.step()
     steps += 1
     if by_hand:
+        for name, weight in model.named_parameters():
+            layer, _, name = name.rpartition(".")
+            kept[-1]["gradients"][f"model.{layer}/{name}.grad"] = weight.grad.clone()
         kept[-1]["weights"] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     else:
         time.sleep(0.002)
@@ -58,10 +63,40 @@ torch.save(kept if by_hand else (steps, weights), "by_hand.pt" if by_hand else "
 """
 
 
+# Two models, of which the second is called after every fourth call of the first.
+INFERENCE = """
+import os, sys, time
+import torch
+from torch import nn
+
+torch.manual_seed(4)
+encoder = nn.Sequential(nn.Linear(3, 5), nn.Tanh()).eval()
+decoder = nn.Linear(5, 2)
+calls, kept = 0, []
+if len(sys.argv) > 1:
+    for name, module in (("encoder", encoder), ("encoder.0", encoder[0]),
+                         ("encoder.1", encoder[1]), ("decoder", decoder)):
+        module.register_forward_hook(
+            lambda _, __, output, name=name: kept[-1].update({name: output.clone()})
+        )
+while calls < int((sys.argv + [10**9])[1]) and not os.path.exists("stop"):
+    kept.append({})
+    with torch.inference_mode():
+        x = encoder(torch.full((1, 3), calls / 7))
+        calls += 1
+        if calls % 5 == 4:
+            kept.append({})
+            decoder(x)
+            calls += 1
+    time.sleep(0 if len(sys.argv) > 1 else 0.002)
+torch.save(kept if len(sys.argv) > 1 else calls, "by_hand.pt" if len(sys.argv) > 1 else "end.pt")
+"""
+
+
 @contextmanager
-def training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A training that is watched, from its first step on; it is stopped in the end."""
-    (folder / "train.py").write_text(TRAINING)
+def training(folder: Path, text: str = TRAINING) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is watched, from its first step on; it is stopped in the end."""
+    (folder / "train.py").write_text(text)
     command = [sys.executable, "-m", "hookscope", "run", "-o", "run", "train.py"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE)
     try:
@@ -87,14 +122,19 @@ def by_hand(folder: Path, steps: int) -> list[dict[str, torch.Tensor]]:
     return kept
 
 
-def assert_as_by_hand(folder: Path, captures: list[hookscope.Capture]) -> None:
+def assert_as_by_hand(
+    folder: Path, captures: list[hookscope.Capture]
+) -> list[dict[str, torch.Tensor]]:
     """That captures have the bits of their steps, and that the training ended with its own."""
     steps, weights = torch.load(folder / "end.pt")
     kept = by_hand(folder, steps)
     assert same_bits(weights, kept[-1]["weights"])
     for capture in captures:
         expected = kept[capture.metadata["run"]["step"]]
-        assert {key.partition("/")[0] for key in capture} == expected.keys() - {"weights"}
+        assert {key.partition("/")[0] for key in capture} == expected.keys() - {
+            "weights",
+            "gradients",
+        }
         for key, tensor in capture.items():
             assert same_bits(tensor, expected[key.partition("/")[0]]), key
     run = hookscope.load(folder / "run")
@@ -102,6 +142,7 @@ def assert_as_by_hand(folder: Path, captures: list[hookscope.Capture]) -> None:
     assert len(run.steps) == steps
     left = [file.name for file in (folder / "run").iterdir()]
     assert not [name for name in left if name.startswith(".") or name == "live.sock"]
+    return kept
 
 
 def test_a_live_capture_has_the_bits_of_its_step_and_the_training_those_of_the_bare_one(
@@ -121,23 +162,58 @@ def test_a_live_capture_has_the_bits_of_its_step_and_the_training_those_of_the_b
             hookscope.capture(tmp_path / "run", layers=["nosuch"])
         with refused(CheckFailed, "recording ended at model.1: max_bytes is 600 bytes"):
             hookscope.capture(tmp_path / "run", max_bytes=600)
+        gradients = [hookscope.grads(tmp_path / "run", what="output,param")]
+        done = run("grads", "run", "--layer", "3", "-o", "grads.safetensors", cwd=tmp_path)
+        assert done.rc == 0, done.stderr
+        gradients.append(hookscope.load(tmp_path / "grads.safetensors"))
         with socket.socket(socket.AF_UNIX) as silent:  # what never ends its request
             silent.connect(os.path.relpath(tmp_path / "run" / "live.sock"))
             silent.send(b"x")
-            first = len(hookscope.load(tmp_path / "run").steps)
-            for _ in range(300):
-                if len(hookscope.load(tmp_path / "run").steps) > first:
-                    break
-                time.sleep(0.1)
-            else:
-                pytest.fail("the training waits")
+            captures.append(hookscope.capture(tmp_path / "run"))
         of_file = hookscope.capture(tmp_path / "run", file=tmp_path / "four.safetensors")
     assert list(hookscope.load(tmp_path / "four.safetensors")) == list(of_file)
     of_layer = hookscope.load(tmp_path / "three.safetensors")
     assert list(of_layer) == ["model.3/output"]
     steps = [capture.metadata["run"]["step"] for capture in captures]
     assert steps == sorted(set(steps))
-    assert_as_by_hand(tmp_path, captures)
+    kept = assert_as_by_hand(tmp_path, captures)
+    for capture in gradients:
+        expected = kept[capture.metadata["run"]["step"]]["gradients"]
+        for key, tensor in capture.items():
+            assert same_bits(tensor, expected[key]), key
+    assert list(gradients[0]) and gradients[0].keys() == expected.keys()
+    assert {*gradients[1]} == {"model.3/output.grad", "model.3/weight.grad", "model.3/bias.grad"}
+
+
+def test_a_program_that_does_not_train_is_asked_about_the_next_call_of_a_model(
+    tmp_path: Path, run
+) -> None:
+    with training(tmp_path, INFERENCE):
+        one = [hookscope.capture(tmp_path / "run") for _ in range(3)]
+        done = run("capture", "run", "--layer", "decoder", "-o", "two.safetensors", cwd=tmp_path)
+        assert done.rc == 0, done.stderr
+        both = hookscope.capture(tmp_path / "run", layers=["decoder", "encoder.1"])
+        shown = run("show", "run", "--live", "--layer", "encoder.0", cwd=tmp_path)
+        assert "encoder.0  Linear  output" in shown.stdout, shown.stderr
+        assert hookscope.check(tmp_path / "run", live=True).ok
+        with refused(RequestError, "'nosuch' matches no layer of"):
+            hookscope.capture(tmp_path / "run", layers=["nosuch"])
+        with refused(RequestError, "no gradients"):
+            hookscope.grads(tmp_path / "run")
+    calls = torch.load(tmp_path / "end.pt")
+    kept = by_hand(tmp_path, calls)
+    for capture in one:
+        expected = kept[capture.metadata["run"]["step"]]
+        assert {key.partition("/")[0] for key in capture} == {*expected}
+        assert all(same_bits(x, expected[key.partition("/")[0]]) for key, x in capture.items())
+    of_two = hookscope.load(tmp_path / "two.safetensors")
+    assert (list(of_two), {*both}) == (["decoder/output"], {"decoder/output", "encoder.1/output"})
+    for capture in (of_two, both):
+        later = kept[capture.metadata["run"]["step"] :]
+        for key, tensor in capture.items():  # the first call from this step on
+            name = key.partition("/")[0]
+            assert same_bits(tensor, next(step[name] for step in later if name in step)), key
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
 @pytest.mark.exhaustive
@@ -179,13 +255,13 @@ def test_a_training_that_is_killed_ends_the_waiting(tmp_path: Path, number: int)
         _, said = client.communicate(timeout=300)
         assert client.returncode == 1
         assert b"ended before its next step did" in said
-    with refused(RequestError, "No training answers", hint="hookscope run"):
+    with refused(RequestError, "No program answers", hint="hookscope run"):
         hookscope.capture(tmp_path / "run")
     assert len(hookscope.load(tmp_path / "run").steps) > 0
 
 
 def test_who_cannot_be_asked(tmp_path: Path) -> None:
-    with refused(RequestError, "No training answers"):
+    with refused(RequestError, "No program answers"):
         hookscope.capture("sample_models/run")
     with refused(RequestError, "has several runs", hint="sample_models/run"):
         hookscope.capture("sample_models")
