@@ -244,6 +244,7 @@ class TopOptions:
         "Folder or file of inputs that are not beside the features. Repeatable.",
         flags=("--input", "-i"),
         metavar="PATH",
+        file="path",
         many=True,
         python="folders or files from which inputs are read again. Without it, only those are that"
         " are in the folder that holds the features folder, or below it.",

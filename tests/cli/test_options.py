@@ -53,6 +53,8 @@ SAMPLES = {
     "skip": ("tied", ("tied",)),
     "input": ("one.png", [InputSpec("one.png", "image", path="one.png")]),
     "extract input": ("one.png", ["one.png"]),
+    "top input": (f"a{os.pathsep}b c", ("a", "b c")),
+    "plot input": (f"a{os.pathsep}b c", ("a", "b c")),
     "reduce": ("mean", "mean"),
     "heads": ("4", "4"),
     "run output": ("out", "out"),
