@@ -99,19 +99,27 @@ BREAKS = {
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("place", BREAKS)
 @pytest.mark.parametrize(
-    "mode", ["", "--list", "--capture --ops --what output,output.grad", "--check", "--trace"]
+    "mode",
+    [
+        "-o out",
+        "--list -o out.json",
+        "--capture --ops --what output,output.grad -o out.safetensors",
+        "--check -o out.json",
+        "--trace -o out.json",
+    ],
 )
 def test_a_program_breaks_off_as_under_python(
     watched, fork_server, work: Path, mode: str, place: str
 ) -> None:
     text = f"import signal, traceback\n{MODEL}{BREAKS[place]}"
-    ours = watched(text, *mode.split(), "-o", "out.safetensors")
+    ours = watched(text, *mode.split())
     bare = fork_server.run(["script.py"], work, None)
     assert (ours.status, ours.stdout) == (bare.status, bare.stdout)
     assert "hookscope" not in ours.own.stderr
     if place != "a call of ours":  # which Python does not make
         assert without_torch(ours.own.stderr) == without_torch(bare.stderr)
-    assert (work / "out.safetensors").exists() == (place != "a termination" or not mode)
+    output = work / mode.split()[-1]
+    assert output.exists() == (place != "a termination" or output.name == "out")
 
 
 def without_torch(trace: str) -> str:
