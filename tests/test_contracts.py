@@ -25,7 +25,7 @@ PLACES = {
     "matplotlib": (r"^matplotlib\b", r"views/(images/.*|\w+\.py)"),  # an extra
     "variables of frames": (
         r"\.(f_locals|getargvalues|clear_frames)$",
-        r"files/frame_variables\.py|training/(failed_step|backward_story)\.py",
+        r"files/frame_variables\.py",
     ),
     "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py"),
 }

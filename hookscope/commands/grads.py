@@ -88,7 +88,7 @@ def grads(
     from hookscope.tensors.grad_mode import grad_mode
 
     kinds = options.kinds | ({OP_GRAD} if options.ops else set())
-    objective = resolve_loss(loss)
+    objective = resolve_loss(loss, any_output=True)
     prepared = prepare(request)
     check_recording_size(prepared, kinds, options.max_bytes)
     again = functools.partial(run_backward, kinds=kinds, objective=objective)
@@ -188,7 +188,7 @@ def grads_command(ctx: click.Context, **values: Any) -> None:
 
     Writes the gradients of a loss at layer outputs, parameters and the model's input to a
     safetensors file, and prints a table of them. A gradient that does not exist is listed with the
-    reason, not as zero.
+    reason, not as zero. Without --loss, it is cross-entropy, or the sum of an output of one score.
 
     With --penalty gp the loss is summed over the batch (default: --loss sum over all outputs), and
     the gradients are those of the batch mean of (norm - 1)^2, where norm is the norm of that sum's

@@ -17,6 +17,7 @@ from hookscope.cli.main import cli
 from hookscope.commands.run import read_groups, run_command
 from hookscope.errors import HookscopeError, RequestError
 from hookscope.escapes import visible
+from hookscope.files.frame_variables import variables_of
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.program_options import MODES
 
@@ -147,7 +148,9 @@ def _layer_of(raised: Raised, models: list[CalledModel]) -> str:
 
     caller = nn.Module.__call__.__code__.co_filename
     frames = [frame for frame, _ in walk_tb(raised[2]) if frame.f_code.co_filename == caller]
-    called = [one for frame in frames if isinstance(one := frame.f_locals.get("self"), nn.Module)]
+    called = [
+        one for frame in frames if isinstance(one := variables_of(frame).get("self"), nn.Module)
+    ]
     for model in models if called else ():
         if model.outer is called[0]:
             names = {module: name for name, module in called[0].named_modules()}

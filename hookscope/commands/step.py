@@ -81,7 +81,7 @@ def step(
     from hookscope.tensors.grad_mode import grad_mode
 
     optimizer = resolve_optimizer(options.optimizer, options.lr, options.opt_args)
-    objective = resolve_loss(loss)
+    objective = resolve_loss(loss, any_output=True)
     prepared = prepare(request)
     check_recording_size(prepared, {PARAM_GRAD}, options.max_bytes)
     again = functools.partial(run_step, objective=objective, optimizer=optimizer)
@@ -143,6 +143,7 @@ def step_command(ctx: click.Context, **values: Any) -> None:
 
     Runs the model forward, the loss backward and one step of a new torch optimizer. Writes the
     gradient and the update (new minus old value) of each parameter of the selected layers to a
-    safetensors file, and prints their norms and the ratio of update to weight.
+    safetensors file, and prints their norms and the ratio of update to weight. Without --loss, it
+    is cross-entropy, or the sum of an output of one score.
     """
     run_recording(ctx, step, values)

@@ -78,7 +78,7 @@ def trace(
         loss = replace(loss, forward_only=True)  # it has no gradients
         log.info("times: onnxruntime computes the whole graph in one step, the model's own")
     request = replace(request, loss=loss)
-    objective = None if loss.forward_only else resolve_loss(loss)
+    objective = None if loss.forward_only else resolve_loss(loss, any_output=True)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen(options))
     if options.repeat is None:

@@ -189,6 +189,14 @@ def has_classes(output: Any, task: str = "") -> bool:
     return True
 
 
+def is_single_score(output: Any) -> bool:
+    """Return whether an output is one number, or has one class, whose softmax is 1."""
+    _, tensor = find_logits(output)
+    if tensor is None or not tensor.is_floating_point() or not tensor.numel():
+        return False
+    return not tensor.ndim or class_scores(output).shape[1] == 1
+
+
 def find_logits(output: Any) -> tuple[str, Tensor | None]:
     """Return the logits of an output, and the name that it has for them; empty without a name."""
     if isinstance(output, Tensor):

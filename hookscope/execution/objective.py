@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,13 @@ from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.forward import backward, forward
-from hookscope.execution.loss import Loss, compute_loss, projection_loss, resolve_custom_loss
+from hookscope.execution.loss import (
+    Loss,
+    compute_loss,
+    is_single_score,
+    projection_loss,
+    resolve_custom_loss,
+)
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
 from hookscope.specs.losses import FORMULAS
@@ -22,6 +29,8 @@ from hookscope.specs.tensor_key import SCORE_GRAD
 from hookscope.tensors.input_clones import clone_preserving_strides, with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 from hookscope.tensors.tensor_stats import euclidean_norm
+
+log = logging.getLogger("hookscope")
 
 FORMULA = "mean over the batch of (|gradient of the score at the input| - 1)^2"
 _REFUSALS = ("is not implemented", "once_differentiable", "differentiate twice")
@@ -103,8 +112,11 @@ class Objective:
     penalty: str | None = None
 
 
-def resolve_loss(request: LossRequest) -> Objective:
-    """Return the objective for a request. The file of a custom loss is run here."""
+def resolve_loss(request: LossRequest, *, any_output: bool = False) -> Objective:
+    """Return the objective for a request. The file of a custom loss is run here.
+
+    With ``any_output``, the loss that nobody chose is the sum of an output without several classes.
+    """
     target, reduction = request.target, request.reduction
     raw, penalty = request.raw, request.penalty
     custom = resolve_custom_loss(request.loss, reduction, raw)
@@ -121,7 +133,10 @@ def resolve_loss(request: LossRequest) -> Objective:
         reduction = "sum"
 
     def compute(prepared: Prepared, output: Any) -> Loss:
-        nonlocal target
+        nonlocal name, target
+        if any_output and request.is_default and name == "ce" and is_single_score(output):
+            name = "sum"
+            log.info("loss: sum, because the output has one score, whose cross-entropy is constant")
         categories = prepared.loaded.categories
         loss = compute_loss(
             name, output, target, reduction=reduction, raw=raw, categories=categories

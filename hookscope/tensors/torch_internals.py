@@ -321,10 +321,15 @@ def fake_tensors() -> ModuleType:
     return module
 
 
-def shared_store() -> Any:
-    """Return the store of the processes of a distributed program; without it, None."""
-    # Found here because programs of one process do not import it.
-    return _found("torch.distributed.distributed_c10d._get_default_store", lambda: None)()
+def has_unpack_hook(node: Any, name: str) -> bool | None:
+    """Return whether reading a tensor that a node has saved calls a hook; None if it is not known.
+
+    ``name`` is that of the attribute with what is stored: ``_raw_saved_self``.
+    """
+    stored = getattr(node, name)
+    parts = stored if isinstance(stored, list | tuple) else [stored]
+    hooks = [getattr(one, "unpack_hook", ...) for one in parts]  # not in older releases
+    return None if ... in hooks else any(hook is not None for hook in hooks)
 
 
 def thread_object(key: str) -> ThreadObject:

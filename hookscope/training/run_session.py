@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hookscope.stores.runs.run_info import RunInfo, Status
     from hookscope.stores.runs.run_writer import RunWriter
     from hookscope.training.followed_models import FollowedModels
+    from hookscope.training.last_passes import BackwardPass
     from hookscope.training.run_recorder import LiveRows
     from hookscope.training.watcher import Watcher
 
@@ -251,14 +252,19 @@ class ProgramSession:
         relative = os.path.relpath(path, self.started_in)
         return path if relative.startswith(os.pardir) else Path(relative)
 
+    @property
+    def passes(self) -> Sequence[BackwardPass]:
+        """The last backward passes, as far as they are watched."""
+        return ()
+
     def _on_end(self, error: BaseException | None) -> None:
         if isinstance(error, SystemExit):
             code = error.code
             self.exit_status = 0 if code is None else code if isinstance(code, int) else 1
             self.status = "failed" if self.exit_status else "finished"
-            self._explanation = explanation_of(error, self.program)
+            self._explanation = explanation_of(error, self.passes)
         elif error is not None:
-            self._explanation = explanation_of(error, self.program)
+            self._explanation = explanation_of(error, self.passes)
             self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.exit_status = None if self.status == "interrupted" else 1
             self._is_interrupted = type(error) is KeyboardInterrupt
@@ -268,8 +274,6 @@ class ProgramSession:
             return
         for sentence in self._explanation:
             say(sentence)
-        if (story := sys.modules.get("hookscope.training.backward_story")) is not None:
-            story.let_others_end()
         try:
             with reported("the end of the run could not be recorded"):
                 if "torch" in sys.modules:
@@ -290,18 +294,15 @@ def _end_by_interrupt() -> None:
         exec("raise KeyboardInterrupt")
 
 
-def explanation_of(error: BaseException, program: Program) -> list[str]:
-    """Return sentences about a backward pass that failed, for which its step runs again."""
+def explanation_of(error: BaseException, passes: Sequence[BackwardPass]) -> list[str]:
+    """Return sentences about a backward pass that failed, of which the last passes are known."""
     if not isinstance(error, Exception | SystemExit) or not kind_of_failure(error):
         return []
     with reported("the failed backward pass could not be explained"):
         from hookscope.training.backward_story import explain_program_failure
-        from hookscope.training.sealed_process import NoSealedProcess
 
         try:
-            failure = explain_program_failure(error, program.path if program.is_file else "")
-        except NoSealedProcess as reason:
-            return [f"the failed backward pass is not explained: {reason}."]
+            failure = explain_program_failure(error, passes)
         except KeyboardInterrupt:  # the program's own error is what it ends with
             return []
         return [] if failure is None else failure.explanation()
@@ -348,6 +349,11 @@ class RunSession(ProgramSession):
                 ProgramOptions(), (), self._interventions, self._watcher.follow_other_hooks
             )
             self._edited.start()
+
+    @property
+    def passes(self) -> Sequence[BackwardPass]:
+        """The last backward passes."""
+        return () if self._watcher is None else list(self._watcher.passes.last)
 
     def _live_rows(self) -> LiveRows | None:
         if not self._options.live:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hookscope.stores.runs.run_info import LossRule
 from hookscope.stores.runs.series import LOSS, LOSS_SCALE, Series
+from hookscope.tensors.torch_internals import has_unpack_hook
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.state_measures import StateMeasures, batch_number
@@ -49,8 +50,10 @@ def _divisors_of(loss: Tensor) -> _Divisors:
     found = _Divisors([], [])
     for node in _scaling_nodes(loss):
         try:
+            if has_unpack_hook(node, "_raw_saved_other"):  # the program's: it is not to be called
+                break
             other = getattr(node, "_saved_other", None)
-        except RuntimeError:  # it was written to in place
+        except (AttributeError, RuntimeError):  # it has none, or it was written to in place
             break
         if not isinstance(other, Tensor) or other.numel() != 1:
             break

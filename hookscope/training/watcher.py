@@ -30,6 +30,7 @@ from hookscope.stores.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
 from hookscope.tensors.torch_internals import DisableTorchFunction, script_compiler
 from hookscope.training.bad_value_stop import TrainingStopped
 from hookscope.training.found_models import local_part
+from hookscope.training.last_passes import BackwardPasses
 from hookscope.training.live_answers import LiveAnswers
 from hookscope.training.model_hooks import ModelHooks
 from hookscope.training.open_steps import OpenSteps
@@ -65,6 +66,7 @@ class Watcher:
         self._thread: int | None = None  # that trains
         # Weak: a later optimizer may have the id of one that is gone.
         self._optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
+        self.passes = BackwardPasses()
         self._generators = Generators()
         self._models = WatchedModels(as_texts(options.layers or ()), models)
         self._finds_all = models is None
@@ -260,6 +262,8 @@ class Watcher:
 
     def _before_backward(self, tensors: Any = (), *args: Any, **kwargs: Any) -> None:
         self._begin_training()
+        if not inside_backward():
+            self.passes.note()
         self._steps.before_backward()
         record = self._steps.record
         # Other iterables can be read only once, and are the script's.

@@ -165,11 +165,11 @@ PARALLEL = {
     ),
 }
 PARALLEL_STORIES = {
-    "not_called": "other was not called.",
-    "not_in_the_loss": "the loss does not depend on its output",
-    "no_grad": "with gradients disabled",
+    "not_called": "No line of the step was found that uses other.",
+    "not_in_the_loss": "the loss does not depend on it",
+    "no_grad": "the loss does not depend on it",
     "frozen_later": "other was frozen after DistributedDataParallel was made.",
-    "second_output": "the loss does not depend on its output",
+    "second_output": "the loss does not depend on it",
     "two_passes": "add the losses and call backward() once",
     "checkpointed": "use_reentrant=False",
 }

@@ -1,12 +1,9 @@
 """Scripts whose backward pass fails, in the style of the threads about it.
 
-The line that is to be named ends with ``# here``. ``WITHOUT_CHANGE`` are those for which no change
-was found that lets the pass run, and ``CORRECT`` are scripts of the same kind that work.
+The line that is to be named ends with ``# here``. ``CORRECT`` are scripts of the kind that work.
 """
 
 from __future__ import annotations
-
-import sys
 
 HEAD = """\
 import torch, torch.nn.functional as F
@@ -306,14 +303,6 @@ SCRIPTS: dict[str, str] = {
     "twice": HEAD + TWICE,
     "gan_freed": HEAD + GAN_FREED,
     **{name: HEAD + NO_GRADIENT.format(body=body) for name, body in NO_GRADIENTS.items()},
-}
-
-# No single statement helps, or none that may be changed.
-WITHOUT_CHANGE = {
-    *("argmax", "cast", "numpy", "rounded"),
-    *("dropout", "out", "weight", "ema", "thrown_away"),
-    # Which part of the statement ran is not known without columns.
-    *(["own_part"] if sys.version_info < (3, 11) else []),
 }
 
 _CORRECT_FORWARDS = (

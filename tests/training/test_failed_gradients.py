@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.training.sealed_process import NoSealedProcess
 from tests.training import failing_gradients as tables
 from tests.training.failing_steps import HEAD
 from tests.training.forked import Ended
-from tests.training.test_failed_backward import code_in, marked_line, needs_landlock
+from tests.training.test_failed_backward import code_in, marked_line
 from tests.training.test_several_processes import Launch
 
 pytestmark = [
@@ -38,7 +37,6 @@ def called_line(script: str) -> int:
 # NaN
 
 
-@needs_landlock
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", tables.NAN_SCRIPTS)
 def test_the_line_is_named_where_a_gradient_becomes_nan(watched, name: str) -> None:
@@ -47,11 +45,11 @@ def test_the_line_is_named_where_a_gradient_becomes_nan(watched, name: str) -> N
     assert ended.status == 1
     story = story_of(ended)
     assert f"script.py:{marked_line(script)}" in story.splitlines()[0], ended.stderr
-    assert ("Tried: " in story) == (name not in tables.NAN_WITHOUT_CHANGE), story
+    assert ("Suggestion: " in story) == (name not in tables.NAN_WITHOUT_CHANGE), story
+    assert "Tried" not in story
     assert "net.a.weight" in story
 
 
-@needs_landlock
 def test_the_error_of_anomaly_mode_is_explained(watched) -> None:
     script = tables.NAN_SCRIPTS["power"]
     anomaly = "torch.autograd.set_detect_anomaly(True)\n"
@@ -62,10 +60,9 @@ def test_the_error_of_anomaly_mode_is_explained(watched) -> None:
     assert first.startswith("PowBackward0") and f"script.py:{marked_line(script) + 1}" in first
 
 
-@needs_landlock
-def test_a_change_that_was_tried_helps_under_python_too(watched) -> None:
+def test_the_change_that_is_suggested_helps(watched) -> None:
     script = tables.NAN_SCRIPTS["log"]
-    [change] = re.findall(r"Tried: with `(.+)` there", story_of(watched(script, *STOP)))
+    [change] = re.findall(r"with `(.+)` there", story_of(watched(script, *STOP)))
     assert change == "torch.log(x.clamp_min(1e-12))"
     mended = watched(script.replace("torch.log(x)", change), *STOP)
     assert (mended.status, story_of(mended)) == (0, "")
@@ -89,7 +86,6 @@ def test_nothing_of_it_is_imported_while_gradients_are_finite(watched) -> None:
 # The shapes of a custom backward
 
 
-@needs_landlock
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", tables.FUNCTIONS)
 def test_the_function_its_argument_and_its_caller_are_named(watched, name: str) -> None:
@@ -117,11 +113,11 @@ def assert_is_explained(story: str, name: str, script: str) -> None:
     assert tables.PARALLEL_STORIES[name] in story
     if "# here" in script:
         assert f"script.py:{marked_line(script)}" in story
+    assert "Suggestion: " in story
     if "twice" not in story:
         assert "2 parameters got no gradient in this process: other.weight, other.bias." in story
 
 
-@needs_landlock
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", tables.PARALLEL)
 def test_parameters_that_are_not_reduced_are_named(watched, name: str) -> None:
@@ -138,22 +134,9 @@ def test_a_correct_step_of_ddp_has_no_story(watched, name: str) -> None:
     assert (ended.status, story_of(ended)) == (0, ""), ended.stderr
 
 
-def test_without_a_second_run_the_parameters_are_named(watched) -> None:
-    ended = watched(
-        "from hookscope.training import sealed_process\n"
-        f"def refuse():\n    raise sealed_process.{NoSealedProcess.__name__}('none here')\n"
-        "sealed_process.check_can_seal = refuse\n" + tables.parallel("not_called")
-    )
-    assert ended.status == 1
-    story = story_of(ended)
-    assert "other.weight, other.bias" in story
-    assert "called" not in story  # which nobody has seen
-
-
-@needs_landlock
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["not_called", "not_in_the_loss", "two_passes"])
-def test_one_of_two_processes_tells_the_story(
+def test_two_processes_tell_the_story(
     bare_environment: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     script = tables.parallel(name, tables.TOGETHER)
@@ -162,7 +145,6 @@ def test_one_of_two_processes_tells_the_story(
     status, _, said = Launch(tmp_path, bare_environment, *words).end()
     assert status == 1
     assert_is_explained(said, name, script)
-    assert said.count("Suggestion: ") == 1
 
 
 @pytest.mark.exhaustive
@@ -181,7 +163,6 @@ def test_two_correct_processes_tell_nothing(
 
 
 @pytest.mark.sampled(3)
-@needs_landlock
 @pytest.mark.parametrize(
     ("page", "options"),
     [

@@ -161,7 +161,7 @@ def site_of_call(
         is_optimizer = is_optimizer or _is_optimizers(code.co_filename)
         kind = _kind_of(code.co_filename)
         if kind and (kind == _USER or installed is None):
-            span = _span_at(frame, frame.f_lasti, frame.f_lineno)
+            span = _span_at(code, frame.f_lasti, frame.f_lineno)
             site = _site_in(frame, layer, is_optimizer, span)
             if kind == _USER:
                 return site
@@ -201,7 +201,8 @@ def site_of_error(error: BaseException) -> CallSite | None:
     while entry is not None:
         frame = entry.tb_frame
         if _kind_of(frame.f_code.co_filename) == _USER:
-            found = _site_in(frame, None, False, _span_at(frame, entry.tb_lasti, entry.tb_lineno))
+            span = _span_at(frame.f_code, entry.tb_lasti, entry.tb_lineno)
+            found = _site_in(frame, None, False, span)
         entry = entry.tb_next
     return found
 
@@ -222,10 +223,16 @@ def _site_in(
     )
 
 
-def _span_at(frame: FrameType, instruction: int, line_number: int) -> CodeSpan:
-    """The expression that a frame evaluates; from Python 3.11 on with its columns."""
+def site_at(code: CodeType, instruction: int, line_number: int) -> CallSite:
+    """Return the place of an instruction of some code that was running."""
+    span = _span_at(code, instruction, line_number)
+    return CallSite(code.co_filename, span, code.co_name, code.co_firstlineno)
+
+
+def _span_at(code: CodeType, instruction: int, line_number: int) -> CodeSpan:
+    """The expression that some code evaluates; from Python 3.11 on with its columns."""
     positions: Callable[[], Iterator[tuple[int | None, ...]]] | None
-    positions = getattr(frame.f_code, "co_positions", None)
+    positions = getattr(code, "co_positions", None)
     if positions is not None:
         found = next(islice(positions(), instruction // 2, None), (None,) * 4)
         if None not in found:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
-from hookscope.execution.backward_failures.backward_watch import BackwardWatch
-from hookscope.execution.backward_failures.code_sites import is_of_program
+from hookscope.execution.backward_failures.code_sites import CallSite, is_of_program
 from hookscope.execution.backward_failures.diagnosis import (
     Diagnosis,
     NameOf,
@@ -30,15 +29,18 @@ Shape = tuple[int, ...]
 
 
 def diagnose_custom_function(
-    error: BaseException, watch: BackwardWatch, name_of: NameOf
-) -> Diagnosis | None:
-    """Return which function returned the gradient, for which argument, and what shape is right."""
-    node = _failed_node(error, watch)
-    if node is None:
-        return None
+    error: BaseException, node: Any, site: CallSite | None, name_of: NameOf
+) -> Diagnosis:
+    """Return which function returned the gradient, for which argument, and what shape is right.
+
+    Args:
+        error: that PyTorch raised.
+        node: the node of the function in the graph.
+        site: the line that applied it.
+        name_of: gives the names of modules.
+    """
     function = type(node)._forward_cls
     names = _argument_names(function)
-    site = watch.site_of(node)
     story: list[str] = []
     suggestion = ""
     if found := _SHAPE.search(str(error)):
@@ -66,14 +68,13 @@ def diagnose_custom_function(
     return Diagnosis(SHAPE, tuple(story), lines, (), (suggestion,))
 
 
-def _failed_node(error: BaseException, watch: BackwardWatch) -> Any | None:
-    """The first node of a custom function that began and did not end."""
+def failed_node(error: BaseException, nodes: Iterable[Any]) -> Any | None:
+    """Return the first of the nodes, which have not ended, that may be the function's."""
     name = re.search(r"[Ff]unction (\S+) returned an in", str(error))
-    ended = {run.node for run in watch.runs}
-    for node in watch.nodes:
+    for node in nodes:
         is_named = name is None or node.name() == name[1]
         is_custom = isinstance(node, BackwardCFunction) and is_of_program(_backward_code(node))
-        if is_named and is_custom and node not in ended:
+        if is_named and is_custom:
             return node
     return None
 

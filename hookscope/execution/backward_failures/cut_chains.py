@@ -10,7 +10,7 @@ import ast
 import copy
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -45,12 +45,12 @@ from hookscope.hooks.op_recorder import plain_name
 from hookscope.results.failure import NO_GRADIENT
 from hookscope.tensors.nested import walk
 
-_DETACHING = {"detach", "detach_", "data"}
-_TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__array__"}
-_COPYING = {"tensor", "as_tensor", "asarray", "from_numpy"}
-_NO_TENSOR, _NO_FLOATS = "returns no tensor", ", which has no gradient"
+DETACHING = {"detach", "detach_", "data"}
+TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__array__"}
+COPYING = {"tensor", "as_tensor", "asarray", "from_numpy"}
+NO_TENSOR, _NO_FLOATS = "returns no tensor", ", which has no gradient"
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled")
-_GRAD = "grad"
+GRAD = "grad"
 _MOST_NAMES = 3
 
 
@@ -113,8 +113,8 @@ class CutWatch(TorchFunctionMode):
             return result
         name = _name_of_function(func)
         outputs = [tensor for _, tensor in walk(result)]
-        if not outputs and name in _TO_PYTHON:
-            self.left.append(self._cut(name, _NO_TENSOR))
+        if not outputs and name in TO_PYTHON:
+            self.left.append(self._cut(name, NO_TENSOR))
         for tensor in outputs:
             if not tensor.requires_grad:
                 new = {self._cut(name, _reason(name, tensor))} if carries else set()
@@ -139,20 +139,29 @@ def _name_of_function(function: Any) -> str:
     if getattr(function, "__name__", "") == "__get__":
         return str(getattr(owner, "__name__", ""))
     name = str(getattr(function, "__name__", ""))
-    return name if name in _TO_PYTHON else plain_name(function) or name
+    return name if name in TO_PYTHON else plain_name(function) or name
+
+
+def reason_of_name(name: str) -> str:
+    """Return why a function cuts the graph off, as far as its name says it; else nothing."""
+    if name in DETACHING:
+        return "cuts the graph off"
+    if name in COPYING:
+        return "copies values into a new tensor, without their graph"
+    return "returns gradients without a graph of their own" if name == GRAD else ""
 
 
 def _reason(name: str, result: Tensor) -> str:
-    if name in _DETACHING:
-        return "cuts the graph off"
-    if name in _COPYING:
-        return "copies values into a new tensor, without their graph"
-    if name == _GRAD:
-        return "returns gradients without a graph of their own"
+    if reason := reason_of_name(name):
+        return reason
     if not (result.is_floating_point() or result.is_complex()):
-        dtype = str(result.dtype).removeprefix("torch.")
-        return f"returns {dtype}{_NO_FLOATS}"
+        return returns_dtype(str(result.dtype).removeprefix("torch."))
     return "has no derivative here"
+
+
+def returns_dtype(dtype: str) -> str:
+    """Return the reason that a result is of a dtype without gradients."""
+    return f"returns {dtype}{_NO_FLOATS}"
 
 
 def _disabling_line(frame: FrameType | None, site: CallSite | None) -> DisablingLine | None:
@@ -161,19 +170,28 @@ def _disabling_line(frame: FrameType | None, site: CallSite | None) -> Disabling
     Without any, the only call in the file of the site that disables gradients from then on.
     """
     while frame is not None:
-        line, file = frame.f_lineno, frame.f_code.co_filename
-        for node in _modes_in(file):
-            body = node.body
-            if body[0].lineno <= line <= (body[-1].end_lineno or line):
-                place = node if isinstance(node, ast.With) else node.decorator_list[0]
-                return DisablingLine(file, place.lineno)
+        if mode := mode_around(frame.f_code.co_filename, frame.f_lineno):
+            return mode
         frame = frame.f_back
-    if site is None:
-        return None
-    nodes = ast.walk(frames.parsed(site.file))
+    return None if site is None else mode_from_then_on(site.file)
+
+
+def mode_around(file: str, line: int) -> DisablingLine | None:
+    """Return the ``with torch.no_grad()`` or the decorator around a line; None without one."""
+    for node in _modes_in(file):
+        body = node.body
+        if body[0].lineno <= line <= (body[-1].end_lineno or line):
+            place = node if isinstance(node, ast.With) else node.decorator_list[0]
+            return DisablingLine(file, place.lineno)
+    return None
+
+
+def mode_from_then_on(file: str) -> DisablingLine | None:
+    """Return the only call in a file that disables gradients from then on; None without one."""
+    nodes = ast.walk(frames.parsed(file))
     calls = [node for node in nodes if isinstance(node, ast.Expr) and _is_mode(node.value)]
     off = [node.lineno for node in calls if ast.unparse(node.value).endswith("(False)")]
-    return DisablingLine(site.file, off[0]) if len(off) == 1 else None
+    return DisablingLine(file, off[0]) if len(off) == 1 else None
 
 
 def _modes_in(file: str) -> Iterator[ast.With | ast.FunctionDef]:
@@ -203,22 +221,26 @@ def diagnose_no_gradient(
     cuts = frozenset[GradientCut]().union(*map(watch.cuts_of, differentiated(error)))
     by_number = sorted(cuts or watch.left[-1:], key=lambda cut: cut.number)
     if not by_number:
-        return _diagnosis_of_frozen(watch, site, names) if watch.frozen else None
+        return diagnosis_of_frozen(list(watch.frozen), site, names) if watch.frozen else None
     cut = by_number[0] if by_number[0].is_disabled else by_number[-1]
-    return _diagnosis_of(cut, site, names)
+    return diagnosis_of_cut(cut, site, names)
 
 
-def _diagnosis_of_frozen(watch: CutWatch, loss: CallSite | None, names: ModuleNames) -> Diagnosis:
-    first = ", ".join(map(names.of_parameter, list(watch.frozen)[:_MOST_NAMES]))
-    used = plural(len(watch.frozen), "parameter")
+def diagnosis_of_frozen(
+    frozen: Sequence[Tensor], loss: CallSite | None, names: ModuleNames
+) -> Diagnosis:
+    """Return what is said of a loss that depends on frozen parameters alone."""
+    first = ", ".join(map(names.of_parameter, frozen[:_MOST_NAMES]))
+    used = plural(len(frozen), "parameter")
     said = f"The step used {used} that cannot get a gradient (requires_grad is False): {first}"
-    said += " and others." if len(watch.frozen) > _MOST_NAMES else "."
+    said += " and others." if len(frozen) > _MOST_NAMES else "."
     advice = "set requires_grad_(True) for the parameters that are to be trained."
     story = ("The loss depends on nothing that requires grad.", said)
     return Diagnosis(NO_GRADIENT, story, lines_of([loss]), (), (advice,))
 
 
-def _diagnosis_of(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> Diagnosis | None:
+def diagnosis_of_cut(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> Diagnosis | None:
+    """Return what is said of a cut, which the loss is behind; None if its line is not known."""
     site = cut.site
     if site is None:
         return None
@@ -230,7 +252,7 @@ def _diagnosis_of(cut: GradientCut, loss: CallSite | None, name_of: NameOf) -> D
         story = [f"{subject} ran with gradients disabled, by `{cut.mode.source}` in {where}."]
     elif cut.is_disabled:
         story = [f"{subject} ran with gradients disabled, by an earlier call."]
-    elif cut.reason == _NO_TENSOR:
+    elif cut.reason == NO_TENSOR:
         story = [f"{subject} returns a number or an array, which has no graph."]
     else:
         story = [f"{subject} {cut.reason}."]
@@ -249,13 +271,13 @@ def _advice(cut: GradientCut) -> str:
         if cut.mode is None or "(False)" in cut.mode.source:
             return "enable gradients again, with torch.set_grad_enabled(True)."
         return "compute what the loss depends on outside of that block."
-    if cut.reason == _NO_TENSOR:
+    if cut.reason == NO_TENSOR:
         return "compute the loss with PyTorch's functions, from tensors."
     if cut.function in ("argmax", "argmin") or cut.reason.endswith(_NO_FLOATS):
         return "compute the loss from the scores themselves, as cross_entropy does."
-    if cut.function in _COPYING:
+    if cut.function in COPYING:
         return "put tensors together with torch.stack or torch.cat, which keep their graphs."
-    if cut.function == _GRAD:
+    if cut.function == GRAD:
         return "compute the gradients with create_graph=True."
     return "compute the loss from what was there before the cut."
 
@@ -286,13 +308,13 @@ def _with_graph(function: str, node: ast.expr) -> Iterator[tuple[str, str]]:
     part = node.func if isinstance(node, ast.Call) else node
     if getattr(part, "attr", getattr(part, "id", "")) != function:
         return
-    if function in (*_DETACHING, *_TO_PYTHON) and isinstance(part, ast.Attribute):
+    if function in (*DETACHING, *TO_PYTHON) and isinstance(part, ast.Attribute):
         yield ast.unparse(part.value), f"without `.{function}{'()' * called}` there"
-    elif function in _COPYING and isinstance(node, ast.Call) and node.args:
+    elif function in COPYING and isinstance(node, ast.Call) and node.args:
         new = f"torch.stack({ast.unparse(node.args[0])})"
         for one in (new, ast.unparse(node.args[0])):
             yield one, f"with `{shortened(one)}` in line {node.lineno}"
-    elif function == _GRAD and isinstance(node, ast.Call):
+    elif function == GRAD and isinstance(node, ast.Call):
         call = copy.deepcopy(node)
         call.keywords.append(ast.keyword("create_graph", ast.Constant(True)))
         yield ast.unparse(call), f"with create_graph=True in line {node.lineno}"

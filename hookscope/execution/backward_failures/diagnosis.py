@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from hookscope.execution.backward_failures.code_sites import CallSite
-from hookscope.execution.backward_failures.detached_variables import detached_in_loop
 from hookscope.execution.backward_failures.graph_observer import (
     INPUT,
     RESULT,
@@ -19,13 +18,13 @@ from hookscope.execution.backward_failures.graph_observer import (
 from hookscope.execution.backward_failures.in_place_changes import (
     cloned_arguments,
     has_inplace,
-    moved_after,
     operator_name,
     replacements,
 )
 from hookscope.execution.backward_failures.source_patches import SourcePatch
 from hookscope.results.failure import IN_PLACE, NAN, BackwardFailure, CodeLine
 
+RENORM = "aten::embedding_renorm_"
 _MOST_PLACES = 3  # that are named
 _MOST_PATCHES = 4  # that are needed together
 NameOf = Callable[[nn.Module], str]
@@ -40,34 +39,25 @@ class Diagnosis:
     lines: tuple[CodeLine, ...] = ()
     candidates: tuple[SourcePatch, ...] = ()
     suggestions: tuple[str, ...] = ()
-    is_complete: bool = True  # else more may be known if more of the program runs again
+
+    def failure(self, tried: Sequence[str] = ()) -> BackwardFailure:
+        """Return it as a result, with the changes that were tried and helped."""
+        suggestions = () if tried else self.suggestions
+        return BackwardFailure(self.kind, self.story, self.lines, tuple(tried), suggestions)
 
 
-# Runs the pass with changes; None if it succeeds, else the diagnosis of its failure. It raises
-# TimeoutError if the time for all trials is over.
+# Runs the pass with changes; None if it succeeds, else the diagnosis of its failure.
 Trial = Callable[[Sequence[SourcePatch]], Diagnosis | None]
 
 
 def tried_failure(diagnosis: Diagnosis, trial: Trial) -> BackwardFailure:
     """Return a diagnosis with the changes that were tried and helped."""
-    tried: tuple[str, ...] = ()
-    patches, note = list[SourcePatch](), ""
-    try:
-        patches = _helping(diagnosis, trial)
-    except TimeoutError:
-        note = "Not all changes were tried, because time ran out."
-    if patches:
-        words = " and ".join(patch.words for patch in patches)
-        outcome = "all gradients are finite" if diagnosis.kind == NAN else "the backward pass runs"
-        tried = (f"{words}, {outcome}.",)
-    return BackwardFailure(
-        diagnosis.kind,
-        diagnosis.story,
-        diagnosis.lines,
-        tried,
-        () if tried else diagnosis.suggestions,
-        note,
-    )
+    patches = _helping(diagnosis, trial)
+    if not patches:
+        return diagnosis.failure()
+    words = " and ".join(patch.words for patch in patches)
+    outcome = "all gradients are finite" if diagnosis.kind == NAN else "the backward pass runs"
+    return diagnosis.failure([f"{words}, {outcome}."])
 
 
 def _helping(diagnosis: Diagnosis, trial: Trial) -> list[SourcePatch]:
@@ -100,37 +90,33 @@ def diagnose_in_place(observer: GraphObserver, name_of: NameOf) -> Diagnosis | N
         story.append("It was changed in place afterwards, by code that is not Python's.")
         return Diagnosis(IN_PLACE, tuple(story), lines_of(sites))
     change = saved.changes[0]
-    backward = None if observer.broken_in is None else observer.broken_in.site
-    sites += [change.site, backward]
-    story.append(_overwriting(change, backward, name_of))
+    sites.append(change.site)
+    place = "" if change.site is None else f" in {place_of(change.site, name_of)}"
+    when = "in a backward pass" if change.in_backward else "before backward"
+    story.append(f"It was overwritten by {change_in_words(change, name_of)}{place} {when}.")
     story += _later_changes(saved, change)
-    candidates = tuple(_candidates(saved, change, backward))
-    return Diagnosis(IN_PLACE, tuple(story), lines_of(sites), candidates, (_advice(saved, change),))
+    candidates = tuple(_candidates(saved, change))
+    is_optimizer = change.site is not None and change.site.is_optimizer
+    advice = advice_against(is_optimizer=is_optimizer, is_weight=saved.is_weight)
+    return Diagnosis(IN_PLACE, tuple(story), lines_of(sites), candidates, (advice,))
 
 
-def _candidates(
-    saved: SavedTensor, change: InPlaceChange, backward: CallSite | None
-) -> Iterator[SourcePatch]:
+def _candidates(saved: SavedTensor, change: InPlaceChange) -> Iterator[SourcePatch]:
     """Changes with which the saved tensor may stay as it was, the best first."""
     if not saved.is_weight:  # another tensor in its place would leave the weight as it was
         yield from replacements(change)
-    if change.site is not None and backward is not None:
-        moved = moved_after(change.site, backward)
-        yield from [] if moved is None else [moved]
-        if change.site.is_optimizer:  # the graph may be of a step before
-            yield from detached_in_loop(backward)
     if saved.role == INPUT and saved.site is not None:
         yield from cloned_arguments(saved.site)
 
 
-def _advice(saved: SavedTensor, change: InPlaceChange) -> str:
-    site = change.site
-    if site is not None and site.is_optimizer:
+def advice_against(*, is_optimizer: bool, is_weight: bool) -> str:
+    """Return what to do about a change, of a weight, or by an optimizer."""
+    if is_optimizer:
         return (
             "compute the loss again after the step of the optimizer, step later, or detach() what"
             " is kept from the step before."
         )
-    if saved.is_weight:
+    if is_weight:
         return "change the weight after the backward pass, or compute the loss after the change."
     return "let the operator return a new tensor, or clone the tensor before it is changed."
 
@@ -140,19 +126,14 @@ def lines_of(sites: Iterable[CallSite | None]) -> tuple[CodeLine, ...]:
     return tuple(dict.fromkeys(site.as_data for site in sites if site is not None))
 
 
-def _overwriting(change: InPlaceChange, backward: CallSite | None, name_of: NameOf) -> str:
-    """The sentence that says what changed a tensor."""
-    site, by = change.site, f"`{operator_name(change)}`"
+def change_in_words(change: InPlaceChange, name_of: NameOf) -> str:
+    """Return what changes a tensor, in a sentence."""
+    site = change.site
     if site is not None and site.layer is not None and has_inplace(site):
-        by = f"{name_of(site.layer)} (`{type(site.layer).__name__}(inplace=True)`)"
-    elif change.operator.startswith("aten::embedding_renorm_"):
-        by = "the `max_norm` of an embedding"
-    place = "" if site is None else f" in {place_of(site, name_of)}"
-    when = " in a backward pass" if change.in_backward else " before backward"
-    beside = site is not None and backward is not None and site.is_beside(backward)
-    if beside and backward is not None and not change.in_backward:
-        when = f", before `{backward.text}` in line {backward.line}"
-    return f"It was overwritten by {by}{place}{when}."
+        return f"{name_of(site.layer)} (`{type(site.layer).__name__}(inplace=True)`)"
+    if change.operator.startswith(RENORM):
+        return "the `max_norm` of an embedding"
+    return f"`{operator_name(change)}`"
 
 
 def _later_changes(saved: SavedTensor, first: InPlaceChange) -> list[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from traceback import walk_tb
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 
 from hookscope.files.frame_variables import variables_of
+from hookscope.tensors.torch_internals import has_unpack_hook
 
 _FREED = "after they have already been freed"
 
@@ -18,11 +19,15 @@ def differentiated(error: BaseException) -> list[Tensor]:
     """Return the tensors that the innermost backward pass in a traceback was asked for."""
     codes = (torch.autograd.backward.__code__, torch.autograd.grad.__code__)
     for frame, _ in reversed(list(walk_tb(error.__traceback__))):
+        value = None
         if frame.f_code in codes:
             variables = variables_of(frame)
             value = variables.get("tensors", variables.get("outputs"))
-            values = value if isinstance(value, list | tuple) else [value]
-            return [one for one in values if isinstance(one, Tensor)]
+        elif frame.f_code is Tensor.backward.__code__:  # the pass itself has ended
+            value = variables_of(frame).get("self")
+        values = value if isinstance(value, list | tuple) else [value]
+        if tensors := [one for one in values if isinstance(one, Tensor)]:
+            return tensors
     return []
 
 
@@ -46,14 +51,21 @@ def number_of(node: Any) -> int:
 
 def is_freed(node: Any) -> bool:
     """Return whether a backward pass has freed the tensors that a node had saved."""
-    names = [name for name in dir(node) if name.startswith("_saved_")]
-    names += ["saved_tensors"] if isinstance(node, BackwardCFunction) else []
-    for name in names:
+    return any(unreadable(node, _FREED))
+
+
+def unreadable(node: Any, reason: str) -> Iterator[str]:
+    """Yield the attributes with saved tensors of a node that PyTorch refuses to read for a reason.
+
+    Those with hooks are not read: a hook may run a part of the forward pass again, as a checkpoint.
+    """
+    for raw in [name for name in dir(node) if name.startswith("_raw_saved_")]:
+        name = "saved_tensors" if raw == "_raw_saved_tensors" else raw.removeprefix("_raw")
         try:
-            getattr(node, name)
+            if has_unpack_hook(node, raw) is False:
+                getattr(node, name)
         except RuntimeError as error:
-            if _FREED in " ".join(str(error).split()):
-                return True
+            if reason in " ".join(str(error).split()):
+                yield name
         except AttributeError:
             continue
-    return False

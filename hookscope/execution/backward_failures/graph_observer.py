@@ -19,7 +19,6 @@ from hookscope.files.signal_safety import SignalSafeContext
 from hookscope.hooks.torch_state import inside_backward
 from hookscope.tensors.torch_internals import (
     TorchDispatchMode,
-    current_graph_task_id,
     next_sequence_nr,
     pop_dispatch_mode,
     push_dispatch_mode,
@@ -74,14 +73,6 @@ class SavedTensor:
         return ""
 
 
-@dataclass(frozen=True)
-class BackwardPass:
-    """A backward pass that ran while the observer was active."""
-
-    number: int
-    site: CallSite | None
-
-
 class GraphObserver(SignalSafeContext["GraphObserver"]):
     """Records what is saved and what is changed in place while the ``with`` block runs.
 
@@ -89,22 +80,13 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
 
     Attributes:
         broken: the first saved tensor that a backward pass needed and found changed.
-        broken_in: that backward pass.
         node_sites: the line that made a node, by its sequence number.
-        node_passes: how many backward passes had begun when a node was made.
-        passes: the backward passes that used a saved tensor, by PyTorch's number.
-        freed_by: the first backward pass that used what a node had saved, by its number.
-        first_node: the sequence number of the first node that is observed.
     """
 
     def __init__(self, *, skips_functions: bool = False) -> None:
         self.broken: SavedTensor | None = None
-        self.broken_in: BackwardPass | None = None
         self.node_sites: dict[int, CallSite | None] = {}
-        self.node_passes: dict[int, int] = {}
-        self.passes: dict[int, BackwardPass] = {}
-        self.freed_by: dict[int, BackwardPass] = {}
-        self.first_node = self._placed = next_sequence_nr()
+        self._placed = next_sequence_nr()
         self._saved: dict[int, WeakSet[SavedTensor]] = {}
         self._last_operation = -1  # number of nodes when the last operation ran
         self._is_ours = False
@@ -149,7 +131,6 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
         if new:
             site = site_of_call(skips_functions=self._skips_functions)
             self.node_sites.update(dict.fromkeys(new, site))
-            self.node_passes.update(dict.fromkeys(new, len(self.passes)))
             self._placed = count
 
     def _settle(self) -> None:
@@ -174,14 +155,8 @@ class GraphObserver(SignalSafeContext["GraphObserver"]):
 
     def _unpack(self, saved: SavedTensor) -> Tensor:
         self._settle()
-        task = current_graph_task_id()
-        if task not in self.passes and task != -1:
-            self.passes[task] = BackwardPass(len(self.passes) + 1, site_of_call())
-        if task != -1:
-            self.freed_by.setdefault(saved.node, self.passes[task])
         if saved.tensor._version != saved.version:
-            if self.broken is None:
-                self.broken, self.broken_in = saved, self.passes.get(task)
+            self.broken = self.broken or saved
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been"
                 f" {OVERWRITTEN}: it is at version {saved.tensor._version}; expected version"

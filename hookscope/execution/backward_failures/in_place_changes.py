@@ -11,13 +11,11 @@ from torch.nn import functional
 
 from hookscope.execution.backward_failures.code_sites import CallSite, shortened, span_of
 from hookscope.execution.backward_failures.graph_observer import InPlaceChange
-from hookscope.execution.backward_failures.loops import loops_around
 from hookscope.execution.backward_failures.source_patches import (
     ReplacedExpression,
     SourcePatch,
     StatementChange,
 )
-from hookscope.execution.failures import frames
 
 _SYMBOLS: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -49,7 +47,7 @@ def operator_name(change: InPlaceChange) -> str:
     statement = site.statement
     if isinstance(statement, ast.AugAssign):
         return f"{_SYMBOLS[type(statement.op)]}="
-    if subscript := _assigned_subscript(statement):
+    if subscript := assigned_subscript(statement):
         return f"{ast.unparse(subscript)} = ..."
     if call := _in_place_call(site):
         if any(keyword.arg == "out" for keyword in call.keywords):
@@ -65,7 +63,8 @@ def has_inplace(site: CallSite) -> bool:
     return bool(getattr(site.layer, "inplace", False))
 
 
-def _assigned_subscript(statement: ast.stmt | None) -> ast.Subscript | None:
+def assigned_subscript(statement: ast.stmt | None) -> ast.Subscript | None:
+    """Return the part of something, such as ``x[0]``, to which a statement assigns, if any."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     parts = [p for t in targets for p in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
     return next((part for part in parts if isinstance(part, ast.Subscript)), None)
@@ -79,38 +78,16 @@ def _in_place_call(site: CallSite) -> ast.Call | None:
     """The call at a site that works in place; None if it cannot be told."""
     expression, statement = site.expression, site.statement
     if isinstance(expression, ast.Call) and site.span.column >= 0:
-        return expression if _works_in_place(expression) else None
+        return expression if works_in_place(expression) else None
     calls = (n for n in ast.walk(statement or ast.Pass()) if isinstance(n, ast.Call))
-    return next(filter(_works_in_place, calls), None)
+    return next(filter(works_in_place, calls), None)
 
 
-def _works_in_place(call: ast.Call) -> bool:
+def works_in_place(call: ast.Call) -> bool:
+    """Return whether a call changes one of its tensors, judged by its name and keywords."""
     name = _called_name(call)
     named = name.endswith("_") and not name.endswith("__")
     return named or any(keyword.arg in ("out", "inplace") for keyword in call.keywords)
-
-
-def moved_after(change: CallSite, backward: CallSite) -> SourcePatch | None:
-    """Return the change that runs a statement after a backward pass; None if it is not before it.
-
-    Both must stand in the same function.
-    """
-    first, then = change.statement, backward.statement
-    if not change.is_beside(backward) or not isinstance(first, ast.Expr | ast.AugAssign):
-        return None
-    if not isinstance(then, ast.Expr) or first.lineno >= then.lineno:
-        return None
-    tree = frames.parsed(change.file)
-    loops = [list(map(span_of, loops_around(tree, site.line))) for site in (change, backward)]
-    if loops[0] != loops[1]:  # one runs more often than the other
-        return None
-    moved = ast.unparse(first)
-    words = f"with `{shortened(moved)}` after `{shortened(ast.unparse(then))}`"
-    changes = (
-        StatementChange(span_of(first), instead=""),
-        StatementChange(span_of(then), after=moved),
-    )
-    return SourcePatch(words, change.file, changes)
 
 
 def replacements(change: InPlaceChange) -> Iterator[SourcePatch]:
@@ -173,7 +150,7 @@ def _is_in_chain(call: ast.Call, whole: ast.expr) -> bool:
     """Whether all of an expression works in place, after a call: ``x.mul_(2).add_(1)``."""
     while span_of(whole) != span_of(call):
         inner = getattr(whole.func, "value", None) if isinstance(whole, ast.Call) else None
-        if inner is None or not (isinstance(whole, ast.Call) and _works_in_place(whole)):
+        if inner is None or not (isinstance(whole, ast.Call) and works_in_place(whole)):
             return False
         whole = inner
     return True
@@ -241,7 +218,7 @@ def _root_name(site: CallSite, statement: ast.stmt) -> str:
     target: ast.expr | None = None
     if isinstance(statement, ast.AugAssign):
         target = statement.target
-    elif subscript := _assigned_subscript(statement):
+    elif subscript := assigned_subscript(statement):
         target = subscript
     elif call := _in_place_call(site):
         out = next((one.value for one in call.keywords if one.arg == "out"), None)
@@ -254,4 +231,8 @@ def _root_name(site: CallSite, statement: ast.stmt) -> str:
         target = getattr(
             target if isinstance(target, ast.Subscript) else target.func, "value", None
         )
+    bound = [n.target for n in ast.walk(statement) if isinstance(n, ast.comprehension)]
+    in_loop = {n.id for one in bound for n in ast.walk(one) if isinstance(n, ast.Name)}
+    if isinstance(target, ast.Name) and target.id in in_loop:
+        return ""  # which the statement itself assigns
     return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""

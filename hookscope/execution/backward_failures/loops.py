@@ -9,7 +9,6 @@ from hookscope.execution.backward_failures.code_sites import contains
 
 _APPENDING = ("append", "extend", "insert", "appendleft")
 Loop = ast.For | ast.While | ast.AsyncFor
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 def loops_around(scope: ast.AST, line: int) -> Iterator[Loop]:
@@ -23,6 +22,17 @@ def loops_around(scope: ast.AST, line: int) -> Iterator[Loop]:
         if isinstance(child, Loop) and any(contains(one, line) for one in child.body):
             yield child
         yield from loops_around(child, line)
+
+
+def assigned_in(statement: ast.stmt) -> set[str]:
+    """Return the variables and attributes that are assigned in a statement, or appended to."""
+    names = [n for n in ast.walk(statement) if isinstance(n, ast.Name | ast.Attribute)]
+    stored = {ast.unparse(node) for node in names if isinstance(node.ctx, ast.Store)}
+    return stored | {
+        ast.unparse(node.value)
+        for node in names
+        if isinstance(node, ast.Attribute) and node.attr in _APPENDING
+    }
 
 
 def read_before_written(body: Sequence[ast.stmt]) -> list[str]:
@@ -44,10 +54,5 @@ def read_before_written(body: Sequence[ast.stmt]) -> list[str]:
         if isinstance(statement, ast.AugAssign):
             texts.add(ast.unparse(statement.target))
         read |= dict.fromkeys(sorted(texts - written))
-        written |= {ast.unparse(node) for node in names if isinstance(node.ctx, ast.Store)}
-        written |= {
-            ast.unparse(node.value)
-            for node in names
-            if isinstance(node, ast.Attribute) and node.attr in _APPENDING
-        }
+        written |= assigned_in(statement)
     return [name for name in read if name in written]

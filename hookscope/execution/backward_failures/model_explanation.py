@@ -93,7 +93,8 @@ def _explained(kind: str, prepared: Prepared, objective: Objective) -> BackwardF
             trial = partial(_try, run, None if is_copy else objective, kind, of_input)
             diagnosis = trial([])
             if diagnosis is not None and diagnosis.kind == kind:
-                return tried_failure(diagnosis, trial)
+                is_ours = prepared.loaded.source != LIVE  # another's code is not changed
+                return tried_failure(diagnosis, trial) if is_ours else diagnosis.failure()
     return None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from hookscope.execution.backward_failures.backward_watch import (
     INFINITE,
@@ -31,7 +32,7 @@ _CHOOSING = ("WhereBackward", "MaskedFillBackward", "MulBackward", "IndexBackwar
 _SMALL = {torch.float16: "1e-04"}  # in other dtypes 1e-12
 
 
-class _Remedy(NamedTuple):
+class Remedy(NamedTuple):
     """What keeps an operation from values without a finite derivative.
 
     ``change`` is the argument after the change, or the divisor.
@@ -44,21 +45,21 @@ class _Remedy(NamedTuple):
 
 _POSITIVE = "{0}.clamp_min({1})"
 _INSIDE = "{0}.clamp(-1 + 1e-6, 1 - 1e-6)"
-_REMEDIES = {
-    "Sqrt": _Remedy(("sqrt",), _POSITIVE, "sqrt has no finite derivative at 0"),
-    "Rsqrt": _Remedy(("rsqrt",), _POSITIVE, "rsqrt has no finite derivative at 0"),
-    "Log": _Remedy(("log",), _POSITIVE, "log has no finite derivative at 0"),
-    "Log2": _Remedy(("log2",), _POSITIVE, "log2 has no finite derivative at 0"),
-    "Log10": _Remedy(("log10",), _POSITIVE, "log10 has no finite derivative at 0"),
-    "Pow": _Remedy(
+REMEDIES = {
+    "Sqrt": Remedy(("sqrt",), _POSITIVE, "sqrt has no finite derivative at 0"),
+    "Rsqrt": Remedy(("rsqrt",), _POSITIVE, "rsqrt has no finite derivative at 0"),
+    "Log": Remedy(("log",), _POSITIVE, "log has no finite derivative at 0"),
+    "Log2": Remedy(("log2",), _POSITIVE, "log2 has no finite derivative at 0"),
+    "Log10": Remedy(("log10",), _POSITIVE, "log10 has no finite derivative at 0"),
+    "Pow": Remedy(
         ("pow", "float_power"), _POSITIVE, "a power under 1 has no finite derivative at 0"
     ),
-    "Acos": _Remedy(("acos", "arccos"), _INSIDE, "acos has no finite derivative at -1 and 1"),
-    "Asin": _Remedy(("asin", "arcsin"), _INSIDE, "asin has no finite derivative at -1 and 1"),
-    "Div": _Remedy(
+    "Acos": Remedy(("acos", "arccos"), _INSIDE, "acos has no finite derivative at -1 and 1"),
+    "Asin": Remedy(("asin", "arcsin"), _INSIDE, "asin has no finite derivative at -1 and 1"),
+    "Div": Remedy(
         ("div", "true_divide"), "{0}.masked_fill({0} == 0, 1)", "a division by 0 has no derivative"
     ),
-    "Reciprocal": _Remedy(
+    "Reciprocal": Remedy(
         ("reciprocal",), "{0}.masked_fill({0} == 0, 1)", "a division by 0 has no derivative"
     ),
 }
@@ -89,14 +90,14 @@ def diagnose_nonfinite(watch: BackwardWatch, names: ModuleNames) -> Diagnosis | 
         site = watch.site_of(turned.node)
         story.append(f"It became NaN in {_name(turned)}, the backward of {_subject(site, names)}.")
         sites.append(site)
-    story.append(_reached(watch, names))
+    story.append(reached(_leaves(watch), names))
     story += _ended(watch, later, names, sites)
     remedy = _remedy_of(born)
     return Diagnosis(
         failure.NAN,
         tuple(story),
         lines_of(sites),
-        tuple(_repairs(watch.site_of(born.node), remedy, born)),
+        tuple(repairs(watch.site_of(born.node), remedy, born.dtype)),
         (_advice(born, remedy),),
     )
 
@@ -111,7 +112,9 @@ def _diagnosis_without_birth(watch: BackwardWatch, first: NodeRun, names: Module
     else:
         start = f"The sum of the gradients at {_subject(site, names)} is {first.got}."
         advice = "scale the loss down, or compute this part in float32."
-    return Diagnosis(failure.NAN, (start, _reached(watch, names)), lines_of([site]), (), (advice,))
+    return Diagnosis(
+        failure.NAN, (start, reached(_leaves(watch), names)), lines_of([site]), (), (advice,)
+    )
 
 
 def _name(run: NodeRun) -> str:
@@ -151,9 +154,12 @@ def _chooser(watch: BackwardWatch, born: NodeRun) -> object | None:
     return None
 
 
-def _reached(watch: BackwardWatch, names: ModuleNames) -> str:
-    """The sentence that says which parameters have it."""
-    leaves = {run.parameter: run.got for run in watch.runs if run.parameter is not None}
+def _leaves(watch: BackwardWatch) -> dict[Tensor, str]:
+    return {run.parameter: run.got for run in watch.runs if run.parameter is not None}
+
+
+def reached(leaves: dict[Tensor, str], names: ModuleNames) -> str:
+    """Return the sentence that says which parameters have it, of each what its gradient has."""
     at_input = [leaves.pop(one, "") for one in names.inputs]
     bad = [parameter for parameter, got in leaves.items() if got]
     if not bad:
@@ -193,11 +199,11 @@ def _ended(
         yield f"It ended at {_list([_subject(site, names) for site in known])}."
 
 
-def _remedy_of(born: NodeRun) -> _Remedy | None:
-    return _REMEDIES.get(_name(born).partition("Backward")[0])
+def _remedy_of(born: NodeRun) -> Remedy | None:
+    return REMEDIES.get(_name(born).partition("Backward")[0])
 
 
-def _advice(born: NodeRun, remedy: _Remedy | None) -> str:
+def _advice(born: NodeRun, remedy: Remedy | None) -> str:
     if remedy is not None:
         return f"{remedy.advice}: change its argument there, before the function, not its result."
     if _name(born).startswith(("LinalgEig", "LinalgSvd")):
@@ -211,15 +217,19 @@ def _advice(born: NodeRun, remedy: _Remedy | None) -> str:
     return "compute this part in a wider dtype, or keep it from values without a derivative."
 
 
-def _repairs(site: CallSite | None, remedy: _Remedy | None, born: NodeRun) -> Iterator[SourcePatch]:
-    """The change of the operation's argument."""
+def repairs(
+    site: CallSite | None, remedy: Remedy | None, dtype: torch.dtype | None
+) -> Iterator[SourcePatch]:
+    """Yield the change of the operation's argument, for gradients of a dtype."""
     statement = site.statement if site is not None else None
     expression = site.expression if site is not None else None
-    if site is None or remedy is None or statement is None or expression is None:
+    if site is None or statement is None or expression is None:
         return
-    small = _SMALL.get(born.dtype, "1e-12") if born.dtype is not None else "1e-12"
+    if remedy is None or not remedy.change:
+        return
+    small = _SMALL.get(dtype, "1e-12") if dtype is not None else "1e-12"
     for node in ast.walk(expression):
-        found = _argument_of(node, remedy)
+        found = argument_of(node, remedy)
         if found is None or not isinstance(node, ast.expr):
             continue
         text = ast.unparse(found)
@@ -232,8 +242,8 @@ def _repairs(site: CallSite | None, remedy: _Remedy | None, born: NodeRun) -> It
         yield SourcePatch(f"with `{shortened(new)}` there", site.file, (change,))
 
 
-def _argument_of(node: ast.AST, remedy: _Remedy) -> ast.expr | None:
-    """The argument that a call or an operator is to get changed."""
+def argument_of(node: ast.AST, remedy: Remedy) -> ast.expr | None:
+    """Return the argument that a call or an operator is to get changed; None for others."""
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Pow) and "pow" in remedy.functions:
             return node.left

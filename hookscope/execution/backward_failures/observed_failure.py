@@ -5,19 +5,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from hookscope.execution.backward_failures.backward_watch import BackwardWatch
-from hookscope.execution.backward_failures.custom_functions import diagnose_custom_function
+from hookscope.execution.backward_failures.custom_functions import (
+    diagnose_custom_function,
+    failed_node,
+)
 from hookscope.execution.backward_failures.cut_chains import CutWatch, diagnose_no_gradient
 from hookscope.execution.backward_failures.diagnosis import Diagnosis, diagnose_in_place
-from hookscope.execution.backward_failures.freed_graphs import diagnose_freed
 from hookscope.execution.backward_failures.graph_observer import GraphObserver
 from hookscope.execution.backward_failures.module_names import ModuleNames
 from hookscope.execution.backward_failures.nonfinite_gradients import diagnose_nonfinite
-from hookscope.execution.backward_failures.reduction_watch import ReductionWatch
-from hookscope.execution.backward_failures.unreduced_gradients import diagnose_reduction
 from hookscope.files.signal_safety import signal_safe
 from hookscope.results.failure import (
-    DDP,
-    FREED,
     IN_PLACE,
     NAN,
     NO_GRADIENT,
@@ -34,31 +32,15 @@ class FailureObserver:
         self._graph = GraphObserver()
         self._cuts = CutWatch()
         self._backward = BackwardWatch()
-        self._reduction = ReductionWatch()
 
     def observing(self) -> AbstractContextManager[object]:
         """Return the context in which the pass runs."""
         if self._kind == NO_GRADIENT:
             return signal_safe(self._cuts)
-        if self._kind == DDP:
-            return self._reduction
         return self._backward if self._kind in (NAN, SHAPE) else self._graph
 
-    def diagnose(
-        self,
-        error: BaseException | None,
-        names: ModuleNames,
-        original: BaseException | None = None,
-    ) -> Diagnosis | None:
-        """Return what is known of the pass: None if it was right, of no kind if nothing is.
-
-        Args:
-            error: what the pass that was observed raised.
-            names: of the modules.
-            original: the error of the program, which that pass may not have.
-        """
-        if self._kind == DDP and original is not None:
-            return diagnose_reduction(original, self._reduction) or Diagnosis("")
+    def diagnose(self, error: BaseException | None, names: ModuleNames) -> Diagnosis | None:
+        """Return what is known of the pass: None if it was right, of no kind if nothing is."""
         if self._kind == NAN and (found := diagnose_nonfinite(self._backward, names)):
             return found
         if error is None:
@@ -71,10 +53,11 @@ class FailureObserver:
             return None
         if kind == IN_PLACE:
             return diagnose_in_place(self._graph, names)
-        if kind == FREED:
-            return diagnose_freed(error, self._graph, names)
         if kind == NO_GRADIENT:
             return diagnose_no_gradient(error, self._cuts, names)
         if kind == SHAPE:
-            return diagnose_custom_function(error, self._backward, names)
+            ended = {run.node for run in self._backward.runs}
+            node = failed_node(error, [one for one in self._backward.nodes if one not in ended])
+            if node is not None:
+                return diagnose_custom_function(error, node, self._backward.site_of(node), names)
         return None
