@@ -127,11 +127,21 @@ class ModelRecorder(Recorder):
         super().__init__(model, layers, kinds, sink=sink, caches=True)
         self._gate = gate
 
+    def on_tensor(self, layer: Layer, number: int, output: Tensor) -> bool:
+        """Record the output of a call, in less time, if its model's call is chosen."""
+        if self._gate.is_open:
+            try:
+                self._note(layer, number)
+                return super().on_tensor(layer, number, output)
+            except Exception as error:
+                self._fail(error)
+        return True
+
     def on_return(self, call: ModuleCall) -> None:
         """Record a call whose inputs are not recorded, if its model's call is chosen."""
         if self._gate.is_open:
             try:
-                self._note(call)
+                self._note(call.layer, call.number)
                 super().on_return(call)
             except Exception as error:
                 self._fail(error)
@@ -141,7 +151,7 @@ class ModelRecorder(Recorder):
         if not self._gate.is_open:
             return None
         try:
-            self._note(call)
+            self._note(call.layer, call.number)
             return super().before_call(call)
         except Exception as error:
             self._fail(error)
@@ -154,9 +164,9 @@ class ModelRecorder(Recorder):
         except Exception as error:
             self._fail(error)
 
-    def _note(self, call: ModuleCall) -> None:
+    def _note(self, layer: Layer, number: int) -> None:
         if isinstance(self.sink, ModelSink):
-            self.sink.note_call(call.layer, call.number)
+            self.sink.note_call(layer, number)
 
     def _fail(self, error: Exception) -> None:
         self.sink.open = False

@@ -121,19 +121,32 @@ def test_the_last_call_leaves_nothing_of_the_earlier_ones() -> None:
     assert list(result) == ["net:2/output", "net:50/output"]
 
 
-def test_inputs_and_gradients_are_those_of_autograd() -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["output", "input", "output.grad", "param.grad"],
+        *(["output"], ["input"], ["output.grad"], ["param.grad"]),
+    ],
+    ids=",".join,
+)
+def test_inputs_and_gradients_are_those_of_autograd(kinds: list[str]) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     x = torch.randn(2, 3)
-    hidden = net[1](net[0](x))
-    gradient, weight = torch.autograd.grad(net[2](hidden).sum(), [hidden, net[0].weight])
-    kinds = "output,input,output.grad,param.grad"
-    capture, _ = recorded(
-        lambda: net(x).sum().backward(), ["net.0", "net.1"], what=kinds.split(",")
+    before = net[0](x)
+    hidden = net[1](before)
+    inner, gradient, weight, bias = torch.autograd.grad(
+        net[2](hidden).sum(), [before, hidden, net[0].weight, net[0].bias]
     )
-    assert capture["net.0/input.0"].equal(x)
-    assert capture["net.1/output"].equal(hidden)
-    assert capture["net.1/output.grad"].equal(gradient)
-    assert capture["net.0/weight.grad"].equal(weight)
+    expected = {
+        "output": {"net.0/output": before, "net.1/output": hidden},
+        "input": {"net.0/input.0": x, "net.1/input.0": before},
+        "output.grad": {"net.0/output.grad": inner, "net.1/output.grad": gradient},
+        "param.grad": {"net.0/weight.grad": weight, "net.0/bias.grad": bias},
+    }
+    capture, _ = recorded(lambda: net(x).sum().backward(), ["net.0", "net.1"], what=kinds)
+    assert {*capture} == {key for kind in kinds for key in expected[kind]}
+    for kind in kinds:
+        assert all(capture[key].equal(value) for key, value in expected[kind].items())
 
 
 def test_an_edit_changes_the_program_and_one_that_does_not_fit_ends_it() -> None:
