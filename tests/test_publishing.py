@@ -135,12 +135,13 @@ def test_the_security_policy_names_what_the_code_checks() -> None:
     from hookscope.cli import refused_settings
     from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
     from hookscope.sources.torchscript.operators import REFUSED
+    from hookscope.specs import names_in_files
 
     policy = (REPO / "SECURITY.md").read_text("utf-8")
     assert set(re.findall(r"`((?:aten|image)::\w+)`", policy)) == set(REFUSED)
     assert f"pickles of more than {MOST_INSTRUCTIONS:,} instructions" in policy
     settings = policy.partition("## Settings files")[2].partition("\n## ")[0]
-    keys = {*refused_settings._NEVER, *refused_settings._OUTPUTS, *refused_settings._NAMES_CODE}
+    keys = {*refused_settings._NEVER, *names_in_files._JUDGES}
     assert keys <= set(re.findall(r"`([\w-]+)`", settings))
 
 

@@ -167,9 +167,7 @@ def _is_plain(value: Any, hint: Any) -> bool:
         return (hint is int and abs(value) < _LARGEST_COUNT) or (
             hint is float and abs(value) < _LARGEST_INTEGER
         )
-    if isinstance(value, float):
-        return hint is float and math.isfinite(value)
-    return hint is str and isinstance(value, str)
+    return hint in (str, float) and isinstance(value, hint)
 
 
 def _first_error(checks: Iterable[tuple[Any, Any, str]]) -> str:

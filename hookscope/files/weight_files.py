@@ -10,7 +10,7 @@ from hookscope.errors import RequestError, WeightsFileError
 from hookscope.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.hashes import blake3_of
-from hookscope.files.own_folder import homes_of, leaves_folder, why_not_opened
+from hookscope.files.own_folder import OUTSIDE, homes_of, leaves_folder, why_not_opened
 from hookscope.files.shell_words import quote_word
 from hookscope.files.strict_json import parse_table
 
@@ -102,11 +102,12 @@ def _read_index(index: str) -> WeightFiles:
     names: dict[str, list[str]] = {}
     folder, homes = os.path.dirname(index), homes_of(index)
     for tensor, file in _weight_map(index).items():
-        if file not in names and (
-            leaves_folder(file) or why_not_opened(os.path.join(folder, file), *homes)
-        ):
+        refused = OUTSIDE if leaves_folder(file) else ""
+        if file not in names:
+            refused = refused or why_not_opened(os.path.join(folder, file), *homes)
+        if refused:
             raise WeightsFileError(
-                f"The index {index!r} lists {file!r}, which is outside its folder.",
+                f"The index {index!r} lists {file!r}, which {refused}.",
                 "An index lists files in its own folder. This one is damaged or malicious.",
             )
         names.setdefault(file, []).append(tensor)

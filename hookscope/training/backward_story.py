@@ -144,11 +144,15 @@ def _diagnose_nonfinite(
     named = _NAMED.search(str(error))
     if named is not None:
         nodes = [node for node in nodes if str(node.name()) == named[1]]
+        nodes = list(filter(_is_risky, nodes)) or nodes
     suspects = [one for one in _suspects(nodes, parts) if one.sites]
     if named is not None:
         lines = [line for node in nodes if (line := recorded_line(node))]
         suspects = suspects or [_Suspect(named[1], None, [])]
-        suspects = [one._replace(sites=lines[:_MOST_LINES] or one.sites) for one in suspects]
+        suspects = [
+            one._replace(operation=named[1], sites=lines[:_MOST_LINES] or one.sites)
+            for one in suspects
+        ]
     story = [_suspicion(one, names, is_certain=named is not None) for one in suspects]
     leaves = {one.variable: _fault(one.variable.grad) for one in nodes if hasattr(one, "variable")}
     if any(leaves.values()):

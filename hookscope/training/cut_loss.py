@@ -58,11 +58,11 @@ class _Search:
         self.cuts: list[GradientCut] = []
         self._part = part
         self._trained: dict[str, bool] = {}  # of each variable and attribute that was followed
-        self._first: ast.expr | None = None  # the first expression that depends on what is trained
+        self._dependent: list[ast.expr] = []  # the expressions that depend on what is trained
         for expression in _differentiated_in(part, line):
             self._follow(expression, line)
-        if not self.cuts and not torch.is_grad_enabled() and (first := self._first_trained()):
-            self._add_disabled(first, mode_from_then_on(part.file))
+        if not self.cuts and not torch.is_grad_enabled() and self._dependent:
+            self._add_disabled(self._dependent[0], mode_from_then_on(part.file))
 
     def _follow(self, expression: ast.expr, line: int) -> bool:
         """Return whether an expression depends on what requires grad, and note its cuts."""
@@ -77,7 +77,7 @@ class _Search:
                 self._trained[text] |= self._follow(value, statement.lineno)
         if not self._is_trained(expression):
             return False
-        self._first = self._first or expression
+        self._dependent.append(expression)
         if mode := mode_around(self._part.file, expression.lineno):
             self._add_disabled(expression, mode)
         for name, reason, cut in _cutting(expression):
@@ -85,9 +85,6 @@ class _Search:
                 site = self._part.site(cut)
                 self.cuts.append(GradientCut(len(self.cuts), name, site, reason))
         return True
-
-    def _first_trained(self) -> ast.expr | None:
-        return self._first
 
     def _is_trained(self, expression: ast.expr) -> bool:
         return any(self._trained.get(ast.unparse(node)) for node in _read_in(expression))

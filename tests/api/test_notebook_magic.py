@@ -78,7 +78,7 @@ def test_a_wrong_line_is_refused_and_the_cell_is_not_run(shell: Any) -> None:
         ("capture --layer 'fc", "net(x)", "No closing quotation"),
         ("capture --hook none.py:f", "net(x)", "none.py"),
         ("list --calls 3", "net(x)", "--calls"),
-        ("capture -o none/x.safetensors", "y = net(x)", "none/x.safetensors"),
+        ("capture -o none/x.safetensors", "y = net(x)", "output folder none"),
         ("capture", "import hookscope; hookscope.load('none.safetensors')", "none.safetensors"),
         *((mode, "net(x.T)", "net.0 (Linear) raised RuntimeError: mat1") for mode in MODES),
     ],

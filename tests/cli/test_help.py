@@ -93,7 +93,13 @@ def test_help_shows_every_option_and_default_but_no_variables_and_ranges(name: s
 WORDS = {
     CAPTURES: ("capture", "result file"),
     FEATURES: ("features",),
-    RUNS: ("training run", "curves of a run", "numbers of a run", "captures, runs"),
+    RUNS: (
+        "training run",
+        "folder of a run",
+        "curves of a run",
+        "numbers of a run",
+        "captures, runs",
+    ),
     WEIGHTS: ("of weights", "or weights", "For weights"),
     STRUCTURES: ("two models and --structure", "With ``structure``"),
     MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),

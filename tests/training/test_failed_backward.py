@@ -226,10 +226,12 @@ def test_the_program_and_what_it_shares_are_as_under_python(
 
 
 def test_a_step_that_is_stopped_has_run_once(watched) -> None:
-    step = "criterion((net(x) * 0).sqrt()).backward()\n    torch.optim.SGD(net.parameters()).step()"
-    body = f"try:\n    {step}\nfinally:\n    seen()"
-    ended = watched(HEAD + COUNTED.replace("{body}", indented(body, 4)), "--stop-on", "nan")
-    assert ended.status == 1 and "sqrt" in ended.messages[-2], ended.stderr
+    body = "try:\n    criterion((net(x) * 0).sqrt()).backward()\nfinally:\n    seen()"
+    script = COUNTED.replace(
+        "def step(x):", "optimizer = torch.optim.SGD(net.parameters())\ndef step(x):"
+    )
+    ended = watched(HEAD + script.replace("{body}", indented(body, 4)), "--stop-on", "nan")
+    assert ended.status == 1 and "sqrt" in ended.messages[1], ended.stderr
     assert ended.stdout.startswith("1 1.0 1 1 ['item', 'item', 'forward', 'loss'] []\nx")
 
 
@@ -296,6 +298,6 @@ def test_the_page_shows_what_is_said(watched, page: str, repo: Path) -> None:
     text = (repo / "docs" / "questions" / f"{page}.md").read_text()
     code = code_in(text)
     shown = re.findall(r"^    (hookscope: .+)\n", text, re.MULTILINE)
-    assert len(shown) == 3
+    assert len(shown) >= 3
     said = [line.replace("script.py", "train.py") for line in watched(code).messages]
-    assert said[:3] == shown
+    assert said[: len(shown)] == shown

@@ -64,11 +64,6 @@ class CallSite:
         """The place in a sentence: ``net.py:31``."""
         return f"{frames.short_path(self.file)}:{self.line}"
 
-    def is_beside(self, other: CallSite) -> bool:
-        """Return whether both lines are in the same function."""
-        place = (self.file, self.first_line, self.function)
-        return place == (other.file, other.first_line, other.function)
-
     @property
     def as_data(self) -> CodeLine:
         """The line as plain data."""

@@ -32,15 +32,26 @@ def differentiated(error: BaseException) -> list[Tensor]:
 
 
 def nodes_from(roots: list[Tensor]) -> list[Any]:
-    """Return the nodes that roots depend on, each once, the last made first."""
+    """Return the nodes that roots depend on, each once, the last made first.
+
+    Those of parameters come at the end, in the order in which these nodes need them.
+    """
     waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
-    found: set[Any] = set(waiting)
+    found: dict[Any, None] = dict.fromkeys(waiting)
     while waiting:
-        node = waiting.pop()
-        new = {one for one, _ in node.next_functions if one is not None} - found
-        found |= new
+        new = [one for one in _next(waiting.pop()) if one not in found]
+        found.update(dict.fromkeys(new))
         waiting += new
-    return sorted(found, key=number_of, reverse=True)
+    made = sorted((one for one in found if not _is_leaf(one)), key=number_of, reverse=True)
+    return [*made, *dict.fromkeys(one for node in made for one in _next(node) if _is_leaf(one))]
+
+
+def _next(node: Any) -> Iterator[Any]:
+    return (one for one, _ in node.next_functions if one is not None)
+
+
+def _is_leaf(node: Any) -> bool:
+    return hasattr(node, "variable")
 
 
 def number_of(node: Any) -> int:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -212,6 +213,8 @@ def _converse(
 
 @contextmanager
 def _connected(folder: Path) -> Iterator[socket.socket]:
+    if not stat.S_ISSOCK((folder / SOCKET).lstat().st_mode):  # a link may lead to any service
+        raise RequestError(f"{folder / SOCKET} is not a socket.", _STARTED)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         with _address_in(folder) as address:
             client.connect(address)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError
 from hookscope.stores.runs.row_blocks import block_files
 from hookscope.stores.runs.run_folder import create_run_folder
 from hookscope.stores.runs.run_info import RunEvent, read_info
@@ -315,5 +315,5 @@ def test_a_named_folder_is_made_with_its_parents() -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_repair(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    with refused(StoreError, "Cannot create the folder of the run", hint="--output"):
+    with refused(RequestError, "runs is not a folder", hint="--output"):
         create_run_folder("train.py", None, {})
