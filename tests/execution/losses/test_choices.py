@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hookscope.errors import LossError
+import hookscope
+from hookscope.errors import ForwardError, LossError
 from hookscope.execution.loss import (
     class_scores,
     compute_loss,
@@ -433,6 +434,34 @@ def test_one_class_has_no_softmax_to_differentiate(name: str) -> None:
     assert compute_loss("kl", one, 0, raw=True).value.item() == pytest.approx(-0.5)
     with pytest.raises(LossError, match="has one class"):
         compute_loss("ce", one, 0, raw=True)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), ()])
+def test_one_score_is_summed_if_no_loss_is_chosen(shape: tuple[int, ...]) -> None:
+    class Score(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            scores = super().forward(x)
+            return scores if shape else scores.mean()
+
+    net = Score(4, 1)
+    [expected, _] = torch.autograd.grad(net(X).sum(), [net.weight, net.bias])
+    assert hookscope.grads(net, input=X)["./weight.grad"].equal(expected)
+    update = hookscope.step(net, input=X, optimizer="sgd", lr=1.0)["./weight.update"]
+    assert torch.allclose(update, -expected)
+    with pytest.raises(LossError, match="its softmax is 1" if shape else "has no classes"):
+        hookscope.grads(net, input=X, loss="ce")
+
+
+def test_a_model_of_one_score_whose_backward_pass_fails_is_explained() -> None:
+    class Failing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x).exp()
+            y += 1
+            return y
+
+    with pytest.raises(ForwardError) as caught:
+        hookscope.grads(Failing(4, 1), input=X)
+    assert caught.value.failure is not None and caught.value.failure.kind == "in-place"
 
 
 def test_a_loss_in_a_file_that_ends_the_program_has_failed(tmp_path: Path) -> None:
