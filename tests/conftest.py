@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -24,6 +25,10 @@ REPO = Path(__file__).resolve().parent.parent
 # variable is read when torch is first imported, here and in the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples may import torch on the way, so none has a deadline; CI draws the same ones every time.
 settings.register_profile("default", deadline=None)

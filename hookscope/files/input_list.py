@@ -77,7 +77,7 @@ def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputE
     """Return the inputs that ``specs`` stand for, in order."""
     found: list[InputEntry] = []
     for spec in specs:
-        there = not (skip_bad and _is_list(spec))
+        there = not (skip_bad and is_list(spec))
         for each, columns in _listed(spec):
             if each.lower().endswith(_ARCHIVE):
                 entries: Iterable[InputEntry] = _archived(each)
@@ -115,10 +115,11 @@ def is_listing(spec: str) -> bool:
     >>> is_listing("@photos.txt"), is_listing("photos.tar"), is_listing("photos/")
     (True, True, False)
     """
-    return _is_list(spec) or spec.lower().endswith(_ARCHIVE)
+    return is_list(spec) or spec.lower().endswith(_ARCHIVE)
 
 
-def _is_list(spec: str) -> bool:
+def is_list(spec: str) -> bool:
+    """Whether a spec is ``@FILE``, a list of inputs."""
     return spec.startswith(LIST) and not os.path.exists(spec)
 
 
@@ -159,7 +160,7 @@ def _classified(classes: Iterable[tuple[str, list[str]]]) -> Iterator[InputEntry
 
 def _listed(spec: str) -> list[tuple[str, Columns]]:
     """Return the lines of the list ``@FILE``, with their further columns; else the spec itself."""
-    if not _is_list(spec):
+    if not is_list(spec):
         return [(spec, ())]
     path = spec[len(LIST) :]
     try:

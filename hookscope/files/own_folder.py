@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from glob import has_magic
+from glob import has_magic, iglob
 from pathlib import Path
 
 from hookscope.errors import ResultsFileError
@@ -22,8 +22,8 @@ ADDRESS_OUTSIDE = "is an address outside the folder of that file"
 def why_not_opened(name: str, *folders: str | os.PathLike[str]) -> str:
     """Return why a name in a file of one of these folders is not opened, as a clause; else nothing.
 
-    Links are followed. Of a glob, the part before the first sign is looked at. What does not exist
-    is left to its reader.
+    Links are followed, and a glob is judged by all that it matches. What does not exist is left to
+    its reader.
 
     >>> why_not_opened("s3://bucket/a.npy", ".")
     'is an address outside the folder of that file'
@@ -32,11 +32,37 @@ def why_not_opened(name: str, *folders: str | os.PathLike[str]) -> str:
     """
     if ADDRESS in name:
         return ADDRESS_OUTSIDE
-    path = os.path.expanduser(name)
+    paths = dict.fromkeys((name, os.path.expanduser(name)))  # some readers expand it
+    return next(filter(None, (_why_not_matched(path, folders) for path in paths)), "")
+
+
+def why_folder_not_read(folder: str, *folders: str | os.PathLike[str]) -> str:
+    """Return why a folder is not opened: as ``why_not_opened``, for a link in it too."""
+    if refused := why_not_opened(folder, *folders):
+        return refused
+    for parent, names, files in os.walk(os.path.expanduser(folder)):
+        for path in (os.path.join(parent, name) for name in (*names, *files)):
+            if os.path.islink(path) and (refused := _why_not_read(path, folders)):
+                return refused
+    return ""
+
+
+def _why_not_matched(path: str, folders: tuple[str | os.PathLike[str], ...]) -> str:
     if os.path.splitdrive(path)[0].startswith(("\\\\", "//")):
         return "is a path on another machine"
+    if not has_magic(path) or os.path.lexists(path):
+        return _why_not_read(path, folders)
+    start = _without_glob(path)
+    if ".." in Path(path).parts[len(Path(start).parts) :]:
+        return OUTSIDE
+    refused = _why_not_read(start, folders)
+    matched = () if refused else iglob(path, recursive=True)
+    return refused or next(filter(None, (_why_not_read(one, folders) for one in matched)), "")
+
+
+def _why_not_read(path: str, folders: tuple[str | os.PathLike[str], ...]) -> str:
     try:
-        real = Path(os.path.realpath(_without_glob(path)))
+        real = Path(os.path.realpath(path))
     except ValueError:  # a null character, or half of a surrogate pair
         return "is not the name of a file"
     if not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
@@ -78,8 +104,6 @@ def leaves_folder(name: str) -> bool:
 
 def _without_glob(path: str) -> str:
     """The folders before the first part of a path that has a sign of a glob."""
-    if os.path.lexists(path):
-        return path
     while has_magic(path):
         path = os.path.dirname(path)
     return path or "."

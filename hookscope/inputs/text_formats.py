@@ -33,7 +33,7 @@ from hookscope.files.text_sources import (
 )
 from hookscope.files.words import join_first
 from hookscope.inputs.text_tables import TextRow, TextTable, stored_values, type_name
-from hookscope.specs.input_spec import path_in
+from hookscope.specs.input_spec import paths_in
 from hookscope.specs.model_spec import end_sentence
 
 _MAX_FIELD = 1 << 27  # characters of a field in CSV
@@ -452,7 +452,7 @@ class StoredTexts:
     def _open(self, path: str) -> list[TextTable]:
         tables = []
         for spec in self._specs:
-            if why_not_opened(path_in(spec), *self._places):
+            if any(why_not_opened(one, *self._places) for one in paths_in(spec)):
                 continue
             try:
                 sources = [s for s in text_sources([spec]) or () if s.path == path]

@@ -61,7 +61,7 @@ def describe_request(request: Request, options: TreeOptions) -> ModuleTree:
     whole = describe_model(loaded.module, loaded.spec)
     known = {node.name for node in whole.modules}
     names = {layer.name for layer in selected}
-    if options.shapes:
+    if options.shapes or (request.input.shape is not None and not options.receptive):
         try:
             whole = add_shapes(whole, loaded, request.input.shape, load_again)
         except ForwardError as error:

@@ -27,6 +27,7 @@ NUMPY, SAFETENSORS, TORCH, TABLE = "numpy", "safetensors", "torch", "table"
 JSON, GENERATED, PYTHON = "json", "generated", "python"
 TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no preprocessing
 TEXT_PREFIXES = ("text", "lines")
+_LINES = "lines:"
 MAKERS = ("random", "zeros", "ones", "ints")
 
 MAX_TEXT_BYTES = 16 << 20  # tokenizers take seconds for each million
@@ -101,22 +102,20 @@ def input_paths(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
     return [one.path for one in parse_inputs(specs) if one.path and one.path != STDIN]
 
 
-def path_in(spec: str) -> str:
-    """Return the path, or the glob, that a spec is read from; empty if none. No file is opened.
+def paths_in(spec: str) -> list[str]:
+    """Return every path and glob that a reader of inputs may take from a spec. No file is opened.
 
-    >>> path_in("x=a.npz:ids"), path_in("lines:notes.txt:3"), path_in("x=random:1x3")
-    ('a.npz', 'notes.txt', '')
+    >>> paths_in("x=a.npz:ids"), paths_in("lines:notes.txt:3"), paths_in("x=random:1x3")
+    (['x=a.npz:ids', 'x=a.npz', 'a.npz:ids', 'a.npz'], ['notes.txt:3', 'notes.txt'], [])
     """
     bare, is_made = _without_place(spec)
-    for whole in (spec, bare):  # the name of a file may contain = and :
-        if os.path.lexists(os.path.expanduser(whole)):
-            return whole
-    if bare.startswith("lines:"):
-        return _line_of(bare.removeprefix("lines:"))[0]
-    if keyed := _KEYED.fullmatch(bare):
-        return keyed["path"]
-    before = bare.rpartition(":")[0]  # of a column
-    return "" if is_made else before if os.path.lexists(before) else bare
+    wholes = [spec, bare]
+    if bare.startswith(_LINES):
+        wholes = [bare.removeprefix(_LINES)]
+    elif is_made:  # unless it is the name of a file
+        return [one for one in wholes if os.path.lexists(one) or glob_files(one)]
+    names = [part for one in wholes for part in (one, one.rpartition(":")[0])]
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def is_single_spec(text: str) -> bool:

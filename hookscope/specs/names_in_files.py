@@ -13,8 +13,8 @@ from typing import Any
 
 from hookscope.errors import HookscopeError
 from hookscope.files.hub_source import names_hub
-from hookscope.files.input_list import LIST
-from hookscope.files.own_folder import ADDRESS_OUTSIDE, why_not_opened
+from hookscope.files.input_list import is_list
+from hookscope.files.own_folder import ADDRESS_OUTSIDE, why_folder_not_read, why_not_opened
 from hookscope.files.shell_words import quote_word
 from hookscope.specs import input_spec, model_spec
 from hookscope.specs.catalog import NO_ADAPTER
@@ -71,20 +71,14 @@ def _model(value: str, folder: str) -> str:
 def _input(value: str, folder: str) -> str:
     if input_spec.may_name_code(value):
         return _CODE
-    if value == input_spec.STDIN:
-        return "is standard input"
     if names_hub(value):
         return ADDRESS_OUTSIDE
-    if value.startswith(LIST) and not os.path.lexists(value):
+    if is_list(value):
         return "is a list of files, which may be anywhere"
-    named = input_spec.path_in(value)
-    if named and (why := why_not_opened(named, folder)):
-        return why
-    try:
-        paths = input_spec.input_paths([value]) if named else ()
-    except HookscopeError:  # its reader says what is wrong with it
-        return ""
-    return next(filter(None, (why_not_opened(path, folder) for path in paths)), "")
+    paths = input_spec.paths_in(value)
+    if input_spec.STDIN in paths:
+        return "is standard input"
+    return next(filter(None, (why_folder_not_read(path, folder) for path in paths)), "")
 
 
 def _weights(value: str, folder: str) -> str:

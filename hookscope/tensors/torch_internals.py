@@ -33,6 +33,7 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
         *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_apply", "_compiled_call_impl"),
     ),
     "torch.autograd.graph.Node": ("_saved_other", "_sequence_nr"),
+    "the node of a power": ("_saved_exponent",),
     "the class of the node of a torch.autograd.Function": ("_forward_cls",),
     "torch.amp.GradScaler": ("_per_optimizer_states",),
     "torch.export.ExportedProgram": ("_graph_module", "_graph_signature"),

@@ -51,8 +51,9 @@ from hookscope.training.unreduced_gradients import diagnose_reduction
 
 _NAMED = re.compile(r"Function '(\w+)' returned nan")
 _MOST_LINES = 3  # that are named
-_OF_MODELS = (
-    "If a model fails alone, 'hookscope grads FILE.py:MODEL' finds the line and tries changes."
+_EXACT = (
+    "For the exact line, call torch.autograd.set_detect_anomaly(True) first, or let"
+    " 'hookscope grads FILE.py:MODEL' try the model alone."
 )
 # Operations without a change that helps: those of casts are in every step of mixed precision.
 _OTHERS = {
@@ -83,7 +84,7 @@ def explain_program_failure(
         diagnosis = _diagnosis(kind, error, passes)
     if diagnosis is None:
         return None
-    note = _OF_MODELS if kind in (IN_PLACE, NAN) else ""
+    note = _EXACT if kind in (IN_PLACE, NAN) else ""
     return replace(diagnosis.failure(), note=note)
 
 

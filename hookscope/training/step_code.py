@@ -17,9 +17,11 @@ from typing import Any
 from torch import nn
 
 from hookscope.execution.backward_failures.code_sites import (
+    USER,
     CallSite,
     CodeSpan,
     is_of_program,
+    kind_of,
     span_of,
 )
 from hookscope.execution.backward_failures.loops import assigned_in
@@ -239,7 +241,7 @@ def recorded_line(node: Any) -> CallSite | None:
     lines = (getattr(node, "metadata", None) or {}).get("traceback_", ())
     for entry in reversed(list(lines)):
         found = re.match(r'\s*File "(.+)", line (\d+), in (.+)', entry)
-        if found and not (frames.is_library(found[1]) or frames.is_installed(found[1])):
+        if found and kind_of(found[1]) == USER:
             line = int(found[2])
             return CallSite(found[1], CodeSpan(line, line), found[3], 0)
     return None

@@ -95,3 +95,13 @@ def test_shapes_of_later_calls_that_differ_are_noted() -> None:
     lines = plain(tree, None)
     assert "later calls: 1x3x8x8, 1x3x4x4 and 1 other shape" in lines[2]
     assert "later calls" not in lines[1] + lines[3]
+
+
+def test_a_shape_asks_for_shapes() -> None:
+    net = nn.Linear(4, 2)
+    [with_shape, with_shapes, without] = [
+        hookscope.tree(net, **options).modules[0].run
+        for options in ({"shape": (3, 4)}, {"shape": (3, 4), "shapes": True}, {})
+    ]
+    assert with_shape == with_shapes is not None
+    assert without is None

@@ -116,7 +116,7 @@ def test_links_to_a_cache_elsewhere_are_followed(shards: Path, tmp_path: Path) -
 def test_an_index_may_not_lead_out_of_its_folder(shards: Path, name: str) -> None:
     save_file(net(2).state_dict(), shards.parent / "out.safetensors")
     change_map(shards / SAFE, lambda names: names.update({"0.weight": name}))
-    with refused(WeightsError, "outside its folder", status=2):
+    with refused(WeightsError, "outside the folder", status=2):
         load_file_into(net(), WeightsRequest(str(shards)))
 
 

@@ -231,6 +231,7 @@ def samples() -> dict[str, Any]:
         "torch.UntypedStorage": tensor.untyped_storage(),
         "torch.nn.Module": nn.Linear(2, 2),
         "torch.autograd.graph.Node": (tensor * 2).grad_fn,
+        "the node of a power": (tensor**2).grad_fn,
         "the class of the node of a torch.autograd.Function": type(Twice.apply(tensor).grad_fn),
         "torch.amp.GradScaler": torch.amp.GradScaler("cpu"),
         "torch.export.ExportedProgram": program,

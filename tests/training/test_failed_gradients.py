@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -58,6 +59,21 @@ def test_the_error_of_anomaly_mode_is_explained(watched) -> None:
     assert "returned nan values in its 0th output" in ended.stderr
     first = story_of(ended).splitlines()[0]
     assert first.startswith("PowBackward0") and f"script.py:{marked_line(script) + 1}" in first
+
+
+def test_the_line_of_anomaly_mode_is_the_programs_without_an_optimizer(watched) -> None:
+    script = HEAD + dedent("""\
+        torch.autograd.set_detect_anomaly(True)
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+            def forward(self, x):
+                return (self.a(x) * 0).sqrt()  # here
+        Net()(torch.ones(2, 4)).sum().backward()
+    """)
+    first = story_of(watched(script)).splitlines()[0]
+    assert f"script.py:{marked_line(script)}" in first
 
 
 def test_the_change_that_is_suggested_helps(watched) -> None:

@@ -19,7 +19,7 @@ from hookscope.files.frame_variables import variables_of
 from hookscope.results.failure import CodeLine
 from hookscope.tensors.torch_internals import CALL_CODE
 
-_USER, _INSTALLED, _NONE = "user", "installed", ""
+USER, _INSTALLED, _NONE = "user", "installed", ""
 _LONGEST = 60  # characters of an expression that is quoted
 
 
@@ -154,11 +154,11 @@ def site_of_call(
             module = variables_of(frame).get("self")
             layer = layer or (module if isinstance(module, nn.Module) else None)
         is_optimizer = is_optimizer or _is_optimizers(code.co_filename)
-        kind = _kind_of(code.co_filename)
-        if kind and (kind == _USER or installed is None):
+        kind = kind_of(code.co_filename)
+        if kind and (kind == USER or installed is None):
             span = _span_at(code, frame.f_lasti, frame.f_lineno)
             site = _site_in(frame, layer, is_optimizer, span)
-            if kind == _USER:
+            if kind == USER:
                 return site
             installed = site
         frame = frame.f_back
@@ -195,7 +195,7 @@ def site_of_error(error: BaseException) -> CallSite | None:
     entry = error.__traceback__
     while entry is not None:
         frame = entry.tb_frame
-        if _kind_of(frame.f_code.co_filename) == _USER:
+        if kind_of(frame.f_code.co_filename) == USER:
             span = _span_at(frame.f_code, entry.tb_lasti, entry.tb_lineno)
             found = _site_in(frame, None, False, span)
         entry = entry.tb_next
@@ -237,18 +237,18 @@ def _span_at(code: CodeType, instruction: int, line_number: int) -> CodeSpan:
 
 
 @cache
-def _kind_of(file: str) -> str:
+def kind_of(file: str) -> str:
     """Whether a file is the user's, or of an installed package; empty for PyTorch and Python."""
     if file.startswith("<") and not frames.source_line(file, 1):
         return _NONE
     if frames.is_installed(file):
         return _INSTALLED
-    return _NONE if frames.is_library(file) else _USER
+    return _NONE if frames.is_library(file) else USER
 
 
 def is_of_program(code: CodeType) -> bool:
     """Return whether code is neither of PyTorch and hookscope nor of Python itself."""
-    return bool(_kind_of(code.co_filename))
+    return bool(kind_of(code.co_filename))
 
 
 def _is_optimizers(file: str) -> bool:

@@ -18,7 +18,8 @@ from hookscope.specs.catalog import ADAPTER_CONFIG
 
 # The implementations of attention that are in torch and in transformers themselves.
 _OWN_ATTENTION = (None, "eager", "sdpa", "flex_attention")
-_ATTENTION = ("attn_implementation", "_attn_implementation", "experts_implementation")
+_ATTENTION = ("attn_implementation", "_attn_implementation")
+_EXPERTS = ("experts_implementation", "_experts_implementation")
 _OF_TIMM = ("backbone", "architecture")  # names of models; with a colon addresses or folders
 _TIMM_FILES = ("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 _VOCABULARY_CONFIGS = ("tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
@@ -27,7 +28,8 @@ _VOCABULARY_CONFIGS = ("tokenizer_config.json", "preprocessor_config.json", "pro
 def check_configuration(path: Path, content: dict[str, Any]) -> None:
     """Raise ModelError if a configuration names code, an address or a file elsewhere."""
     for key, value in _entries(content):
-        if key in _ATTENTION and not all(kind in _OWN_ATTENTION for kind in _kinds(value)):
+        is_foreign = key in _ATTENTION and any(one not in _OWN_ATTENTION for one in _kinds(value))
+        if is_foreign or (key in _EXPERTS and any("/" in str(one) for one in _kinds(value))):
             raise _refusal(path, key, value, "transformers may download and run")
         if key in _OF_TIMM and isinstance(value, str) and ":" in value:
             raise _refusal(path, key, value, "is an address or a folder")
@@ -58,7 +60,8 @@ def check_vocabularies(folder: str | os.PathLike[str]) -> None:
             if not key.endswith(("_file", "_files")) and key != "init_inputs":
                 continue
             for text in value if isinstance(value, list) else [value]:
-                if not isinstance(text, str) or not leaves_folder(os.path.normpath(text)):
+                named = isinstance(text, str) and text  # empty, or not a name: no file
+                if not named or not leaves_folder(os.path.normpath(text)):
                     continue
                 if os.path.exists(text) or os.path.exists(os.path.join(folder, text)):
                     raise _refusal(path, key, text, "is outside the folder of that file")

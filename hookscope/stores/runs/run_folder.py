@@ -36,7 +36,7 @@ def check_run_folder(
 
 def _check_can_create(folder: Path) -> None:
     """Raise RequestError if a folder does not exist and cannot be created."""
-    above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    above = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         what = "is not writable" if above.is_dir() else "is not a folder"
         raise RequestError(

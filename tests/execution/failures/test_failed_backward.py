@@ -91,7 +91,7 @@ def test_a_live_model_is_left_as_it_was_and_runs_once() -> None:
     assert calls[0] is False
     assert all(calls[1:])
     assert "act (`ReLU(inplace=True)`)" in failure.story[1]
-    assert failure.tried == ("with inplace=False in every ReLU, the backward pass runs.",)
+    assert failure.tried == () and failure.suggestions  # the code of another is not changed
     assert Live.forward.__code__ is code
     assert (model.act.inplace, nn.ReLU(inplace=True).inplace) == (True, True)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -90,7 +90,7 @@ def test_a_live_model_is_left_as_it_was() -> None:
     code = Root.forward.__code__
     failure = hookscope.grads(model, shape=(2, 4), loss="sum").metadata["failure"]
     assert "its output is 0 in 2 of 2 entries" in failure["story"][0]
-    assert failure["tried"][0].endswith("there, all gradients are finite.")
+    assert not failure["tried"] and failure["suggestions"]
     assert Root.forward.__code__ is code
     assert model.fc.weight.grad is None
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
