@@ -63,9 +63,7 @@ def main(name: str, floor: str, pairs: int) -> None:
             b(**inputs)
 
     def by_hookscope() -> None:
-        found = hookscope.diff(
-            a, b, input=inputs, local=True, floor=None if floor == "none" else floor
-        )
+        found = hookscope.diff(a, b, input=inputs, local=True, floor=floor)
         assert isinstance(found, LocalDiff)
         if found.faults[0].module != changed:
             sys.exit(f"{found.faults[0].key} was named, not {changed}")

@@ -32,9 +32,9 @@ def config_command(ctx: click.Context) -> None:
     A value comes from the first of: flag, environment variable, project file, user file, default.
 
     A project file may have been written by somebody else. Any model-arg, method, hook and
-    hook-arg in it, a model, input or loss that names Python code, trust, force and an output
-    outside the file's folder are refused, unless the file is named with --config. No file sets
-    trust.
+    hook-arg in it, a model, input or loss that names Python code, an address, a file outside the
+    file's folder, trust and force are refused, unless the file is named with --config. No file
+    sets trust.
     """
     console: Console = ctx.obj
     rows = list(effective_settings(ctx))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import shlex
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def _run_followed(shell: Any, line: str, cell: str) -> Result | None:
     from hookscope.training.followed_models import FollowedModels
 
     values = _read_line(line)
+    _check_syntax(shell.transform_cell(cell))
     options, interventions, _ = read_groups(values)
     if options.capture and values["output"] is not None:
         options.check_output(values["output"])
@@ -87,18 +89,29 @@ def _run_followed(shell: Any, line: str, cell: str) -> Result | None:
     return result
 
 
+def _check_syntax(code: str) -> None:
+    """Raise RequestError if code is not valid Python, which IPython would show with our frames."""
+    try:
+        ast.parse(code)
+    except SyntaxError as error:
+        where = f"line {error.lineno} of the cell: {(error.text or '').strip()}"
+        raise RequestError(f"SyntaxError: {error.msg}, in {where}", "Correct the cell.") from None
+
+
 def _read_line(line: str) -> dict[str, Any]:
     """Return the values of the options of ``hookscope run`` in the line of the magic."""
     try:
         mode, *words = shlex.split(line) or [""]
     except ValueError as error:
-        raise RequestError(f"{line!r} cannot be split into words: {error}.", "Close it.") from None
+        raise RequestError(
+            f"{line!r} cannot be split into words: {error}.", "Close the quotation mark."
+        ) from None
     if mode not in MODES:
         hint = did_you_mean(mode, MODES) or "Write, for example: %%hookscope capture --layer fc"
         if mode in cli.commands:
             hint = f"In a cell of its own write: !hookscope {mode} ..."
-        named = repr(mode) if mode else "The line after %%hookscope is empty, which"
-        raise RequestError(f"{named} is not one of {', '.join(MODES)}.", hint)
+        wrong = f"{mode!r} is not one of them" if mode else "the line is empty"
+        raise RequestError(f"%%hookscope needs {', '.join(MODES)}, and {wrong}.", hint)
     try:
         words = [f"--{mode}", *words, CELL]
         context = run_command.make_context("run", words, click.Context(cli, obj=Console()))
@@ -117,10 +130,12 @@ def _exceptions_kept(shell: Any) -> Iterator[list[Raised]]:
         raised.append(raised_now)
 
     shell.set_custom_exc((Exception,), keep)
+    ours = shell.custom_exceptions, shell.CustomTB
     try:
         yield raised
     finally:
-        shell.custom_exceptions, shell.CustomTB = before
+        if (shell.custom_exceptions, shell.CustomTB) == ours:  # not those of the cell
+            shell.custom_exceptions, shell.CustomTB = before
 
 
 def _explained(
@@ -128,7 +143,7 @@ def _explained(
 ) -> BaseException:
     """Return the exception of a cell, which the notebook shows as a sentence or as always."""
     error: BaseException = ran.error_in_exec or ran.error_before_exec
-    if not raised:  # such as a SyntaxError, which was shown
+    if not raised:  # of a transformation of the cell, which was shown
         _show_instead(error, [])
     elif isinstance(error, HookscopeError):
         pass  # run_cell shows it

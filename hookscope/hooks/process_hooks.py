@@ -23,6 +23,7 @@ from torch.optim.optimizer import (
 )
 
 from hookscope.files.frame_variables import variables_of
+from hookscope.hooks.torch_state import DEEPER_CALLS
 
 OnOptimizer = Callable[[Optimizer], None]
 OnModule = Callable[[nn.Module], None]
@@ -162,7 +163,14 @@ def around_outer_calls(observer: OuterCallObserver) -> Undo:
         finally:
             inside.now = False
 
-    return _replace(nn.Module, "__call__", call)
+    restore = _replace(nn.Module, "__call__", call)
+    DEEPER_CALLS.acquire()
+
+    def undo() -> None:
+        restore()
+        DEEPER_CALLS.release()
+
+    return undo
 
 
 def on_new_parameters(function: OnModule) -> list[Undo]:

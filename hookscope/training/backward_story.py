@@ -46,6 +46,7 @@ from hookscope.training.cut_loss import diagnose_cut_loss
 from hookscope.training.kept_graph import diagnose_kept_graph
 from hookscope.training.last_passes import BackwardPass
 from hookscope.training.overwritten_tensor import diagnose_overwritten
+from hookscope.training.parameter_measures import values_of
 from hookscope.training.step_code import CodePart, parts_of, recorded_line
 from hookscope.training.unreduced_gradients import diagnose_reduction
 
@@ -84,7 +85,7 @@ def explain_program_failure(
         diagnosis = _diagnosis(kind, error, passes)
     if diagnosis is None:
         return None
-    note = _EXACT if kind in (IN_PLACE, NAN) else ""
+    note = _EXACT if kind in (IN_PLACE, NAN) and not torch.is_anomaly_enabled() else ""
     return replace(diagnosis.failure(), note=note)
 
 
@@ -165,9 +166,9 @@ def _diagnose_nonfinite(
 
 
 def _fault(gradient: Tensor | None) -> str:
-    if gradient is None or bool(gradient.isfinite().all()):
+    if gradient is None or bool((values := values_of(gradient)).isfinite().all()):
         return ""
-    return "NaN" if bool(gradient.isnan().any()) else "infinite"
+    return "NaN" if bool(values.isnan().any()) else "infinite"
 
 
 def _suspects(nodes: Iterable[Any], parts: list[CodePart]) -> list[_Suspect]:

@@ -78,7 +78,8 @@ class _Search:
         if not self._is_trained(expression):
             return False
         self._dependent.append(expression)
-        if mode := mode_around(self._part.file, expression.lineno):
+        mode = mode_around(self._part.file, expression.lineno)
+        if mode is not None and mode.is_certain:
             self._add_disabled(expression, mode)
         for name, reason, cut in _cutting(expression):
             if self._is_trained(cut):

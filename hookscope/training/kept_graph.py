@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from hookscope.execution.backward_failures.code_sites import (
@@ -52,7 +53,10 @@ def diagnose_kept_graph(
     needs = "A backward pass" if second is None else f"`{second.text}` ({second.where})"
     story = [f"{needs} needs a graph that an earlier backward pass has freed."]
     if first is not None:
-        story.append(f"The backward pass before it was `{first.text}` in {first.where}.")
+        story.append(f"The last backward() before it was `{first.text}` in {first.where}.")
+    freeing = next(_freeing_calls(parts), None)
+    if freeing is not None:
+        story.append(f"`{freeing.text}` in {freeing.where} may have freed it too.")
     graph = differentiated(error)
     states = [*_states(parts, passes)]
     kept = next(_variables(graph, parts, passes), None) or next(iter(states), None)
@@ -60,8 +64,23 @@ def diagnose_kept_graph(
         made = f"`{kept.site.text}` in {place_of(kept.site, names)}"
         story.append(f"`{kept.name}` has a part of that graph, from {made}.")
     advice = next((one.advice for one in states if kept and one.name == kept.name), _ONE_GRAPH)
-    lines = lines_of([kept.site if kept else None, first, second])
+    lines = lines_of([kept.site if kept else None, first, freeing, second])
     return Diagnosis(FREED, tuple(story), lines, (), (advice,))
+
+
+def _freeing_calls(parts: list[CodePart]) -> Iterator[CallSite]:
+    """Yield the calls of ``torch.autograd.grad`` that keep no graph."""
+    for part in parts:
+        for node in part.nodes:
+            if not isinstance(node, ast.Call) or "grad" not in ast.unparse(node.func):
+                continue
+            keeps = any(
+                one.arg in ("create_graph", "retain_graph") and ast.unparse(one.value) != "False"
+                for one in node.keywords
+            )
+            is_grad = any(one is torch.autograd.grad for one in part.values_of(node.func))
+            if is_grad and not keeps:
+                yield part.site(node)
 
 
 def _site_of(started: BackwardPass) -> CallSite | None:

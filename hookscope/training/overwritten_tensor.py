@@ -29,6 +29,7 @@ from hookscope.execution.backward_failures.graph_nodes import differentiated, no
 from hookscope.execution.backward_failures.graph_observer import OVERWRITTEN, InPlaceChange
 from hookscope.execution.backward_failures.in_place_changes import (
     assigned_subscript,
+    changed_by,
     replacements,
     works_in_place,
 )
@@ -150,14 +151,9 @@ def _changes(
 
 def _changed_by(call: ast.Call, part: CodePart) -> ast.expr | None:
     """What a call changes in place; None if it changes nothing."""
-    out = next((one.value for one in call.keywords if one.arg == "out"), None)
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    first = call.args[0] if call.args else None
     if works_in_place(call) and not any(isinstance(one, type) for one in part.values_of(call.func)):
-        owner = ast.unparse(call.func).rpartition(".")[0]
-        of_torch = owner.split(".")[-1] in ("F", "torch", "functional", "init")
-        is_method = isinstance(call.func, ast.Attribute) and not of_torch
-        return out or (getattr(call.func, "value", None) if is_method else first)
+        return changed_by(call)
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     function = getattr(functional, name, None)
     if callable(function) and len(call.args) > 1:
         try:
@@ -165,7 +161,7 @@ def _changed_by(call: ast.Call, part: CodePart) -> ast.expr | None:
         except (TypeError, ValueError):
             return None
         given = call.args[position : position + 1]
-        return first if given and getattr(given[0], "value", False) is True else None
+        return call.args[0] if given and getattr(given[0], "value", False) is True else None
     return None
 
 
@@ -266,10 +262,10 @@ def _leaves_behind(node: Any) -> list[Tensor]:
 def _changing(candidates: list[_Candidate], names: ModuleNames) -> str:
     if not candidates:
         return "No line of the program's own code was found that changes such a tensor in place."
-    texts = [
+    texts = (
         f"{change_in_words(one.change, names)} in {place_of(one.site, names)}" for one in candidates
-    ]
-    return f"It may have been changed by {_or(texts)}."
+    )
+    return f"It may have been changed by {_or(list(dict.fromkeys(texts)))}."
 
 
 def _or(texts: list[str]) -> str:

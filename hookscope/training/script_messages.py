@@ -7,6 +7,7 @@ import sys
 
 from hookscope.errors import HookscopeError
 
+_LONGEST = 300  # characters of an error of another package
 _reported: set[str] = set()
 
 
@@ -17,6 +18,8 @@ def report_fault(failed: str, error: BaseException) -> None:
     _reported.add(failed)
     is_ours = isinstance(error, HookscopeError)  # a sentence, which names the cause itself
     cause = " ".join((str(error) if is_ours else f"{type(error).__name__}: {error}").split())
+    if not is_ours and len(cause) > _LONGEST:
+        cause = f"{cause[:_LONGEST]}..."
     text = f"hookscope: {failed}. {cause.rstrip('.')}. The script continues.\n"
     if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
         import traceback

@@ -328,3 +328,22 @@ def test_a_model_that_the_script_drops_is_freed_at_once(both_ways, work, option:
         assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
         assert {model["parameters"] for model in run.info["models"]} == {12}
         assert len(run.steps) == 12  # a pass without an optimizer is part of the next step
+
+
+def test_modules_as_deep_as_python_allows_run(both_ways) -> None:
+    both_ways(
+        """
+        import torch
+        from torch import nn
+        class Inner(nn.Module):
+            def __init__(self, module):
+                super().__init__()
+                self.module = module
+            def forward(self, x):
+                return self.module(x)
+        model = nn.Identity()
+        for _ in range(240):
+            model = Inner(model)
+        print(model(torch.ones(1)))
+    """,
+    )

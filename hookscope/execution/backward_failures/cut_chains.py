@@ -49,7 +49,7 @@ DETACHING = {"detach", "detach_", "data"}
 TO_PYTHON = {"item", "tolist", "numpy", "__float__", "__int__", "__array__"}
 COPYING = {"tensor", "as_tensor", "asarray", "from_numpy"}
 NO_TENSOR, _NO_FLOATS = "returns no tensor", ", which has no gradient"
-_MODES = ("no_grad", "inference_mode", "set_grad_enabled")
+_MODES = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
 GRAD = "grad"
 _MOST_NAMES = 3
 
@@ -65,6 +65,12 @@ class DisablingLine:
     def source(self) -> str:
         """Its text."""
         return frames.source_line(self.file, self.line).partition("#")[0].rstrip(" :")
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it disables gradients whatever the values of the program are."""
+        certain = ("no_grad", "inference_mode()", "set_grad_enabled(False)")
+        return any(mode in self.source for mode in certain)
 
 
 @dataclass(frozen=True)
@@ -177,8 +183,11 @@ def _disabling_line(frame: FrameType | None, site: CallSite | None) -> Disabling
 
 
 def mode_around(file: str, line: int) -> DisablingLine | None:
-    """Return the ``with torch.no_grad()`` or the decorator around a line; None without one."""
-    for node in _modes_in(file):
+    """Return the innermost block or decorator around a line that sets whether there are gradients.
+
+    ``set_grad_enabled(flag)`` may disable them or not.
+    """
+    for node in sorted(_modes_in(file), key=lambda node: node.lineno, reverse=True):
         body = node.body
         if body[0].lineno <= line <= (body[-1].end_lineno or line):
             place = node if isinstance(node, ast.With) else node.decorator_list[0]

@@ -90,6 +90,16 @@ def works_in_place(call: ast.Call) -> bool:
     return named or any(keyword.arg in ("out", "inplace") for keyword in call.keywords)
 
 
+def changed_by(call: ast.Call) -> ast.expr | None:
+    """Return what a call that works in place changes: ``out``, its object or its first argument."""
+    out = next((one.value for one in call.keywords if one.arg == "out"), None)
+    if out is not None:
+        return out
+    if isinstance(call.func, ast.Attribute) and not _is_module(call.func):
+        return call.func.value
+    return call.args[0] if call.args else None
+
+
 def replacements(change: InPlaceChange) -> Iterator[SourcePatch]:
     """Yield changes of the line that leave the tensor as it was, the most usual first."""
     site = change.site
@@ -196,21 +206,14 @@ def _other_call(call: ast.Call) -> ast.Call | None:
 
 def _changed_argument(call: ast.Call) -> str:
     """What a call changes, if a statement can assign to it."""
-    out = next((one.value for one in call.keywords if one.arg == "out"), None)
-    is_method = isinstance(call.func, ast.Attribute) and _called_name(call).endswith("_")
-    value: ast.expr | None = out
-    if out is None and is_method and not _is_module(call.func):
-        value = getattr(call.func, "value", None)
-    elif out is None:
-        value = call.args[0] if call.args else None
-    assignable = isinstance(value, ast.Name | ast.Attribute)
-    return ast.unparse(value) if assignable and value is not None else ""
+    value = changed_by(call)
+    return ast.unparse(value) if isinstance(value, ast.Name | ast.Attribute) else ""
 
 
 def _is_module(function: ast.expr) -> bool:
     """Whether a function is one of a module of PyTorch: ``F.relu_``, ``torch.relu_``."""
     owner = ast.unparse(function).rpartition(".")[0]
-    return owner in ("F", "torch", "nn.functional", "torch.nn.functional", "functional")
+    return owner.rpartition(".")[2] in ("F", "torch", "functional", "init")
 
 
 def _root_name(site: CallSite, statement: ast.stmt) -> str:
@@ -221,10 +224,7 @@ def _root_name(site: CallSite, statement: ast.stmt) -> str:
     elif subscript := assigned_subscript(statement):
         target = subscript
     elif call := _in_place_call(site):
-        out = next((one.value for one in call.keywords if one.arg == "out"), None)
-        first = call.args[0] if call.args else None
-        is_method = isinstance(call.func, ast.Attribute) and not _is_module(call.func)
-        target = out or (getattr(call.func, "value", None) if is_method else first)
+        target = changed_by(call)
     while isinstance(target, ast.Subscript) or (
         isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute)
     ):

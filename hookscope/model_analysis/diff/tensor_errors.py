@@ -53,6 +53,8 @@ def _plain_error(a: Tensor, b: Tensor) -> float | None:
     limit = min(torch.finfo(x.dtype).max for x in (a, b))
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     a, b = a.to(dtype), b.to(dtype)
+    if torch.equal(a, b):  # also of two dtypes
+        return 0.0
     norm = partial(torch.linalg.vector_norm, dtype=torch.float64)
     error, size = norm(a - b).item(), norm(a).item()
     # Squares of numbers below the first would vanish; no entry reaches the limit.
@@ -83,7 +85,14 @@ def in_place_of(like: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
         return torch.quantize_per_tensor(x.to(like.device).float(), scale, zero, like.dtype)
     device = like.device
     new = x.to(device, dtype, copy=True)
-    if dtype.is_floating_point and new.dtype != x.dtype:
+    if _is_narrower(dtype, x.dtype):
         limit = torch.finfo(dtype).max
         new = torch.where(x.to(device).isinf(), new, new.clamp(-limit, limit))
     return new
+
+
+def _is_narrower(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether numbers of another dtype can be beyond the largest of a floating-point dtype."""
+    if not dtype.is_floating_point or dtype == other:
+        return False
+    return not other.is_floating_point or torch.finfo(dtype).max < torch.finfo(other).max
