@@ -139,15 +139,14 @@ def class_folders(spec: str) -> list[tuple[str, list[str]]]:
         return []
     if any(entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file() for entry in there):
         return []
-    folders = [entry for entry in there if entry.is_dir() and not entry.name.startswith(".")]
-    classes = [(entry.name, _images_below(entry.path)) for entry in folders]
+    classes = [(entry.name, _images_below(entry.path)) for entry in there if entry.is_dir()]
     return [(name, images) for name, images in classes if images]
 
 
 def _images_below(folder: str) -> list[str]:
     found: list[str] = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders.sort()
         images = (name for name in sorted(names) if name.lower().endswith(IMAGE_SUFFIXES))
         found += (os.path.join(parent, name) for name in images)
     return found

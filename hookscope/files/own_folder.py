@@ -41,7 +41,7 @@ def why_folder_not_read(folder: str, *folders: str | os.PathLike[str]) -> str:
     if refused := why_not_opened(folder, *folders):
         return refused
     for parent, names, files in os.walk(os.path.expanduser(folder)):
-        names[:] = [name for name in names if not name.startswith(".")]  # nothing is read there
+        files = [name for name in files if os.path.splitext(name)[1]]  # others are not read
         for path in (os.path.join(parent, name) for name in (*names, *files)):
             if os.path.islink(path) and (refused := _why_not_read(path, folders)):
                 return refused
