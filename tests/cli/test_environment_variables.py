@@ -21,9 +21,9 @@ WRONG = {
     },
     **{"model": "no-such-model", "config": "no-such.toml", "layer": "{a"},
 }
-# Any word may be a type or a method of some model; the columns of a table are known with its view,
-# and the colour maps to matplotlib.
-LATE = ("type", "method", "sort", "colormap")
+# Any word may be a type, a method, an output or a layer of some model; the columns of a table are
+# known with its view, and the colour maps to matplotlib.
+LATE = ("type", "method", "scores", "receptive", "sort", "colormap")
 BY_FILE = [(name, "sort") for name in ("show", "similar", "probe", "top")]  # its columns vary
 BY_FILE += [("lens", "model"), ("attribute", "model")]  # an argument, which is given here
 FILES = ("show", "plot", "export", "verify", "report", "similar", "probe", "top")
