@@ -28,6 +28,7 @@ PATH = "path"  # the column of a list in CSV that names the files
 # Names in the table of inputs that a column cannot have.
 RESERVED = ("row", "item", "bytes", "sha256", "skipped")
 TEXT_RESERVED = (PATH, *RESERVED, "tokens", "spans")  # ... if the inputs are texts
+LINES_PREFIX = "lines:"  # of a file with a text in each line
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.files.hub_source import names_hub
-from hookscope.files.input_files import list_files
+from hookscope.files.input_files import LINES_PREFIX, list_files
 from hookscope.files.input_list import is_listing
 from hookscope.files.output_path import ADDRESS
 
@@ -17,7 +17,6 @@ LINES, JSON_LINES, CSV, PARQUET, DATASET = "lines", "jsonl", "csv", "parquet", "
 HUB = "hub"
 DEFAULT_COLUMN = "text"
 
-_PREFIX = "lines:"
 _KINDS = {".txt": LINES, ".jsonl": JSON_LINES, ".csv": CSV, ".tsv": CSV, ".parquet": PARQUET}
 _LARGE = (JSON_LINES, PARQUET)
 _FILE = re.compile(
@@ -46,7 +45,7 @@ def names_texts(spec: str) -> bool:
     """
     if is_listing(spec) or names_hub(spec):  # the files in @list.txt are named one by one
         return False
-    return spec.startswith(_PREFIX) or bool(_FILE.fullmatch(spec)) or _folder(spec) is not None
+    return spec.startswith(LINES_PREFIX) or bool(_FILE.fullmatch(spec)) or _folder(spec) is not None
 
 
 def needs_dataset(spec: str) -> bool:
@@ -82,8 +81,8 @@ def text_sources(input: Any) -> list[TextSource] | None:
 
 
 def _sources(spec: str) -> list[TextSource]:
-    if spec.startswith(_PREFIX):
-        return [TextSource(path, LINES) for path in list_files(spec.removeprefix(_PREFIX))]
+    if spec.startswith(LINES_PREFIX):
+        return [TextSource(path, LINES) for path in list_files(spec.removeprefix(LINES_PREFIX))]
     if (folder := _folder(spec)) is not None:
         return [folder]
     parts = _FILE.fullmatch(spec)

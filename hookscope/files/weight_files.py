@@ -102,14 +102,13 @@ def _read_index(index: str) -> WeightFiles:
     names: dict[str, list[str]] = {}
     folder, homes = os.path.dirname(index), homes_of(index)
     for tensor, file in _weight_map(index).items():
-        refused = OUTSIDE if leaves_folder(file) else ""
         if file not in names:
-            refused = refused or why_not_opened(os.path.join(folder, file), *homes)
-        if refused:
-            raise WeightsFileError(
-                f"The index {index!r} lists {file!r}, which {refused}.",
-                "An index lists files in its own folder. This one is damaged or malicious.",
-            )
+            path = os.path.join(folder, file)
+            if refused := OUTSIDE if leaves_folder(file) else why_not_opened(path, *homes):
+                raise WeightsFileError(
+                    f"The index {index!r} lists {file!r}, which {refused}.",
+                    "An index lists files in its own folder. This one is damaged or malicious.",
+                )
         names.setdefault(file, []).append(tensor)
     holders = {os.path.join(folder, file): tuple(names[file]) for file in sorted(names)}
     missing = [path for path in holders if not os.path.isfile(path)]

@@ -150,7 +150,7 @@ class BackwardFailure:
         lines: the lines of code that the story names.
         tried: changes with which the backward pass ran.
         suggestions: changes that were not tried.
-        note: what tells more than is known; empty if nothing is missing.
+        note: how to learn more; empty if nothing is missing.
     """
 
     kind: str

@@ -12,7 +12,7 @@ from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.files import file_types as filekinds
-from hookscope.files.input_files import IMAGE_SUFFIXES, glob_files, list_files
+from hookscope.files.input_files import IMAGE_SUFFIXES, LINES_PREFIX, glob_files, list_files
 from hookscope.files.suggestions import did_you_mean
 from hookscope.specs.model_spec import is_function_spec, parse_function
 from hookscope.specs.value_readers import read_shape
@@ -27,7 +27,6 @@ NUMPY, SAFETENSORS, TORCH, TABLE = "numpy", "safetensors", "torch", "table"
 JSON, GENERATED, PYTHON = "json", "generated", "python"
 TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no preprocessing
 TEXT_PREFIXES = ("text", "lines")
-_LINES = "lines:"
 MAKERS = ("random", "zeros", "ones", "ints")
 
 MAX_TEXT_BYTES = 16 << 20  # tokenizers take seconds for each million
@@ -110,8 +109,8 @@ def paths_in(spec: str) -> list[str]:
     """
     bare, is_made = _without_place(spec)
     wholes = [spec, bare]
-    if bare.startswith(_LINES):
-        wholes = [bare.removeprefix(_LINES)]
+    if bare.startswith(LINES_PREFIX):
+        wholes = [bare.removeprefix(LINES_PREFIX)]
     elif is_made:  # unless it is the name of a file
         return [one for one in wholes if os.path.lexists(one) or glob_files(one)]
     names = [part for one in wholes for part in (one, one.rpartition(":")[0])]
@@ -215,8 +214,8 @@ def _parse_bare(spec: str) -> list[InputSpec]:
     if os.path.lexists(os.path.expanduser(spec)) and not spec.endswith(".py"):
         return _from_files(spec)
     prefix = _PREFIX.fullmatch(spec)
-    if prefix and prefix["prefix"] == "lines":
-        return _from_lines(spec, prefix["rest"])
+    if spec.startswith(LINES_PREFIX):
+        return _from_lines(spec, spec.removeprefix(LINES_PREFIX))
     if prefix and prefix["prefix"] == "text":
         if not prefix["rest"].strip():
             raise InputError(f"{spec!r} contains no text.", 'Write it as in "text:some words".')

@@ -14,8 +14,8 @@ from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from hookscope.execution.backward_failures.backward_watch import worst_value
 from hookscope.execution.backward_failures.code_sites import CallSite
 from hookscope.execution.backward_failures.custom_functions import (
     diagnose_custom_function,
@@ -156,19 +156,16 @@ def _diagnose_nonfinite(
             for one in suspects
         ]
     story = [_suspicion(one, names, is_certain=named is not None) for one in suspects]
-    leaves = {one.variable: _fault(one.variable.grad) for one in nodes if hasattr(one, "variable")}
+    parameters = [one.variable for one in nodes if hasattr(one, "variable")]
+    leaves = {
+        one: "" if one.grad is None else worst_value([values_of(one.grad)]) for one in parameters
+    }
     if any(leaves.values()):
         story.append(reached(leaves, names))
     if not story:
         return None
     sites = [site for one in suspects for site in one.sites]
     return Diagnosis(NAN, tuple(story), lines_of(sites), (), tuple(_advice(suspects)))
-
-
-def _fault(gradient: Tensor | None) -> str:
-    if gradient is None or bool((values := values_of(gradient)).isfinite().all()):
-        return ""
-    return "NaN" if bool(values.isnan().any()) else "infinite"
 
 
 def _suspects(nodes: Iterable[Any], parts: list[CodePart]) -> list[_Suspect]:

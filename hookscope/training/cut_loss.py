@@ -24,6 +24,7 @@ from hookscope.execution.backward_failures.cut_chains import (
 )
 from hookscope.execution.backward_failures.diagnosis import Diagnosis, lines_of
 from hookscope.execution.backward_failures.module_names import ModuleNames
+from hookscope.execution.failures.frames import called_name
 from hookscope.results.failure import NO_GRADIENT
 from hookscope.training.step_code import CodePart, last_assignment
 
@@ -122,7 +123,7 @@ def _cutting(expression: ast.expr) -> Iterator[tuple[str, str, ast.expr]]:
     """Yield the calls in an expression that cut the graph off: the name, why, and the call."""
     for node in ast.walk(expression):
         called = node.func if isinstance(node, ast.Call) else node
-        name = getattr(called, "attr", getattr(called, "id", ""))
+        name = called_name(called)
         if isinstance(node, ast.Compare):
             yield "", returns_dtype("bool"), node
         elif name == "data" and isinstance(node, ast.Attribute):

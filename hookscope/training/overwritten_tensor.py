@@ -34,7 +34,9 @@ from hookscope.execution.backward_failures.in_place_changes import (
     works_in_place,
 )
 from hookscope.execution.backward_failures.module_names import ModuleNames
+from hookscope.execution.failures.frames import called_name
 from hookscope.files.signatures import signature_of
+from hookscope.files.words import join_or
 from hookscope.results.failure import IN_PLACE
 from hookscope.training.step_code import CodePart, recorded_line
 
@@ -65,13 +67,13 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Broken:
-    """What the error and the graph say of the tensor.
+    """The tensor, as far as the error and the graph say it.
 
     Attributes:
         node: the operation that saved it; None if it is not found.
         role: ``output``, ``input`` or ``weight``.
         version: how often it was changed when the backward pass failed.
-        operations: names of the operations that may have changed it; empty if the graph has none.
+        operations: names of the operations in the graph that may have changed it.
         parameters: the parameters that it may be.
     """
 
@@ -144,7 +146,7 @@ def _changes(
         yield node.target, type(node.op).__name__
     elif isinstance(node, ast.Call):
         if (changed := _changed_by(node, part)) is not None:
-            yield changed, getattr(node.func, "attr", getattr(node.func, "id", ""))
+            yield changed, called_name(node.func)
     elif (target := assigned_subscript(node)) is not None:
         yield target, ""
 
@@ -153,8 +155,7 @@ def _changed_by(call: ast.Call, part: CodePart) -> ast.expr | None:
     """What a call changes in place; None if it changes nothing."""
     if works_in_place(call) and not any(isinstance(one, type) for one in part.values_of(call.func)):
         return changed_by(call)
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    function = getattr(functional, name, None)
+    function = getattr(functional, called_name(call.func), None)
     if callable(function) and len(call.args) > 1:
         try:
             position = [*signature_of(function).parameters].index("inplace")
@@ -265,11 +266,7 @@ def _changing(candidates: list[_Candidate], names: ModuleNames) -> str:
     texts = (
         f"{change_in_words(one.change, names)} in {place_of(one.site, names)}" for one in candidates
     )
-    return f"It may have been changed by {_or(list(dict.fromkeys(texts)))}."
-
-
-def _or(texts: list[str]) -> str:
-    return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+    return f"It may have been changed by {join_or(list(dict.fromkeys(texts)))}."
 
 
 def _advice(candidates: list[_Candidate], broken: _Broken) -> str:
@@ -279,5 +276,5 @@ def _advice(candidates: list[_Candidate], broken: _Broken) -> str:
     )
     patches = replacements(candidates[0].change) if len(candidates) == 1 else ()
     if (words := [patch.words for patch in patches]) and not (is_optimizer or is_weight):
-        return f"try it {_or(words)}."
+        return f"try it {join_or(words)}."
     return advice_against(is_optimizer=is_optimizer, is_weight=is_weight)

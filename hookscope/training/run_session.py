@@ -262,12 +262,12 @@ class ProgramSession:
             code = error.code
             self.exit_status = 0 if code is None else code if isinstance(code, int) else 1
             self.status = "failed" if self.exit_status else "finished"
-            self._explanation = explanation_of(error, self.passes)
         elif error is not None:
-            self._explanation = explanation_of(error, self.passes)
             self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             self.exit_status = None if self.status == "interrupted" else 1
             self._is_interrupted = type(error) is KeyboardInterrupt
+        if error is not None:
+            self._explanation = explanation_of(error, self.passes)
 
     def _finish(self) -> None:
         if os.getpid() != self._process:  # a copy of this one that the script has forked
@@ -295,7 +295,7 @@ def _end_by_interrupt() -> None:
 
 
 def explanation_of(error: BaseException, passes: Sequence[BackwardPass]) -> list[str]:
-    """Return sentences about a backward pass that failed, of which the last passes are known."""
+    """Return sentences about a backward pass that failed; ``passes`` are the last that ran."""
     if not isinstance(error, Exception | SystemExit) or not kind_of_failure(error):
         return []
     with reported("the failed backward pass could not be explained"):

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from traceback import walk_tb
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ class CodePart:
     line: int = 0
     owners: list[nn.Module] = field(default_factory=list)
 
-    @property
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         """The nodes of the tree in the order of the text; functions of a file are other parts."""
         found = list(_nodes_in(self.scope, isinstance(self.scope, ast.Module)))
@@ -93,7 +94,7 @@ class CodePart:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes that an object keeps, of which reading one runs no code."""
+    """The attributes that an object keeps; reading them runs no code."""
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -164,7 +165,7 @@ def _values_named_in(code: CodeType, variables: Mapping[str, Any]) -> Iterator[A
     for value in [variables[name] for name in names if name in variables]:
         yield value
         file = vars(value).get("__file__") if isinstance(value, ModuleType) else None
-        if isinstance(file, str) and not (frames.is_library(file) or frames.is_installed(file)):
+        if isinstance(file, str) and kind_of(file) == USER:
             yield from (vars(value)[name] for name in names if name in vars(value))
 
 

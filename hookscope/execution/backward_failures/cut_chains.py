@@ -315,7 +315,7 @@ def _with_graph(function: str, node: ast.expr) -> Iterator[tuple[str, str]]:
     """Yield what can stand in the place of an expression that cuts the graph, and words for it."""
     called = isinstance(node, ast.Call)
     part = node.func if isinstance(node, ast.Call) else node
-    if getattr(part, "attr", getattr(part, "id", "")) != function:
+    if frames.called_name(part) != function:
         return
     if function in (*DETACHING, *TO_PYTHON) and isinstance(part, ast.Attribute):
         yield ast.unparse(part.value), f"without `.{function}{'()' * called}` there"

@@ -16,6 +16,7 @@ from hookscope.execution.backward_failures.source_patches import (
     SourcePatch,
     StatementChange,
 )
+from hookscope.execution.failures.frames import called_name
 
 _SYMBOLS: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -54,7 +55,7 @@ def operator_name(change: InPlaceChange) -> str:
             return f"{shortened(ast.unparse(call.func))}(out=...)"
         if any(keyword.arg == "inplace" for keyword in call.keywords):
             return f"{shortened(ast.unparse(call.func))}(inplace=True)"
-        return _called_name(call)
+        return called_name(call.func)
     return name
 
 
@@ -70,10 +71,6 @@ def assigned_subscript(statement: ast.stmt | None) -> ast.Subscript | None:
     return next((part for part in parts if isinstance(part, ast.Subscript)), None)
 
 
-def _called_name(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
-
-
 def _in_place_call(site: CallSite) -> ast.Call | None:
     """The call at a site that works in place; None if it cannot be told."""
     expression, statement = site.expression, site.statement
@@ -85,7 +82,7 @@ def _in_place_call(site: CallSite) -> ast.Call | None:
 
 def works_in_place(call: ast.Call) -> bool:
     """Return whether a call changes one of its tensors, judged by its name and keywords."""
-    name = _called_name(call)
+    name = called_name(call.func)
     named = name.endswith("_") and not name.endswith("__")
     return named or any(keyword.arg in ("out", "inplace") for keyword in call.keywords)
 
@@ -140,7 +137,7 @@ def _without_change(site: CallSite, statement: ast.stmt) -> str:
         return ""
     place = span_of(call)
     is_statement = isinstance(statement, ast.Expr) and span_of(statement.value) == place
-    if is_statement and _called_name(call) == "copy_" and len(call.args) == 1:
+    if is_statement and called_name(call.func) == "copy_" and len(call.args) == 1:
         target = _changed_argument(call)
         return f"{target} = {ast.unparse(call.args[0])}" if target else ""
     new = _other_call(call)
@@ -193,7 +190,7 @@ def _other_call(call: ast.Call) -> ast.Call | None:
     if len(kept) < len(new.keywords):
         new.keywords = kept
         return new
-    name = _called_name(call)
+    name = called_name(call.func)
     other = name[:-1]
     if name in _NO_OTHER or not (hasattr(Tensor, other) or hasattr(functional, other)):
         return None

@@ -124,7 +124,7 @@ def _assigned_calls(
 
 def _entry(value: ast.expr | None, index: int) -> ast.expr | None:
     """An argument of ``nn.Sequential(...)``; None if arguments are unpacked before it."""
-    if not isinstance(value, ast.Call) or _name(value) != "Sequential":
+    if not isinstance(value, ast.Call) or frames.called_name(value.func) != "Sequential":
         return None
     entries = value.args[: index + 1]
     if len(entries) <= index or any(isinstance(entry, ast.Starred) for entry in entries):
@@ -132,14 +132,10 @@ def _entry(value: ast.expr | None, index: int) -> ast.expr | None:
     return entries[index]
 
 
-def _name(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
-
-
 def _makes(call: ast.Call, layer: nn.Module, *, strictly: bool = False) -> bool:
     """Whether a call may have made ``layer``: its class and numeric arguments, if any, agree."""
     kind = type(layer)
-    if _name(call) != kind.__name__:
+    if frames.called_name(call.func) != kind.__name__:
         return False
     positional = zip(signature_of(kind).parameters, call.args, strict=False)
     arguments = {key: _number(node) for key, node in positional}

@@ -105,6 +105,11 @@ def parsed(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
+def called_name(function: ast.AST) -> str:
+    """Return the last name of what is called or read: ``relu`` of ``F.relu``; empty without one."""
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
 def short_path(file: str) -> str:
     """Return the path relative to the working folder, if the file is in it."""
     with suppress(ValueError, OSError):  # on another drive; a folder that is gone

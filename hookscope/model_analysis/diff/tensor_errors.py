@@ -27,9 +27,9 @@ def relative_error(a: Tensor, b: Tensor) -> float:
         >>> relative_error(torch.zeros(2), torch.zeros(2))
         0.0
     """
+    b = b.to(a.device)
     if a is b or _is_equal(a, b):
         return 0.0
-    b = b.to(a.device)
     plain = _plain_error(a, b)
     if plain is not None:
         return plain
@@ -52,8 +52,9 @@ def _plain_error(a: Tensor, b: Tensor) -> float | None:
         return None
     limit = min(torch.finfo(x.dtype).max for x in (a, b))
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    is_mixed = a.dtype != b.dtype
     a, b = a.to(dtype), b.to(dtype)
-    if torch.equal(a, b):  # also of two dtypes
+    if is_mixed and torch.equal(a, b):
         return 0.0
     norm = partial(torch.linalg.vector_norm, dtype=torch.float64)
     error, size = norm(a - b).item(), norm(a).item()

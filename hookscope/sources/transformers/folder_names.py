@@ -60,8 +60,9 @@ def check_vocabularies(folder: str | os.PathLike[str]) -> None:
             if not key.endswith(("_file", "_files")) and key != "init_inputs":
                 continue
             for text in value if isinstance(value, list) else [value]:
-                named = isinstance(text, str) and text  # empty, or not a name: no file
-                if not named or not leaves_folder(os.path.normpath(text)):
+                if not isinstance(text, str) or not text:  # names no file
+                    continue
+                if not leaves_folder(os.path.normpath(text)):
                     continue
                 if os.path.exists(text) or os.path.exists(os.path.join(folder, text)):
                     raise _refusal(path, key, text, "is outside the folder of that file")
