@@ -48,40 +48,6 @@ class Net(nn.Module):
         return self.head(self.head(x))
 
 
-class Pair(nn.Module):
-    """Two outputs, of which the second is that of a module with the name of an index."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_module("0", nn.Softmax(-1))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x * 2, self.get_submodule("0")(x)
-
-
-class Nested(nn.Module):
-    """A net around a pair."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = Pair()
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, second = self.one(x)
-        return first + second
-
-
-class Gain(nn.Module):
-    """A net whose only parameter has a name of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.arange(3.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gain
-
-
 def net() -> Net:
     torch.manual_seed(0)
     return Net()

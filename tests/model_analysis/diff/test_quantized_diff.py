@@ -18,7 +18,7 @@ from torch.ao.quantization import DeQuantStub, QuantStub
 import hookscope
 from hookscope.model_analysis.diff.tensor_errors import relative_error
 from hookscope.results.local_diff import LocalDiff
-from tests.model_analysis.diff.planted_faults import _int4
+from tests.model_analysis.diff.planted_faults import int4
 
 INPUT = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
@@ -113,7 +113,7 @@ def test_int8_is_the_origin_of_small_errors_and_a_layer_of_four_bits_comes_first
     assert all(0 < error.own < 0.03 for error in found.faults if error.own)
     other = copy.deepcopy(net)
     layer: Any = other.get_submodule(broken)
-    layer.weight.data = _int4(layer.weight.data.flatten(1)).view_as(layer.weight)
+    layer.weight.data = int4(layer.weight.data.flatten(1)).view_as(layer.weight)
     found = hookscope.diff(net, quantize(other, tmp_path), input=INPUT, local=True)
     assert isinstance(found, LocalDiff) and not found.floor
     assert found.faults[0].module == blamed
