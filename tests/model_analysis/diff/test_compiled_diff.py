@@ -85,76 +85,35 @@ def test_a_model_that_is_compiled_has_no_fault(kind: str) -> None:
     assert found.same and any(error.own for error in found.errors) == (kind != "tagger")
 
 
-# The command
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    """The spec of a model with a module that is scaled only where it is compiled."""
-    (tmp_path / "net.py").write_text(NET)
-    return f"{tmp_path}/net.py:net"
-
-
-@pytest.mark.exhaustive
-def test_the_command_compiles_one_of_two_models_with_equal_weights(run: Any, net: str) -> None:
-    done = run("diff", net, net, "--shape", "4x8", "--compile-b", "--floor", "float64")
-    assert done.rc == 1, done.stderr
-    worst, other, _ = done.stdout.splitlines()[-3:]
-    assert worst.startswith("2 (Biased): own error 0.00515, ")
-    assert other == "Other modules with a fault of their own: 1."
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("environment", "reason"),
-    [
-        (
-            {"CXX": "no-such-compiler", "TORCH_COMPILE_DISABLE": "0"},
-            "No working C++ compiler found",
-        ),
-        ({"TORCH_COMPILE_DISABLE": "1"}, "it is switched off"),
-    ],
+    "environment",
+    [{"CXX": "no-such-compiler", "TORCH_COMPILE_DISABLE": "0"}, {"TORCH_COMPILE_DISABLE": "1"}],
+    ids=["no-compiler", "switched-off"],
 )
-def test_where_nothing_can_be_compiled_a_sentence_says_why(
-    refused: Any, net: str, tmp_path: Path, environment: dict[str, str], reason: str
+def test_where_nothing_can_be_compiled_it_is_refused(
+    refused: Any, tmp_path: Path, environment: dict[str, str]
 ) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    net = f"{tmp_path}/net.py:net"
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     said = refused("diff", net, net, "--shape", "4x8", "--compile-b", env=cache | environment)
-    assert "torch.compile does not work here: " in said and reason in said
-    assert "It needs a C++ compiler" in said
+    assert "torch.compile does not work" in said
+    assert ("switched off" in said) == ("CXX" not in environment)
 
 
 def test_a_process_that_runs_all_uncompiled_is_refused() -> None:
-    with torch.compiler.set_stance("force_eager"), pytest.raises(EnvironmentFault) as caught:
+    with (
+        torch.compiler.set_stance("force_eager"),
+        pytest.raises(EnvironmentFault, match="switched off"),
+    ):
         hookscope.diff(nn.Linear(2, 2), nn.Linear(2, 2), shape=(1, 2), compile_a=True)
-    assert "it is switched off" in caught.value.message
 
 
-_NOT_PYTHON = "compiles modules of Python code, and {0} is a scripted, exported or ONNX file"
-
-
-@pytest.mark.parametrize(
-    ("sides", "option", "reason"),
-    [
-        (("digits.py:trained", "digits_scripted.pt"), "--compile-b", _NOT_PYTHON.format("B")),
-        (("digits_exported.pt2", "digits.py:trained"), "--compile-a", _NOT_PYTHON.format("A")),
-        (("digits.onnx", "digits.py:trained"), "--compile-a", _NOT_PYTHON.format("A")),
-        (("five.safetensors", "five.safetensors"), "--compile-b", "A and B are captures"),
-        (("digits.py:trained", "digits.safetensors"), "--compile-a", "B has only weights"),
-    ],
-)
-def test_what_is_not_compiled_is_refused(
-    refused: Any, sides: tuple[str, str], option: str, reason: str
-) -> None:
-    said = refused("diff", *(f"{SAMPLES}/{side}" for side in sides), option)
-    assert f"{option} " in said and reason in said
-
-
-def test_a_live_model_that_is_scripted_or_compiled_already_is_refused() -> None:
+def test_a_live_model_that_is_exported_or_compiled_already_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
-    for a, b in ((net, torch.compile(net)), (torch.compile(net), net)):
-        with pytest.raises(RequestError, match=r"torch\.compile has compiled already"):
+    program = torch.export.export(net, (torch.ones(1, 2),))
+    compiled = torch.compile(net)
+    for a, b in ((net, compiled), (compiled, net), (net, program)):
+        with pytest.raises(RequestError, match="Python" if b is program else "compiled already"):
             hookscope.diff(a, b, shape=(1, 2), compile_b=True)
-    with pytest.raises(RequestError, match="compile_b compiles modules of Python code"):
-        program = torch.export.export(net, (torch.ones(1, 2),))
-        hookscope.diff(net, program, shape=(1, 2), compile_b=True)

@@ -15,6 +15,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.model_analysis.diff import local_comparison, paired_runs
 from hookscope.results.local_diff import LocalDiff
+from tests.hooks.test_values import Module
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 
@@ -81,15 +82,6 @@ def oftener(a: nn.Module) -> nn.Module:
     return b
 
 
-class Prefixed(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Any:
-        return self.inner(x)
-
-
 PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], nn.Module], int]] = {
     # A, B, and how many runs of their own the own errors need
     "one fault": (Net, faulty, 0),
@@ -97,7 +89,7 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], nn.Module]
     "a closure": (Closed, faulty, 1),
     "not copied": (Locked, faulty, 1),
     "more calls in B": (Net, oftener, 0),
-    "other names": (Net, lambda a: Prefixed(faulty(a)), 1),
+    "other names": (Net, lambda a: Module(lambda self, x: self.inner(x), inner=faulty(a)), 1),
 }
 
 
@@ -141,7 +133,7 @@ def test_a_copy_that_calls_the_original_has_no_floor_and_does_not_wait_for_itsel
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     a = Closed()
-    with pytest.raises(RequestError, match="calls modules of A itself"):
+    with pytest.raises(RequestError, match="of A itself"):
         hookscope.diff(a, faulty(a), input=X, floor="float64")
     with caplog.at_level("INFO", "hookscope"):
         found = hookscope.diff(a, faulty(a), input=X, local=True)

@@ -7,6 +7,8 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
-from hookscope.hooks.layers import layers_of
+from tests.hooks.test_values import Module, hooks_left
 from tests.model_analysis.diff.nets import single
 from tests.processes import run_python
 
@@ -49,95 +51,56 @@ print((peak() - before) / (x.numel() * x.element_size()))
 """
 
 
-class Branches(nn.Module):
-    """Two layers that do not depend on each other, called in either order."""
-
-    def __init__(self, backwards: bool) -> None:
-        super().__init__()
-        self.backwards = backwards
-        torch.manual_seed(0)
-        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.backwards:
-            right = self.right(x)
-            return self.left(x) + right
-        left = self.left(x)
-        return left + self.right(x)
-
-
-class Noisy(nn.Module):
+def noisy(times: int) -> Module:
     """Draws from every generator, and a number of times that depends on the model."""
 
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
-        self.layers = nn.ModuleList(nn.Dropout(0.5) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x) + random.random() + float(np.random.rand())
-        for _ in range(self.times):
+        for _ in range(times):
             torch.rand(1)
         return x
 
+    return Module(forward, layers=nn.ModuleList(nn.Dropout(0.5) for _ in range(4)))
+
 
 class Odd(nn.Module):
-    """Fails from a run on, in its second layer."""
+    """Counts its runs; in all but the first ones, its second layer does something odd."""
 
-    def __init__(self, works: int = 0) -> None:
+    def __init__(self, works: int, odd: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.runs, self.works = 0, works
-        self.first, self.second = nn.Linear(8, 8), _Fails(self)
+        owner, self.runs = self, 0
+        self.first = nn.Linear(8, 8)
+        self.second = Module(lambda part, x: odd(x) if owner.runs > works else x)
 
     def forward(self, x: Tensor) -> Tensor:
         self.runs += 1
         return self.second(self.first(x))
 
 
-class _Fails(nn.Identity):
-    def __init__(self, owner: nn.Module) -> None:
-        super().__init__()
-        self.owner = [owner]
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.owner[0].runs > self.owner[0].works:
-            raise RuntimeError("planted")
-        return x
-
-
-def hooks_on(model: nn.Module) -> int:
-    return sum(
-        len(layer.module._forward_hooks) + len(layer.module._forward_pre_hooks)
-        for layer in layers_of(model)
-    )
+def fail(x: Tensor) -> Tensor:
+    raise RuntimeError("planted")
 
 
 def test_each_model_draws_its_own_random_numbers() -> None:
-    a, b = Noisy(0), Noisy(3)
+    a, b = noisy(0), noisy(3)
     found = hookscope.diff(a, b, input=X, train=True)
     assert found.same and found.counts["equal"] == 5
     alone = hookscope.capture(a, input=X, train=True)
-    other = copy.deepcopy(a)
-    assert hookscope.diff(other, a, input=X, train=True).counts["equal"] == 5
+    assert hookscope.diff(copy.deepcopy(a), a, input=X, train=True).counts["equal"] == 5
     assert not torch.equal(alone["layers.0/output"], X)  # dropout did something
 
 
-def test_the_generators_of_the_caller_are_as_they_were() -> None:
-    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    hookscope.diff(Noisy(0), Noisy(2), input=X, train=True)
-    after = random.getstate(), np.random.get_state()[1], torch.get_rng_state()
-    assert before[0] == after[0]
-    assert np.array_equal(before[1], after[1]) and torch.equal(before[2], after[2])
-
-
 def test_layers_in_another_order_are_matched_by_name() -> None:
-    found = hookscope.diff(Branches(False), Branches(True), input=torch.ones(1, 8))
-    assert [(row.key, row.verdict) for row in found.rows] == [
-        ("left/output", "equal"),
-        ("right/output", "equal"),
-        ("./output", "equal"),
-    ]
+    def backwards(self: Any, x: Tensor) -> Tensor:
+        right = self.right(x)
+        return self.left(x) + right
+
+    layers = {"left": nn.Linear(8, 8), "right": nn.Linear(8, 8)}
+    a = Module(lambda self, x: self.left(x) + self.right(x), **layers)
+    found = hookscope.diff(a, Module(backwards, **layers), input=torch.ones(1, 8))
+    assert [row.key for row in found.rows] == ["left/output", "right/output", "./output"]
+    assert found.counts["equal"] == 3
 
 
 def test_one_module_and_shared_parts_are_compared_with_themselves() -> None:
@@ -147,16 +110,15 @@ def test_one_module_and_shared_parts_are_compared_with_themselves() -> None:
     found = hookscope.diff(part, model, input=X, map={"0": "stem", "1": "act", "2": "body"})
     assert [row.key for row in found.rows if row.verdict != "equal"] == ["./output"]
     assert [row.by for row in found.rows][:2] == ["map", "map"]
-    assert hooks_on(model) == 0
+    assert hooks_left(model) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm")
 def test_one_module_that_cannot_be_copied_is_refused() -> None:
     model = nn.utils.weight_norm(nn.Linear(4, 4))
     model(torch.ones(1, 4))  # from now on its weight is no leaf
-    with pytest.raises(RequestError, match="cannot be copied to be compared with itself") as caught:
+    with pytest.raises(RequestError, match="cannot be copied"):
         hookscope.diff(model, model, input=torch.ones(1, 4))
-    assert "Build a second model" in caught.value.hint
 
 
 @pytest.mark.parametrize("works", [0, 1], ids=["by-name", "in-the-second-run"])
@@ -167,29 +129,28 @@ def test_a_failure_ends_both_and_takes_every_hook_off(works: int) -> None:
     good.add_module(names[1], nn.Identity())
     there = dict(zip(("first", "second"), names, strict=True)) if works else {}
     back = {new: old for old, new in there.items()}
-    for pair, side, map in (((Odd(works), good), "A", there), ((good, Odd(works)), "B", back)):
+    for side, map in (("A", there), ("B", back)):
+        odd = Odd(works, fail)
+        pair = (odd, good) if side == "A" else (good, odd)
         threads = set(threading.enumerate())
-        with pytest.raises(ForwardError, match=f"{side}: .* in layer second .*planted") as caught:
+        with pytest.raises(ForwardError, match=f"{side}: .* second .*planted") as caught:
             hookscope.diff(*pair, input=torch.ones(1, 8), map=map)
         assert caught.value.layer == "second"
-        assert [hooks_on(model) for model in pair] == [0, 0]
+        assert [hooks_left(model) for model in pair] == [0, 0]
         assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to one thread")
 def test_ctrl_c_ends_both_and_takes_every_hook_off() -> None:
-    class Interrupts(Odd):
-        def forward(self, x: Tensor) -> Tensor:
-            self.runs += 1
-            if self.runs > 1:  # in step, while the main thread waits
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            return self.first(x)
+    def interrupt(x: Tensor) -> Tensor:  # in step, while the main thread waits
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return x
 
-    a, b = Interrupts(), nn.Sequential(nn.Linear(8, 8))
+    a, b = Odd(1, interrupt), nn.Sequential(nn.Linear(8, 8))
     threads = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         hookscope.diff(a, b, input=torch.ones(1, 8), map={"first": "0"})
-    assert (hooks_on(a), hooks_on(b)) == (0, 0)
+    assert (hooks_left(a), hooks_left(b)) == (0, 0)
     # A thread that Ctrl-C meets on its last lines takes a moment more. Python also lists one whose
     # start was interrupted before it ran, which has no ident.
     for thread in set(threading.enumerate()) - threads:
@@ -209,13 +170,14 @@ def test_compiled_models_run_as_written_and_are_compiled_again_afterwards() -> N
 
 
 def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
-    class Short(Odd):
-        def forward(self, x: Tensor) -> Tensor:
-            self.runs += 1
-            return self.first(x) if self.runs > 1 else self.second(self.first(x))
+    runs: list[int] = []
+    parts = {"first": nn.Linear(8, 8), "second": nn.Identity()}
 
-    short = Short(works=2)
-    plain = nn.Sequential(short.first, nn.Identity())
+    def forward(self: Any, x: Tensor) -> Tensor:
+        runs.append(1)
+        return self.first(x) if len(runs) > 1 else self.second(self.first(x))
+
+    short, plain = Module(forward, **parts), nn.Sequential(*parts.values())
     map = {"0": "first", "1": "second"}
     found = hookscope.diff(plain, short, input=torch.ones(1, 8), map=map)
     assert [row.key for row in found.rows] == ["0/output", "./output"]

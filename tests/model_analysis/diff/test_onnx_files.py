@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 import hookscope
 from hookscope.errors import InputError, RequestError
-from tests.model_analysis.diff import exported_nets
+from tests.conftest import REPO
+from tests.hooks.test_values import Module
 from tests.model_analysis.diff.exported_nets import (
     divide_integers,
     image,
@@ -27,7 +26,6 @@ from tests.model_analysis.diff.exported_nets import (
 )
 from tests.sources.onnx.conftest import export
 
-NETS = exported_nets.__file__
 KINDS = ("optimized", "unoptimized", "older")
 OPTIONS: dict[str, dict[str, bool]] = {
     "optimized": {"external_data": False},
@@ -65,16 +63,8 @@ def planted(path: Path, fault: Fault, folder: Path) -> Path:
     return folder / "planted.onnx"
 
 
-def test_a_picture_of_another_size_is_read_as_the_file_takes_it(
-    files, tmp_path, run, refused
-) -> None:
-    picture = Path(exported_nets.__file__).parents[3] / "img.png"
-    done = run("diff", f"{NETS}:net", files.right["optimized"], "--input", picture)
-    assert done.rc == 0, done.stderr
-    assert "resized to" in done.stderr
-    assert "There is no file 'nosuch.png'." in refused(
-        "diff", f"{NETS}:net", files.right["optimized"], "--input", "nosuch.png"
-    )
+def test_a_picture_of_another_size_is_read_as_the_file_takes_it(files) -> None:
+    assert hookscope.diff(net(), files.right["optimized"], input=str(REPO / "img.png")).same
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,20 +78,15 @@ def test_a_correct_export_is_equal_and_every_module_is_accounted_for(files, kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "folded", "reason"),
-    [
-        ("optimized", "body.0/output", "folded into body.1 by the exporter"),
-        ("older", "body.0/output", "its batch norm body.1 is folded into it"),
-    ],
+    ("kind", "words"), [("optimized", "into body.1"), ("older", "norm body.1")]
 )
-def test_a_folded_module_is_listed_with_the_reason(files, kind, folded, reason) -> None:
+def test_a_folded_module_is_listed_with_the_reason(files, kind, words) -> None:
     found = hookscope.diff(net(), files.right[kind], input=image())
     reasons = {tensor.key: tensor.reason for tensor in found.only_a}
-    left_out = "the exporter left it out, because it changes nothing"
-    inside = {key: text for key, text in reasons.items() if not key.startswith("last")}
-    assert inside == {folded: reason, "body.2/output": left_out}
-    assert reasons["last/output"].startswith("its last module last.1 ")
-    assert "last.1/output" in reasons and "outside" in reasons["last/output"]
+    inside = {key for key in reasons if not key.startswith("last")}
+    assert inside == {"body.0/output", "body.2/output"}
+    assert words in reasons["body.0/output"] and "left it out" in reasons["body.2/output"]
+    assert "last.1/output" in reasons and "last.1" in reasons["last/output"]
     assert [tensor.reason for tensor in found.only_b] == [reasons["last/output"]]
     assert "body.1/output" in {row.key for row in found.rows}
 
@@ -178,40 +163,6 @@ def test_the_tolerance_is_a_share_of_the_largest_value(files) -> None:
 # The command
 
 
-def test_the_command_says_what_differs_and_what_to_do(run, files, tmp_path) -> None:
-    np.save(tmp_path / "x.npy", image().numpy())
-    save_file(net().state_dict(), tmp_path / "net.safetensors")
-    words = ("diff", f"{NETS}:Net", "FILE", "--input", tmp_path / "x.npy")
-    weights = ("--weights", tmp_path / "net.safetensors")
-
-    def lines(path: Path, *more: object) -> list[str]:
-        nonlocal done
-        done = run(*(path if word == "FILE" else word for word in words), *more)
-        return done.stdout.splitlines()
-
-    done = None
-    right = lines(files.right["optimized"], *weights)
-    assert done.rc == 0
-    assert right[-1].startswith("Tolerance for two engines: 0.0001 of the largest value")
-    assert "Folded or left out by the exporter: 5 tensors." in right
-    assert not any("Without a match" in line for line in right)
-    wrong = lines(planted(files.right["older"], FAULTS[1][1], tmp_path), *weights)
-    assert done.rc == 1
-    assert any(line.startswith("The first difference is at norm/output") for line in wrong)
-    assert any(line.startswith("norm in B: BatchNormalization(epsilon=0.01") for line in wrong)
-    assert "Its parameters are equal in A and B." in wrong
-    other = lines(files.right["optimized"])  # random weights of seed 0
-    assert done.rc == 1
-    [hint] = [line for line in other if "are different models" in line]
-    assert "--weights FILE, or --seed N" in hint
-    document = lines(files.right["optimized"], *weights, "--json")
-    found = json.loads("\n".join(document))
-    assert found["engines"] is True and found["only_a"][0]["reason"].startswith("folded")
-    (tmp_path / "bad.onnx").write_bytes(files.right["older"].read_bytes()[:-70])
-    lines(tmp_path / "bad.onnx", *weights)
-    assert (done.rc, done.stderr.count("Error: B: ")) == (2, 1)
-
-
 # The levels of onnxruntime's optimization
 
 
@@ -242,13 +193,7 @@ def test_a_fault_of_the_optimizer_is_told_from_one_of_the_exporter(overflowing) 
     x = torch.full((1, 1, 2, 2), 1e-30)
     levels = ["none", "all"]
     found = hookscope.diff(overflowing, overflowing, onnx_optimize=levels, input=x)
-    assert [row.verdict for row in found.rows] == [
-        "equal",
-        "differs",
-        "differs",
-        "differs",
-        "differs",
-    ]
+    assert [row.verdict for row in found.rows] == ["equal", *["differs"] * 4]
     assert found.first is not None and found.first.key == "block.norm/output"
     same = hookscope.diff(overflowing, overflowing, onnx_optimize="none", input=x)
     assert same.same
@@ -260,28 +205,22 @@ def test_options_that_one_of_both_does_not_have_go_to_the_other(files) -> None:
     path = files.right["unoptimized"]
     found = hookscope.diff(net(), path, input=image(), dtype="float64", onnx_optimize="all")
     assert found.same and found.rows[0].dtypes == ("float64", "float32")
-    with pytest.raises(RequestError, match="onnx_optimize is only for ONNX files"):
+    with pytest.raises(RequestError, match="onnx_optimize"):
         hookscope.diff(net(), net(), input=image(), onnx_optimize="all")
-    with pytest.raises(RequestError, match=r"^B: An ONNX file runs on one device"):
+    with pytest.raises(RequestError, match=r"^B: An ONNX file"):
         hookscope.diff(net(), path, input=image(), dtype=["float64", "float16"])
 
 
 # The input
 
 
-class Sum(nn.Module):
-    """Has no example input."""
-
-    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        return left + right, left - right
-
-
 def test_without_an_input_the_file_says_which_and_outputs_match_by_position(tmp_path) -> None:
+    model = Module(lambda self, left, right: (left + right, left - right))
     inputs = torch.zeros(2, 3), torch.zeros(2, 3)
-    path = export(Sum(), inputs, tmp_path / "sum.onnx", dynamo=False)
-    found = hookscope.diff(Sum(), path)
+    path = export(model, inputs, tmp_path / "sum.onnx", dynamo=False)
+    found = hookscope.diff(model, path)
     assert found.same and [row.shapes[0] for row in found.rows] == [(2, 3)] * 2
     assert [row.by for row in found.rows] == ["order"] * 2
     assert found.a["arguments"] == found.b["arguments"] != []
-    with pytest.raises(InputError, match="must have the shape 2x3, but got 4x3"):
-        hookscope.diff(Sum(), path, input=(torch.zeros(4, 3), torch.zeros(4, 3)))
+    with pytest.raises(InputError, match=r"2x3.* 4x3"):
+        hookscope.diff(model, path, input=(torch.zeros(4, 3), torch.zeros(4, 3)))

@@ -164,13 +164,3 @@ def attention(name: str) -> nn.Module:
         return F.softmax(scores, -1) @ x
 
     return Module(attend)
-
-
-def steady() -> nn.Module:
-    """A model with a linear layer, for a command."""
-    return around(nn.ReLU())
-
-
-def centred() -> nn.Module:
-    """A model whose rows depend on the mean of their batch, for a command."""
-    return around(Module(lambda self, x: x - x.mean(0)))
