@@ -34,6 +34,13 @@ def gemma() -> Any:
     return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
 
 
+def t5() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2}
+    return T5ForConditionalGeneration(T5Config(**sizes, num_heads=2, decoder_start_token_id=0))
+
+
 def built(make: Callable[[], Any]) -> Any:
     """A model with larger weights than the initial ones, whose predictions are all alike."""
     torch.manual_seed(0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import hookscope
 from hookscope.errors import RequestError
 from tests.conftest import REPO
+from tests.zoo import Module
 
 
 def net() -> nn.Module:
@@ -30,9 +31,9 @@ def test_the_box_is_the_field_of_the_strongest_unit() -> None:
 
 def test_what_draws_no_single_box_is_refused() -> None:
     image = torch.randn(1, 3, 20, 24)
-    with pytest.raises(RequestError, match="matches 7 layers"):
+    with pytest.raises(RequestError, match="7 layers"):
         hookscope.cam(net(), input=image, receptive="?")
-    with pytest.raises(RequestError, match="both draw a box"):
+    with pytest.raises(RequestError, match="box"):
         hookscope.cam(net(), input=image, receptive="2", box=0)
 
 
@@ -49,23 +50,18 @@ def test_the_strongest_unit_is_one_that_depends_on_the_image() -> None:
         assert entry["box"] == [column, row, column + 3, row + 3]
 
 
-class _TokensFirst(nn.Module):
-    """Returns (L, N, C) from a layer, as models of sequences do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.tokens = nn.Conv2d(3, 4, 3), nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.tokens(self.conv(x).flatten(2).permute(2, 0, 1)).mean(0)
-
-
 def test_an_output_without_a_row_for_each_image_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"is 63x1x4: its first dimension is not that of"):
-        hookscope.cam(_TokensFirst().eval(), input=torch.randn(1, 3, 9, 11), receptive="tokens")
+    """A layer returns (L, N, C), as models of sequences do."""
+    model = Module(
+        lambda self, x: self.tokens(self.conv(x).flatten(2).permute(2, 0, 1)).mean(0),
+        conv=nn.Conv2d(3, 4, 3),
+        tokens=nn.Identity(),
+    )
+    with pytest.raises(RequestError, match="63x1x4"):
+        hookscope.cam(model, input=torch.randn(1, 3, 9, 11), receptive="tokens")
 
 
 def test_an_onnx_file_shows_no_dependencies() -> None:
     model = str(REPO / "sample_models" / "digits.onnx")
-    with pytest.raises(RequestError, match="shows no dependencies"):
+    with pytest.raises(RequestError, match="dependencies"):
         hookscope.cam(model, shape=(1, 1, 8, 8), by="eigencam", receptive="conv2")

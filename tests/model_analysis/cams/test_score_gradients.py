@@ -20,56 +20,44 @@ from hookscope.model_analysis.cams.score_gradients import (
 from hookscope.model_analysis.cams.scores import ClassScore
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from tests.model_analysis.cams.models import (
-    Functions,
-    Overwritten,
-    Segmenter,
+    functions,
     images,
     resnet,
     seeded,
+    segmenter,
     swin,
     vit,
 )
 from tests.oracle.by_hand import same_bits
+from tests.zoo import InPlace, Module
 
 
-class Counting(nn.Module):
+def counting(model: nn.Module) -> Module:
     """A model that counts its runs."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.runs = 0
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Module, x: Tensor) -> Tensor:
         self.runs += 1
         return self.model(x)
 
-
-class Detached(nn.Module):
-    """No gradient reaches the image: the graph begins in the middle."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 4, 3, padding=1)
-        self.body = nn.Conv2d(4, 6, 3, padding=1)
-        self.fc = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.body(self.stem(x).detach()).mean((2, 3)))
+    counted = Module(forward, model=model).eval()
+    counted.runs = 0
+    return counted
 
 
-class Reentrant(nn.Module):
-    """Reentrant checkpointing, which refuses ``torch.autograd.grad``."""
+def begun(between: Callable[[Module, Tensor], Tensor]) -> Callable[[], Module]:
+    """A model whose body and its neighbour work together in a way of their own."""
+    return lambda: Module(
+        lambda self, x: self.fc(between(self, x).mean((2, 3))),
+        stem=nn.Conv2d(3, 6, 3, padding=1),
+        body=nn.Conv2d(6, 6, 3, padding=1),
+        fc=nn.Linear(6, 4),
+    )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Conv2d(3, 6, 3, padding=1)
-        self.late = nn.Conv2d(6, 6, 3, padding=1)
-        self.fc = nn.Linear(6, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = checkpoint(self.late, self.body(x), use_reentrant=True)
-        return self.fc(y.mean((2, 3)))
+# No gradient reaches the image: the graph begins in the middle. And reentrant checkpointing, which
+# refuses ``torch.autograd.grad``.
+detached = begun(lambda self, x: self.body(self.stem(x).detach()))
+reentrant = begun(lambda self, x: checkpoint(self.body, self.stem(x), use_reentrant=True))
 
 
 def both(model: nn.Module, x: Tensor, layer: str | None) -> tuple[LayerPass | None, LayerPass]:
@@ -83,9 +71,9 @@ def both(model: nn.Module, x: Tensor, layer: str | None) -> tuple[LayerPass | No
 
 
 MODELS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
-    (lambda: seeded(Overwritten()), (2, 3, 8, 8)),
-    (lambda: seeded(Functions()), (2, 3, 6, 8)),
-    (lambda: seeded(Segmenter()), (1, 3, 8, 12)),
+    (lambda: seeded(InPlace()), (2, 3, 8, 8)),
+    (lambda: seeded(functions()), (2, 3, 6, 8)),
+    (lambda: seeded(segmenter()), (1, 3, 8, 12)),
     (resnet, (1, 3, 64, 64)),
     (vit, (1, 3, 32, 32)),
     (swin, (1, 3, 32, 48)),
@@ -111,8 +99,10 @@ def test_observing_finds_what_clones_find(make, shape, frozen) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-@pytest.mark.parametrize("layer", [None, "body"])
-@pytest.mark.parametrize("make", [Detached, Reentrant])
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [(detached, None), (detached, "body"), (reentrant, None), (reentrant, "stem")],
+)
 def test_where_autograd_cannot_be_asked_clones_tell(make, layer) -> None:
     model, x = seeded(make()), images(2, 3, 6, 8)
     observed, cloned = both(model, x, layer)
@@ -126,13 +116,13 @@ def test_where_autograd_cannot_be_asked_clones_tell(make, layer) -> None:
 @pytest.mark.parametrize("layer", [None, "model.layer4"])
 @pytest.mark.parametrize("by", ["gradcam", "gradcam++", "hirescam", "layercam"])
 def test_a_map_from_gradients_takes_one_run_of_the_model(layer, by) -> None:
-    model = Counting(resnet()).eval()
+    model = counting(resnet())
     hookscope.cam(model, input=images(1, 3, 64, 64), target=1, layer=layer, by=by)
     assert model.runs == 1
 
 
 def test_what_is_changed_in_place_is_run_again_for_its_value() -> None:
-    model = Counting(seeded(Overwritten())).eval()
+    model = counting(seeded(InPlace()))
     x = images(1, 3, 8, 8)
     shot = hookscope.cam(model, input=x, target=1, layer="model.conv", by="hirescam")
     assert model.runs == 1  # a layer that is known is copied at once

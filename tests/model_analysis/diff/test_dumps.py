@@ -21,9 +21,9 @@ from hookscope.errors import HookscopeError
 from hookscope.results.diff_result import Diff
 from hookscope.stores.dump import is_dump
 from tests import tiny_language
-from tests.hooks.test_values import Module
 from tests.model_analysis.diff import dump_nets
 from tests.processes import run_python
+from tests.zoo import Module
 
 NETS = str(Path(dump_nets.__file__))
 SPEC = f"{NETS}:net"

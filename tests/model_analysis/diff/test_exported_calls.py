@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.file_analysis.value_matches import Fingerprint
 from hookscope.results.diff_result import Diff
-from tests.hooks.test_values import Module
 from tests.sources.onnx.conftest import export
+from tests.zoo import Module
 
 Make = Callable[[], nn.Module]
 EXPORTERS = {"newer": {"dynamo": True}, "older": {"dynamo": False}}

@@ -26,9 +26,9 @@ from hookscope.results.diff_result import Diff
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
-from tests.hooks.test_values import Module
 from tests.model_analysis.diff.planted_faults import FAULTS, KINDS, Fault, build
 from tests.views.error_results import local_diff
+from tests.zoo import Module
 
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
 DIGITS = f"{SAMPLES}/digits.py:trained"

@@ -15,7 +15,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.model_analysis.diff import local_comparison, paired_runs
 from hookscope.results.local_diff import LocalDiff
-from tests.hooks.test_values import Module
+from tests.zoo import Module
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
 

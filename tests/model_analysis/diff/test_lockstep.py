@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.test_values import hooks_left
 from tests.model_analysis.diff.nets import single
 from tests.processes import run_python
+from tests.zoo import Module
 
 X = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 

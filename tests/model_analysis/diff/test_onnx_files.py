@@ -16,7 +16,6 @@ from torch import nn
 import hookscope
 from hookscope.errors import InputError, RequestError
 from tests.conftest import REPO
-from tests.hooks.test_values import Module
 from tests.model_analysis.diff.exported_nets import (
     divide_integers,
     image,
@@ -25,6 +24,7 @@ from tests.model_analysis.diff.exported_nets import (
     transpose_weight,
 )
 from tests.sources.onnx.conftest import export
+from tests.zoo import Module
 
 KINDS = ("optimized", "unoptimized", "older")
 OPTIONS: dict[str, dict[str, bool]] = {

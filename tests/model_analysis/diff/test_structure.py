@@ -16,8 +16,8 @@ import hookscope
 from hookscope.results.structure_diff import StructureDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import PIPE
-from tests.hooks.test_values import Module
 from tests.model_analysis.diff.test_diff import DIGITS, NETS, SAMPLES
+from tests.zoo import Module
 
 Change = Callable[[Any], object]
 
@@ -214,7 +214,7 @@ def test_the_map_names_a_layer_that_became_another_one_elsewhere() -> None:
 
 
 def test_a_model_inside_another_one_moved() -> None:
-    outer = Module(lambda self, x: x, model=planted())
+    outer = Module(model=planted())
     assert listed(compared(planted(), outer)) == [("added", "", "."), ("moved", ".", "model")]
     assert listed(compared(outer, planted())) == [("removed", ".", ""), ("moved", "model", ".")]
 

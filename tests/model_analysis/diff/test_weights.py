@@ -16,9 +16,9 @@ from hookscope.file_analysis.weight_diff import WeightDiff
 from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.weight_diff import weight_diff_lines
-from tests.hooks.test_values import Module
 from tests.model_analysis.diff import nets
 from tests.processes import run_python
+from tests.zoo import Module
 
 NETS = str(Path(nets.__file__))
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
@@ -119,7 +119,7 @@ def wrapped() -> nn.Module:
             net.add_module(layer, nn.Module())
         own = torch.from_numpy(open_weights(DIGITS).tensor(name))
         setattr(net.get_submodule(layer), last, nn.Parameter(own))
-    return Module(None, net=net)
+    return Module(net=net)
 
 
 class Odd(nn.Module):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tests.zoo import Module
+
 
 class Residual(nn.Module):
     """A block whose sum is made in its own code."""
@@ -61,17 +63,16 @@ class Encoder(nn.Module):
         return x + self.drop(self.fc2(self.act(self.fc1(self.norm2(x)))))
 
 
-class Recurrent(nn.Module):
+def _recurrent(kind: type[nn.RNNBase]) -> nn.Module:
     """An embedding, a recurrent layer and a head on its last state."""
-
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(50, 16)
-        self.rnn = kind(16, 24, batch_first=True)
-        self.norm, self.drop, self.head = nn.LayerNorm(24), nn.Dropout(0.1), nn.Linear(24, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.norm(self.rnn(self.embed(x))[0][:, -1])))
+    return Module(
+        lambda self, x: self.head(self.drop(self.norm(self.rnn(self.embed(x))[0][:, -1]))),
+        embed=nn.Embedding(50, 16),
+        rnn=kind(16, 24, batch_first=True),
+        norm=nn.LayerNorm(24),
+        drop=nn.Dropout(0.1),
+        head=nn.Linear(24, 5),
+    )
 
 
 def _residual() -> nn.Module:
@@ -136,8 +137,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense": (_dense, (4, 30)),
     "transformer": (_transformer, (2, 10, 32)),
     "attention": (_attention, (2, 10, 20)),
-    "gru": (lambda: Recurrent(nn.GRU), (2, 12)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (2, 12)),
+    "gru": (lambda: _recurrent(nn.GRU), (2, 12)),
+    "lstm": (lambda: _recurrent(nn.LSTM), (2, 12)),
 }
 
 

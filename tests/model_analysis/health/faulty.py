@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tests.hooks.test_values import Module
+from tests.zoo import Module
 
 # What is found in each: level, check, layer.
 FOUND = {

@@ -17,9 +17,9 @@ from hookscope.files.words import ranges_text
 from hookscope.model_analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.results.health import Finding, Health
 from tests.digits_forms import FORMS
-from tests.hooks.test_values import Module
 from tests.model_analysis.health import faulty
 from tests.model_analysis.health.faulty import FOUND
+from tests.zoo import Module
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import hookscope
-from tests.hooks.test_values import Module
 from tests.model_analysis.health.faulty import function
+from tests.zoo import Module
 
 Step = nn.Module | Callable[[Tensor], Tensor]
 

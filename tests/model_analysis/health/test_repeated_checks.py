@@ -16,7 +16,7 @@ from hookscope.model_analysis.health.batch_check import rounding_limit
 from hookscope.results.health import Finding, Health
 from hookscope.specs.checks import CHECKS, select_checks
 from tests.conftest import REPO
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.test_values import hooks_left
 from tests.model_analysis.health.unsteady import (
     OUTSIDE,
     WIDTH,
@@ -31,6 +31,7 @@ from tests.model_analysis.health.unsteady import (
     own_generator,
     unset_memory,
 )
+from tests.zoo import Module
 
 FILE = f"{REPO}/tests/model_analysis/health/unsteady.py"
 NAMED = ("batch", "determinism", "mask")
@@ -400,11 +401,13 @@ SOUND = {
 
 
 def test_a_mask_of_queries_and_keys_has_no_rows_even_if_it_is_as_long_as_the_batch() -> None:
+    class Causal(nn.Sequential):
+        def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
+            return self[0](x, attn_mask=attn_mask)
+
     x = rows(5, 5, WIDTH)
-    attend = attention("attn_mask")
-    own = Module(lambda self, x, attn_mask: self.attend(x, attn_mask=attn_mask), attend=attend)
     for model, value in (
-        (own, ((x, ~CAUSAL), {})),
+        (Causal(attention("attn_mask")), ((x, ~CAUSAL), {})),
         (encoder(None, CAUSAL)[0], ((x,), {"mask": CAUSAL})),
     ):
         health = check(model, "batch", input=value)

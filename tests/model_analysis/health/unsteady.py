@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.hooks.test_values import Module
+from tests.zoo import Module
 
 WIDTH = 16
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,25 +20,33 @@ from hookscope.views.memory import memory_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO
 from tests.model_analysis.memory.profiled_steps import PlainStep
+from tests.zoo import Module
 
 SAMPLES = REPO / "sample_models"
 
 
-class Blocks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
+def blocks() -> Any:
+    def forward(self: Any, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
         return x
 
+    parts = (nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4))
+    return Module(forward, blocks=nn.ModuleList(parts))
 
-def memory(batch: int, **options) -> hookscope.results.memory.Memory:
-    return hookscope.memory(Blocks(), input=torch.randn(batch, 32), optimizer="sgd", **options)
+
+def sums() -> Module:
+    """A table whose gradient is sparse."""
+    table = nn.Embedding(4000, 32, sparse=True)
+    return Module(lambda self, x: self.table(x).sum(1), table=table)
+
+
+def memory(batch: int, **options: Any) -> Any:
+    return hookscope.memory(blocks(), input=torch.randn(batch, 32), optimizer="sgd", **options)
+
+
+def said(found: Any) -> str:
+    return "\n".join(line.plain for line in memory_lines(found, TextOptions()))
 
 
 def test_one_sample_more_than_the_largest_batch_is_beyond_the_limit() -> None:
@@ -65,13 +74,6 @@ def normalized() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Linear(64, 10))
 
 
-class OfSixteen(nn.Linear):
-    """A model that runs with 16 samples alone."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + torch.zeros(16, 1)
-
-
 def test_the_smallest_batch_that_runs_is_named_where_none_fits() -> None:
     options = {"input": torch.randn(16, 32), "optimizer": "sgd"}
     fixed = hookscope.memory(normalized(), **options).parts
@@ -80,17 +82,14 @@ def test_the_smallest_batch_that_runs_is_named_where_none_fits() -> None:
     two = hookscope.memory(normalized(), input=torch.randn(2, 32), optimizer="sgd").peak
     assert found.limit is not None
     assert (found.limit.batch, found.limit.next_batch, found.limit.next_peak) == (0, 2, two)
-    assert f"No batch fits {bytes_text(limit)}: 2 needs {bytes_text(two)}." in "\n".join(
-        line.plain for line in memory_lines(found, TextOptions())
-    )
+    assert f"{bytes_text(limit)}: 2 needs {bytes_text(two)}" in said(found)
 
 
 def test_a_batch_just_beyond_the_limit_is_told_in_bytes() -> None:
     options = {"input": torch.randn(16, 32), "optimizer": "sgd"}
     known = hookscope.memory(normalized(), **options).peak
     found = hookscope.memory(normalized(), limit=known - 1, **options)
-    text = "\n".join(line.plain for line in memory_lines(found, TextOptions()))
-    assert f"is 15 ({bytes_text(found.limit.peak)}); 16 needs {known:,} bytes." in text
+    assert f"15 ({bytes_text(found.limit.peak)}); 16 needs {known:,} bytes" in said(found)
 
 
 @pytest.fixture
@@ -107,8 +106,9 @@ def torch_log() -> Iterator[list[logging.LogRecord]]:
 
 
 def test_a_model_with_the_number_of_samples_in_its_code_has_no_largest_batch(torch_log) -> None:
-    with pytest.raises(RequestError, match="with a batch of 16 and not with one of 32"):
-        hookscope.memory(OfSixteen(8, 4), input=torch.randn(16, 8), limit=10**6)
+    of_sixteen = Module(lambda self, x: x + torch.zeros(16, 1))
+    with pytest.raises(RequestError, match=r"16 .* 32"):
+        hookscope.memory(of_sixteen, input=torch.randn(16, 8), limit=10**6)
     assert torch_log == []
 
 
@@ -126,33 +126,24 @@ def test_a_text_is_read_by_the_tokenizer_of_the_model() -> None:
     assert of_text.batch == 2
 
 
-class Sums(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(4000, 32, sparse=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.table(x).sum(1)
-
-
 def test_sparse_gradients_have_a_peak() -> None:
     value = torch.randint(0, 4000, (64, 8))
-    found = hookscope.memory(Sums(), input=value, optimizer="sgd")
-    assert abs(found.peak / PlainStep(Sums(), value, "SGD").peak() - 1) < 0.03
+    found = hookscope.memory(sums(), input=value, optimizer="sgd")
+    assert abs(found.peak / PlainStep(sums(), value, "SGD").peak() - 1) < 0.03
 
 
 @pytest.mark.parametrize(
-    ("make", "optimizer", "opt_args", "said"),
+    ("make", "optimizer", "opt_args", "subject"),
     [
-        (Sums, "adam", {}, "Adam does not support sparse gradients"),
-        (Sums, "adagrad", {}, "Adagrad allocates for sparse gradients"),
-        (Sums, "sgd", {"momentum": 0.9}, "SGD allocates for sparse gradients"),
+        (sums, "adam", {}, "Adam .* sparse"),
+        (sums, "adagrad", {}, "Adagrad .* sparse"),
+        (sums, "sgd", {"momentum": 0.9}, "SGD .* sparse"),
         (lambda: nn.Embedding(4000, 32), "adam", {"capturable": True}, "capturable=True"),
     ],
 )
-def test_a_step_that_cannot_be_taken_is_explained(make, optimizer, opt_args, said) -> None:
+def test_a_step_that_cannot_be_taken_is_explained(make, optimizer, opt_args, subject) -> None:
     value = torch.randint(0, 4000, (64, 8))
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=subject):
         hookscope.memory(make(), input=value, optimizer=optimizer, opt_args=opt_args, loss="sum")
 
 
@@ -164,7 +155,7 @@ def test_the_checkpoints_that_fit_a_batch_are_those_that_a_program_would_need() 
     assert plan is not None and plan.peak <= limit
     assert 0 < len(plan.layers) < 4
 
-    model = Blocks()
+    model = blocks()
     for name in plan.layers:  # the same layers, as a program checkpoints them
         block = model.get_submodule(name)
         block.forward = lambda x, run=block.forward: checkpoint(run, x, use_reentrant=False)
@@ -181,21 +172,11 @@ def test_checkpoints_that_do_not_suffice_are_said_so() -> None:
 
 
 def test_a_limit_below_the_parameters_is_refused() -> None:
-    with pytest.raises(RequestError, match="The parameters and buffers alone take"):
+    with pytest.raises(RequestError, match="parameters and buffers"):
         memory(8, limit=1000)
-    size = sum(p.numel() * 4 for p in Blocks().parameters())
-    with pytest.raises(RequestError, match="gradients and the state of the optimizer alone"):
+    size = sum(p.numel() * 4 for p in blocks().parameters())
+    with pytest.raises(RequestError, match="state of the optimizer"):
         memory(8, limit=int(1.5 * size))
-
-
-class Chooses(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 1 if x.sum() > 0 else x
-
-
-class ReadsNumpy(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.from_numpy(x.numpy() + 1)
 
 
 @torch.library.custom_op("hookscope_test::twice", mutates_args=())
@@ -203,38 +184,21 @@ def twice(x: Tensor) -> Tensor:
     return x * 2
 
 
-class Custom(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return twice(x)
-
-
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("function", "subject"),
     [
-        (Chooses(), "depends on values"),
-        (Custom(), "has no version for tensors without values"),
-        (ReadsNumpy(), "reads values"),
+        (lambda self, x: x + 1 if x.sum() > 0 else x, "depends on values"),
+        (lambda self, x: twice(x), "tensors without values"),
+        (lambda self, x: torch.from_numpy(x.numpy() + 1), "reads values"),
     ],
 )
-def test_what_cannot_run_without_values_is_explained(model: nn.Module, said: str) -> None:
-    with pytest.raises(ForwardError, match=said) as caught:
-        hookscope.memory(model, input=torch.ones(2, 3))
+def test_what_cannot_run_without_values_is_explained(function: Any, subject: str) -> None:
+    with pytest.raises(ForwardError, match=subject) as caught:
+        hookscope.memory(Module(function), input=torch.ones(2, 3))
     assert caught.value.hint
 
 
 def test_a_detector_in_training_is_explained() -> None:
     model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None)
-    with pytest.raises(ForwardError, match="needs targets, and this run has none") as caught:
+    with pytest.raises(ForwardError, match="targets"):
         hookscope.memory(model, input=[torch.rand(3, 64, 64)], optimizer="sgd")
-    assert "torch.profiler" in caught.value.hint
-
-
-def test_a_live_model_is_not_changed() -> None:
-    model = Blocks()
-    before = {name: (value, value.clone()) for name, value in model.state_dict().items()}
-    model.eval()
-    hookscope.memory(model, input=torch.randn(4, 32), optimizer="adamw", limit=10**6)
-    assert not model.training
-    for name, value in model.named_parameters():
-        assert value.data_ptr() == before[name][0].data_ptr()
-        assert torch.equal(value, before[name][1]) and value.grad is None

@@ -13,6 +13,7 @@ from hookscope.errors import RequestError
 from hookscope.model_analysis.memory import output_cache
 from hookscope.model_analysis.memory.output_cache import OutputCache
 from tests.model_analysis.memory.profiled_steps import UNet, images, llama, resnet, tokens, vit
+from tests.zoo import Module
 
 
 @pytest.mark.sampled(3)
@@ -45,26 +46,19 @@ def test_the_answer_is_the_same_where_private_names_are_missing_or_other(
 
 
 def test_integers_are_not_taken_for_floats() -> None:
-    class Both(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            whole = torch.arange(4)
-            assert (whole * 1).dtype is torch.int64 and (whole * 1.0).dtype is torch.float32
-            assert (whole * 1).dtype is torch.int64 and (whole + True).dtype is torch.int64
-            return x
+    def both(self: Module, x: torch.Tensor) -> torch.Tensor:
+        whole = torch.arange(4)
+        assert (whole * 1).dtype is torch.int64 and (whole * 1.0).dtype is torch.float32
+        assert (whole * 1).dtype is torch.int64 and (whole + True).dtype is torch.int64
+        return x
 
-    hookscope.memory(Both(), input=torch.ones(2, 3))
+    hookscope.memory(Module(both), input=torch.ones(2, 3))
 
 
 def test_a_view_shares_the_storage_of_its_argument() -> None:
-    class Views(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return sum(x.t().reshape(64, 1024).t() for _ in range(4))
-
-    class Copies(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return sum(x.t().clone().t() for _ in range(4))
-
-    peaks = [hookscope.memory(one(), input=torch.ones(1024, 64)).peak for one in (Views, Copies)]
+    views = Module(lambda self, x: sum(x.t().reshape(64, 1024).t() for _ in range(4)))
+    copies = Module(lambda self, x: sum(x.t().clone().t() for _ in range(4)))
+    peaks = [hookscope.memory(one, input=torch.ones(1024, 64)).peak for one in (views, copies)]
     assert peaks[0] < peaks[1]
 
 
@@ -85,6 +79,5 @@ def test_an_exported_program_in_its_mode_is_not_trained(tmp_path) -> None:
     program = torch.export.export(nn.Linear(8, 4).eval(), (torch.ones(2, 8),))
     torch.export.save(program, tmp_path / "net.pt2")
     assert hookscope.memory(tmp_path / "net.pt2", shape=(2, 8)).parts.parameters == 144
-    with pytest.raises(RequestError, match="cannot be switched") as caught:
+    with pytest.raises(RequestError, match="optimizer"):
         hookscope.memory(tmp_path / "net.pt2", shape=(2, 8), optimizer="sgd")
-    assert "Leave out optimizer" in caught.value.hint

@@ -27,6 +27,7 @@ from tests.model_analysis.memory.profiled_steps import (
     tokens,
     vit,
 )
+from tests.zoo import Module
 
 QUICK = [
     pytest.param(UNet, images(2, 64), "SGD", False, id="unet"),
@@ -132,52 +133,44 @@ def test_the_step_of_adam_has_what_is_computed_by_hand() -> None:
     assert parts.saved == 4 * 64 * 10 + 4  # the output and the loss, which the program still holds
 
 
-class Unused(nn.Module):
-    """A layer that gets no gradient, beside one that does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused = nn.Linear(8, 8), nn.Linear(512, 1024)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x)
-
-
 def test_a_parameter_without_a_gradient_has_no_state() -> None:
+    """A layer that gets no gradient is beside one that does."""
+
+    def unused() -> Module:
+        parts = {"used": nn.Linear(8, 8), "unused": nn.Linear(512, 1024)}
+        return Module(lambda self, x: self.used(x), **parts)
+
     value = torch.randn(4, 8)
-    found = hookscope.memory(Unused(), input=value, optimizer="adam", limit=3 * 10**6)
+    found = hookscope.memory(unused(), input=value, optimizer="adam", limit=3 * 10**6)
     assert found.parts.gradients == 4 * 72
     assert found.parts.optimizer == 2 * 4 * 72 + 2 * 4
     assert found.limit is not None and found.limit.batch > 4
     for name in ("Adam", "Adagrad"):  # Adagrad makes the state of all parameters beforehand
-        assert error(Unused, value, name, False) < 0.001
+        assert error(unused, value, name, False) < 0.001
 
 
-class Checkpointed(nn.Module):
+def checkpointed(checkpoints: bool = True, reentrant: bool = False) -> Module:
     """Blocks that a program checkpoints itself."""
 
-    def __init__(self, checkpoints: bool = True, reentrant: bool = False) -> None:
-        super().__init__()
-        block = (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
-        self.blocks = nn.ModuleList(nn.Sequential(*block) for _ in range(6))
-        self.checkpoints, self.reentrant = checkpoints, reentrant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self: Module, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            again = checkpoint(block, x, use_reentrant=self.reentrant) if self.checkpoints else None
+            again = checkpoint(block, x, use_reentrant=reentrant) if checkpoints else None
             x = x + (block(x) if again is None else again)
         return x
 
+    block = (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    return Module(forward, blocks=nn.ModuleList(nn.Sequential(*block) for _ in range(6)))
+
 
 def checkpointed_error(optimizer: str) -> float:
-    return error(Checkpointed, torch.randn(512, 64), optimizer, False)
+    return error(checkpointed, torch.randn(512, 64), optimizer, False)
 
 
 def test_what_a_program_checkpoints_itself_is_not_counted_as_saved() -> None:
     assert checkpointed_error("SGD") < 0.03
     value = torch.randn(512, 64)
     peaks = [
-        hookscope.memory(Checkpointed(chosen), input=value, optimizer="sgd").peak
+        hookscope.memory(checkpointed(chosen), input=value, optimizer="sgd").peak
         for chosen in (True, False)
     ]
     assert peaks[0] < 0.5 * peaks[1]
@@ -186,7 +179,7 @@ def test_what_a_program_checkpoints_itself_is_not_counted_as_saved() -> None:
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 def test_an_input_that_requires_grad_reaches_reentrant_checkpoints(optimizer: str) -> None:
     value = torch.randn(512, 64, requires_grad=True)
-    assert error(lambda: Checkpointed(reentrant=True), value, optimizer, False) < 0.03
+    assert error(lambda: checkpointed(reentrant=True), value, optimizer, False) < 0.03
 
 
 def test_the_gradient_of_an_input_is_among_the_gradients() -> None:

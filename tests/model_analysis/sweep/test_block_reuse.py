@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,85 +11,52 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from tests.zoo import Module
 
 CALLS: Counter[str] = Counter()
 
 
-class Block(nn.Module):
+def counted(self: Any, x: Tensor) -> Tensor:
     """A residual block that counts its calls outside of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        CALLS["block"] += 1
-        return x + self.linear(x).tanh()
+    CALLS["block"] += 1
+    return x + self.linear(x).tanh()
 
 
-class Chain(nn.Module):
-    kind: type[nn.Module] = Block
+def chain(
+    forward: Callable[..., Tensor] = counted, count: int = 20, end: Any = lambda x: x
+) -> Module:
+    """Blocks one after the other, which have a buffer and a dict with a list."""
 
-    def __init__(self, kind: type[nn.Module] = Block, count: int = 20) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.ModuleList(kind() for _ in range(count))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def run(self: Any, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)
-        return x
+        return end(x)
+
+    blocks = [Module(forward, linear=nn.Linear(4, 4)) for _ in range(count)]
+    for block in blocks:
+        block.notes, block.last = {"shapes": []}, None
+        block.register_buffer("count", torch.zeros(()))
+    return Module(run, blocks=nn.ModuleList(blocks))
 
 
-class Stateful(Block):
-    """Keeps its last output, which another block might read."""
-
-    last: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.last = super().forward(x)
-        return self.last + 0
+def keeps_its_output(self: Any, x: Tensor) -> Tensor:
+    self.last = counted(self, x)
+    return self.last + 0
 
 
-class Nested(Block):
-    """Appends to a list in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: dict[str, list[int]] = {"shapes": []}
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.notes["shapes"].append(len(x))
-        return super().forward(x)
+def appends_to_a_list(self: Any, x: Tensor) -> Tensor:
+    self.notes["shapes"].append(len(x))
+    return counted(self, x)
 
 
-class Buffered(Block):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return super().forward(x)
+def counts_in_a_buffer(self: Any, x: Tensor) -> Tensor:
+    self.count += 1
+    return counted(self, x)
 
 
-class Random(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + torch.rand(())
-
-
-class InPlace(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        x += 1
-        return super().forward(x)
-
-
-class Alias(Block):
-    """Returns what it got."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        super().forward(x)
-        return x
+def returns_what_it_got(self: Any, x: Tensor) -> Tensor:
+    counted(self, x)
+    return x
 
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(3))
@@ -110,12 +78,12 @@ def by_hand(model: nn.Module) -> list[float]:
 
 
 def test_a_chain_costs_little_more_than_half() -> None:
-    model = Chain()
+    model = chain()
     CALLS.clear()
     found = swept(model)
 
     assert CALLS["block"] <= 0.6 * 20 * 20
-    assert found.reuse.startswith("The stored outputs of up to 20 blocks")
+    assert "up to 20 blocks" in found.reuse
     assert [cell.output for cell in found.cells] == by_hand(model)
     assert all("forward" not in module.__dict__ for module in model.modules())
 
@@ -130,7 +98,7 @@ def test_a_block_whose_input_is_changed_is_computed() -> None:
 
 
 def test_blocks_without_a_changed_layer_are_reused_too() -> None:
-    model = Chain()
+    model = chain()
     CALLS.clear()
     found = hookscope.sweep(model, layers="blocks.19.linear", input=X)
 
@@ -139,32 +107,33 @@ def test_blocks_without_a_changed_layer_are_reused_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("forward", "what"),
     [
-        (Stateful, "blocks.0 changes an attribute"),
-        (Nested, "blocks.0 changes an attribute"),
-        (Buffered, "blocks.0 changes a buffer"),
-        (Random, "blocks.0 draws random numbers"),
-        (InPlace, "blocks.0 changes its input in place"),
-        (Alias, "blocks.0 returns memory that it got or owns"),
+        (keeps_its_output, "an attribute"),
+        (appends_to_a_list, "an attribute"),
+        (counts_in_a_buffer, "a buffer"),
+        (lambda self, x: counted(self, x) + torch.rand(()), "random"),
+        (lambda self, x: counted(self, x.add_(1)), "in place"),
+        (returns_what_it_got, "memory"),
     ],
 )
-def test_a_block_that_does_more_is_always_computed(kind: type[nn.Module], reason: str) -> None:
-    model = Chain(kind)
+def test_a_block_that_does_more_is_always_computed(
+    forward: Callable[..., Tensor], what: str
+) -> None:
+    model = chain(forward)
     CALLS.clear()
     found = swept(model)
-
-    assert found.reuse == f"Every run was computed from the start: {reason}."
+    assert "blocks.0" in found.reuse and what in found.reuse
     assert CALLS["block"] == 20 * 22
     assert [cell.output for cell in found.cells] == by_hand(model)
 
 
 def test_train_mode_computes_everything() -> None:
-    assert "train mode" in swept(Chain(), train=True).reuse
+    assert "train mode" in swept(chain(), train=True).reuse
 
 
 def test_hooks_of_the_user_run_in_every_run() -> None:
-    model, seen = Chain(), []
+    model, seen = chain(), []
     model.blocks[0].register_forward_hook(lambda *args: seen.append(1))
     found = swept(model)
 
@@ -174,68 +143,35 @@ def test_hooks_of_the_user_run_in_every_run() -> None:
 
 
 def test_a_forward_on_the_instance_is_kept() -> None:
-    model = Chain(count=2)
+    model = chain(count=2)
     block = model.blocks[0]
     own = block.forward
     block.forward = lambda x: own(x)  # type: ignore[method-assign]
     found = hookscope.sweep(model, layers="blocks.0", input=X)
 
-    assert "Every run was computed" in found.reuse
+    assert "up to" not in found.reuse
     assert "forward" in block.__dict__
 
 
-class SharedList(nn.Module):
-    """A model whose blocks write to a list that the model reads at the end."""
+@pytest.mark.parametrize("reader", ["the model", "a later block"])
+def test_what_is_read_besides_outputs_is_noticed(reader: str) -> None:
+    notes: list[float] = []  # in a closure, which is not searched
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        notes: list[float] = []
-        self.blocks = nn.ModuleList(Writing(notes) for _ in range(3))
-        self.notes = notes
+    def writing(self: Any, x: Tensor) -> Tensor:
+        notes.append(1.0)
+        return counted(self, x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.notes.clear()
-        for block in self.blocks:
-            x = block(x)
-        return x * (1 + len(self.notes))
+    def read(x: Tensor) -> Tensor:
+        factor = 1 + len(notes)
+        notes.clear()
+        return x * factor
 
-
-class Writing(Block):
-    def __init__(self, notes: list[float]) -> None:
-        super().__init__()
-        self.write = lambda: notes.append(1.0)  # in a closure, which is not searched
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.write()
-        return super().forward(x)
-
-
-def test_what_the_model_reads_besides_outputs_is_noticed() -> None:
-    found = hookscope.sweep(SharedList(), layers="blocks.?", input=X)
-
-    assert found.reuse.endswith("the output differs if its blocks are not computed.")
-
-
-def test_what_a_later_block_reads_besides_outputs_is_noticed() -> None:
-    notes: list[float] = []
-
-    class Reading(Writing):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * len(notes)
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList([Writing(notes), Writing(notes), Reading(notes)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            notes.clear()
-            for block in self.blocks:
-                x = block(x)
-            return x
-
-    assert "the output differs" in hookscope.sweep(Model(), layers="blocks.?", input=X).reuse
+    if reader == "the model":
+        model = chain(writing, 3, end=read)
+    else:
+        model = chain(writing, 3)
+        model.blocks[2].function = lambda self, x: read(writing(self, x))
+    assert "the output differs" in hookscope.sweep(model, layers="blocks.?", input=X).reuse
 
 
 def test_a_language_model_runs_without_a_cache_for_it() -> None:
@@ -247,16 +183,8 @@ def test_a_language_model_runs_without_a_cache_for_it() -> None:
 
 
 def test_a_convolutional_network_is_a_chain_too() -> None:
-    found = hookscope.sweep(
-        "resnet18",
-        layers=["layer4.1"],
-        input="random:1x3x32x32",
-        metric="output",
-        edit="scale:2",
-    )
-    run = hookscope.capture(
-        "resnet18", layers="fc", edits="layer4.1=scale:2", input="random:1x3x32x32"
-    )
-
+    x = {"input": "random:1x3x32x32"}
+    found = hookscope.sweep("resnet18", layers="layer4.1", metric="output", edit="scale:2", **x)
+    run = hookscope.capture("resnet18", layers="fc", edits="layer4.1=scale:2", **x)
     assert "up to 8 blocks" in found.reuse
     assert found.cells[-1].output == run.metadata["effect"]["output"][0]["relative"]
