@@ -220,28 +220,21 @@ def interrupt(done: int, total: int) -> None:
     raise KeyboardInterrupt
 
 
+INTEGRATED = {"by": "integrated"}
+# Of each request that fails: the options, and the subject of the error.
 FAILURES: dict[str, Any] = {
-    "a layer on no grid": ({"layer": "fc"}, r"has no spatial output \(1x4\)"),
-    "several layers": ({"layer": "*"}, "matches 4 layers"),
-    "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
-    "no such class": ({"target": 9}, "no class 9"),
-    "a target that is no class": ({"target": "uniform"}, "needs a class"),
-    "no such method": ({"by": "grandcam"}, "'grandcam' is not one of .* Did you mean gradcam"),
+    "a layer on no grid": ({"layer": "fc"}, "1x4"),
+    "several layers": ({"layer": "*"}, "4 layers"),
+    "no such layer": ({"layer": "cnv"}, "'cnv'"),
+    "no such class": ({"target": 9}, "class 9"),
+    "a target that is no class": ({"target": "uniform"}, "class"),
+    "no such method": ({"by": "grandcam"}, "'grandcam' .* gradcam"),
     "a layer for the image": ({"by": "saliency", "layer": "conv"}, "takes no layer"),
-    "upsampling of pixels": (
-        {"by": "guided", "upsample": "nearest"},
-        "nothing to upsample",
-    ),
-    "steps without an integral": ({"steps": 5}, 'only for by="integrated"'),
-    "black of noise": (
-        {"by": "integrated", "baseline": "black"},
-        "Cannot tell what a black image is",
-    ),
-    "a baseline of another shape": (
-        {"by": "integrated", "baseline": torch.zeros(5)},
-        "does not fit images of shape 1x3x8x8",
-    ),
-    "no images": ({"input": torch.ones(1, 3)}, "takes no images"),
+    "upsampling of pixels": ({"by": "guided", "upsample": "nearest"}, "upsample"),
+    "steps without an integral": ({"steps": 5}, "steps"),
+    "black of noise": (INTEGRATED | {"baseline": "black"}, "black"),
+    "a baseline of another shape": (INTEGRATED | {"baseline": torch.zeros(5)}, "1x3x8x8"),
+    "no images": ({"input": torch.ones(1, 3)}, "no images"),
     "an interrupt": ({"by": "scorecam", "layer": "conv", "progress": interrupt}, None),
 }
 
@@ -305,7 +298,7 @@ def test_a_head_of_zeros_is_told(make: Any, other: str) -> None:
     x = X if other == "eigencam" else torch.ones(1, 3, 32, 32)
     if other == "eigencam":
         nn.init.zeros_(model.fc.weight)
-    with pytest.raises(RequestError, match="no gradient at any") as caught:
+    with pytest.raises(RequestError, match="no gradient") as caught:
         hookscope.cam(model, input=x)
     assert ("rollout" in caught.value.hint) is (other == "rollout")
     assert float(hookscope.cam(model, input=x, by=other)["./cam"].max()) > 0

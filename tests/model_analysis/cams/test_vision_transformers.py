@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.vision_transformer import VisionTransformer
 
 import hookscope
 from hookscope.errors import RequestError
+from hookscope.specs.cam_methods import METHODS
 from hookscope.views.cam import cam_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.model_analysis.cams.models import (
     about,
     at_layer,
+    functions,
     images,
     output_of,
     resnet,
@@ -271,3 +274,46 @@ def test_a_model_that_is_all_attention_has_a_layer_too() -> None:
     model = seeded(nn.Sequential(attention, nn.Linear(8, 4)))
     found = about(hookscope.cam(model, input=images(1, 3, 32, 32), target=1))
     assert found["layer"] == "0.mix"
+
+
+# Images of one batch
+
+
+class MaximumOverTokens(VisionTransformer):
+    """Each image reads other tokens: those with the largest value of a channel. Has a ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__(32, 8, 2, 2, 16, 32, num_classes=5)
+        for block in self.encoder.layers:
+            block.mlp[1] = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self._process_input(x)
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], 1)
+        return self.heads(self.encoder(tokens).amax(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        (method, kind)
+        for method in METHODS
+        for kind in (functions, MaximumOverTokens, vit)
+        if (method, kind) not in (("rollout", functions), ("guided", vit))  # no attention, no ReLU
+    ],
+)
+def test_the_map_of_an_image_does_not_depend_on_the_batch(method: str, kind: Any) -> None:
+    model, x, targets = seeded(kind()), images(3, 3, 32, 32), [3, 0, 1]
+    if kind is MaximumOverTokens:
+        nn.init.ones_(model.encoder.ln.bias)  # or the map of scorecam is zero everywhere
+    x[1] = x[1] * 4 - 2
+    choices = {"integrated": {"steps": 3}, "occlusion": {"patch": 12}}.get(method, {})
+    batch = hookscope.cam(model, input=x, target=targets, by=method, **choices)
+    maps, metadata = batch["./cam"], batch.metadata["cam"]
+    assert not torch.allclose(maps[0], maps[1])
+    for n, target in enumerate(targets):
+        alone = hookscope.cam(model, input=x[n : n + 1], target=target, by=method, **choices)
+        torch.testing.assert_close(maps[n : n + 1], alone["./cam"], rtol=1e-9, atol=1e-12)
+        entry = alone.metadata["cam"]
+        assert metadata["images"][n]["peak"] == entry["images"][0]["peak"]
+        assert metadata.get("tokens", [None] * 3)[n] == entry.get("tokens", [None])[0]

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import RequestError
-from tests.model_analysis.cams.models import (
-    gradcam_by_hand,
-    images,
-    seeded,
-)
+from tests.model_analysis.cams.models import about, functions, gradcam_by_hand, images, seeded
 from tests.zoo import Module
 
 X = images(1, 3, 8, 8)
@@ -75,7 +72,7 @@ def test_a_value_that_is_overwritten_by_its_other_name_counts_as_it_was_returned
 
 
 def test_an_image_that_the_gradient_does_not_reach_is_told() -> None:
-    with pytest.raises(RequestError, match="no gradient at the image"):
+    with pytest.raises(RequestError, match="no gradient"):
         hookscope.cam(stem(without_gradient), input=X, by="saliency")
 
 
@@ -108,3 +105,37 @@ def test_the_map_lies_over_the_pixels_that_the_model_saw(
     assert torch.equal(shot["./image"][0, 0] > 127, inside)
     # Resizing blurs the edges: pixels outside get an eighth, and those in the corners 49 in 64.
     assert torch.equal(shot["./cam"][0] > 0.2 * shot["./cam"].max(), inside)
+
+
+# Guided backpropagation says what it guides.
+
+
+def test_a_model_without_relus_has_nothing_to_guide() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.GELU(), nn.Flatten())
+    with pytest.raises(RequestError, match=r"ReLU.* gelu 1"):
+        hookscope.cam(model, input=X.float(), by="guided")
+
+
+def branches(self: Module, x: Tensor) -> Tensor:
+    """A ReLU of a parameter, beside the way from the image to the score, and a GELU on it."""
+    return self.fc(F.gelu(self.a(x)).mean((2, 3))) + self.fc.bias.relu()
+
+
+def with_forward(function: Any) -> Module:
+    model = seeded(functions())
+    model.function = function
+    return model
+
+
+def test_relus_off_the_way_from_the_image_are_not_taken_for_guidance() -> None:
+    with pytest.raises(RequestError, match=r"ReLU .*1 elsewhere.*gelu 1") as caught:
+        hookscope.cam(with_forward(branches), input=X, by="guided")
+    assert "saliency" in caught.value.hint
+
+
+def test_guided_tells_what_it_guides_and_what_it_leaves() -> None:
+    mixed = with_forward(lambda self, x: branches(self, F.silu(F.relu(x - 0.5))))
+    found = about(hookscope.cam(mixed, input=X, by="guided", target=1))
+    assert (found["relus"], found["unguided"]) == (1, {"gelu": 1, "silu": 1})
+    all_of_them = about(hookscope.cam(seeded(functions()), input=X, by="guided", target=1))
+    assert (all_of_them["relus"], all_of_them["unguided"]) == (4, {})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +47,62 @@ def test_a_planted_fault_is_found_where_it_is(name: str, found: list[tuple[str, 
     assert health.ok is all(level == "note" for level, _, _ in found)
 
 
+def two_births() -> nn.Module:
+    parts = {"a": faulty.function(torch.log), "b": faulty.function(torch.sqrt)}
+    return Module(lambda self, x: self.a(-x.abs()) + self.b(-x.abs() - 1), **parts)
+
+
+def zeros_at_the_end() -> nn.Module:
+    model: Any = faulty.sound()
+    nn.init.zeros_(model[3].weight)
+    return model
+
+
+def scaled_branch() -> nn.Module:
+    inner = nn.Linear(16, 16)
+    return faulty.within(Module(lambda self, x: x + 1e-7 * self.inner(x), inner=inner))
+
+
+def a_bias_before_a_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+
+
+ROWS = {"input": faulty.example_input()}
+# Of each model: the options, and what is found.
+SITUATIONS: dict[
+    str, tuple[Callable[[], nn.Module], dict[str, Any], list[tuple[str, str, str]]]
+] = {
+    "two births": (two_births, ROWS, [("error", "nan", "a"), ("error", "nan", "b")]),
+    "minus infinity": (
+        lambda: nn.Sequential(faulty.function(lambda x: torch.log(x * 0)), nn.Softmax(-1)),
+        *(ROWS | {"forward_only": True, "only": "inf"}, [("error", "inf", "0")]),
+    ),
+    "a last layer of zeros": (zeros_at_the_end, ROWS, [("note", "vanishing", "2")]),
+    "a branch beside a sound one": (scaled_branch, ROWS, [("note", "vanishing", "2.inner")]),
+    "a bias before a norm": (a_bias_before_a_norm, ROWS | {"train": True, "only": "vanishing"}, []),
+    "frozen": (lambda: faulty.sound().requires_grad_(False), ROWS, [("note", "frozen", ".")]),
+    "weights that another module uses": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True),
+        *({"shape": (2, 5, 16)}, []),
+    ),
+    "zeros of a single row": (
+        lambda: nn.Sequential(nn.Linear(8, 64), nn.ReLU()),
+        *({"shape": (1, 8), "dead": 0.1, "only": "dead"}, []),
+    ),
+    "no entries": (
+        lambda: Module(lambda self, x: self.a(x[:0]), a=nn.Linear(8, 2)),
+        *(ROWS, [("warning", "run", ".")]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_found_in_a_situation(name: str) -> None:
+    make, options, found = SITUATIONS[name]
+    torch.manual_seed(0)
+    assert worst(hookscope.check(make(), **options)) == found
+
+
 def test_the_function_in_which_nan_arose_is_named_and_counted() -> None:
     torch.manual_seed(0)
     model = faulty.log_of_negative()
@@ -74,19 +132,6 @@ def test_a_parameter_and_a_buffer_that_are_no_numbers_are_named() -> None:
     assert [(f.check, f.layer, f.measured) for f in found] == [("nan", "0", 2), ("inf", "1", 1)]
     assert "bias" in found[0].message
     assert "running_mean" in found[1].message
-
-
-def test_two_births_in_two_branches_are_both_told() -> None:
-    parts = {"a": faulty.function(torch.log), "b": faulty.function(torch.sqrt)}
-    two = Module(lambda self, x: self.a(x) + self.b(x), **parts)
-    health = hookscope.check(two, input=-torch.ones(2, 3))
-    assert worst(health) == [("error", "nan", "a"), ("error", "nan", "b")]
-
-
-def test_minus_infinity_of_a_log_is_told_where_it_arose() -> None:
-    model = nn.Sequential(faulty.function(lambda x: torch.log(x * 0)), nn.Softmax(-1))
-    finding = hookscope.check(model, input=torch.ones(2, 3), forward_only=True).findings[0]
-    assert (finding.check, finding.layer) == ("inf", "0")
 
 
 def test_the_share_of_dead_units_is_that_of_torch() -> None:
@@ -157,12 +202,6 @@ def test_some_dead_units_are_a_note_while_batch_normalisation_has_no_statistics(
     assert only(hookscope.check(entirely, input=x, forward_only=True), "dead").level == "warning"
 
 
-def test_zeros_of_a_single_row_are_no_evidence() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU())
-    assert not hookscope.check(model, shape=(1, 8), dead=0.1).of("dead")
-
-
 def test_saturation_is_the_share_within_the_margin_of_a_bound() -> None:
     x = torch.linspace(-8, 8, 101)[None]
     for module, low, high in ((nn.Sigmoid(), 0, 1), (nn.Tanh(), -1, 1)):
@@ -207,31 +246,6 @@ def test_a_threshold_moves_what_is_found() -> None:
     assert not checked("sound", ceiling=1e-6).ok
 
 
-def test_a_branch_that_vanishes_beside_a_sound_one_is_a_note() -> None:
-    scaled = Module(lambda self, x: x + 1e-7 * self.inner(x), inner=nn.Linear(16, 16))
-    health = hookscope.check(faulty.within(scaled), input=faulty.example_input())
-    assert worst(health) == [("note", "vanishing", "2.inner")]
-
-
-def test_a_last_layer_of_zeros_is_a_note() -> None:
-    model = faulty.sound()
-    nn.init.zeros_(model[3].weight)
-    health = hookscope.check(model, input=faulty.example_input())
-    assert [(f.level, f.check) for f in health.findings] == [("note", "vanishing")]
-    assert "3.weight" in health.findings[0].hint
-
-
-def test_a_bias_whose_gradient_is_nothing_by_its_nature_is_let_be() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
-    health = hookscope.check(model, input=faulty.example_input(), train=True)
-    assert not health.of("vanishing")
-
-
-def test_a_model_that_is_frozen_all_over_is_a_note() -> None:
-    model = faulty.sound().requires_grad_(False)
-    assert worst(hookscope.check(model, input=faulty.example_input())) == [("note", "frozen", ".")]
-
-
 def test_statistics_that_no_layer_has_updated_are_a_note() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.BatchNorm1d(16))
     finding = only(hookscope.check(model, input=faulty.example_input()), "batchnorm")
@@ -259,11 +273,6 @@ def test_a_part_on_another_device_is_told() -> None:
     model.hf_device_map = {"spare": "meta"}
     [finding] = parameter_findings(inspect_parameters(model), weights_from_file=False)
     assert finding.level == "note"
-
-
-def test_a_module_whose_weights_another_uses_is_not_idle() -> None:
-    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    assert hookscope.check(model, shape=(2, 5, 16)).ok
 
 
 def test_checks_are_chosen_by_name() -> None:
@@ -441,12 +450,6 @@ def test_fewer_dead_units_than_the_threshold_are_a_note_if_dead_is_the_only_chec
     assert (finding.level, finding.units, health.ok) == ("note", (0, 1, 2), True)
     assert "50%" in finding.message and finding.message.endswith(": 0-2")
     assert not hookscope.check(model, input=x, forward_only=True, only="dead,nan").of("dead")
-
-
-def test_outputs_without_entries_are_a_finding() -> None:
-    net = Module(lambda self, x: self.a(x[:0]), a=nn.Linear(3, 2))
-    [finding] = hookscope.check(net, input=torch.ones(2, 3)).findings
-    assert (finding.check, finding.level, finding.layer) == ("run", "warning", ".")
 
 
 def test_a_model_that_exits_ends_the_check() -> None:

@@ -269,7 +269,7 @@ def test_a_wrong_request_is_refused(
 def test_a_target_of_several_tokens_is_refused(repo: Path) -> None:
     folder = f"hf:{repo / 'sample_models' / 'capitals'}"
     with pytest.raises(InputError, match=r"2 tokens: ' the' \+ ' capital'"):
-        hookscope.lens(folder, input="text:the capital of Peru is", target="the capital")
+        hookscope.lens(folder, input="text:the capital of Peru", target="the capital")
 
 
 def test_a_model_without_logits_is_refused() -> None:

@@ -64,14 +64,14 @@ X = torch.randn(2, 4, generator=torch.Generator().manual_seed(3))
 
 def swept(model: nn.Module, **options: Any) -> hookscope.Sweep:
     return hookscope.sweep(
-        model, edit="scale:1.5", layers=["blocks.?", "blocks.1?"], input=X, **options
+        model, edit="scale:1.5", layers="blocks.*", types="Module", input=X, **options
     )
 
 
-def by_hand(model: nn.Module) -> list[float]:
+def by_hand(model: Any) -> list[float]:
     """The relative change of the output with each block changed, every block computed."""
     found = []
-    for n in range(20):
+    for n in range(len(model.blocks)):
         run = hookscope.capture(model, edits=f"blocks.{n}=scale:1.5", layers=".", input=X)
         found.append(run.metadata["effect"]["output"][0]["relative"])
     return found
@@ -120,11 +120,11 @@ def test_blocks_without_a_changed_layer_are_reused_too() -> None:
 def test_a_block_that_does_more_is_always_computed(
     forward: Callable[..., Tensor], what: str
 ) -> None:
-    model = chain(forward)
+    model = chain(forward, 6)
     CALLS.clear()
     found = swept(model)
     assert "blocks.0" in found.reuse and what in found.reuse
-    assert CALLS["block"] == 20 * 22
+    assert CALLS["block"] == 6 * 8
     assert [cell.output for cell in found.cells] == by_hand(model)
 
 
@@ -176,7 +176,7 @@ def test_what_is_read_besides_outputs_is_noticed(reader: str) -> None:
 
 def test_a_language_model_runs_without_a_cache_for_it() -> None:
     found = hookscope.sweep(
-        "hf:sample_models/capitals", layers="model.layers.?", input="text:the capital of Peru is"
+        "hf:sample_models/capitals", layers="model.layers.?", input="text:the capital of Peru"
     )
 
     assert "up to 4 blocks" in found.reuse
