@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import xml.etree.ElementTree as Tree
 from functools import partial
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,6 @@ from PIL import Image
 from torch import nn
 
 import hookscope
-from hookscope.cli.main import cli
 from hookscope.errors import RequestError
 from hookscope.files.output_path import check_output, picture_ending
 from hookscope.model_analysis.cams.overlay import draw_overlay, save_overlay
@@ -249,15 +246,6 @@ def test_nan_and_infinity_have_their_own_colours_and_are_counted(
     assert "2 NaN (magenta), 3 infinite (cyan)" in lines
     [line] = [line for line in lines if "probability" in line]
     assert line.endswith("probability NaN")
-
-
-def test_the_options_of_the_command_are_the_keywords_of_python() -> None:
-    own = inspect.signature(save_overlay).parameters
-    options = {param.name: param for param in cli.commands["cam"].params}
-    for name in ("alpha", "colormap", "dpi"):
-        assert isinstance(options[name], click.Option)
-        assert options[name].default == own[name].default
-        assert inspect.signature(draw_overlay).parameters[name].default == own[name].default
 
 
 def test_plot_draws_the_result_of_cam_as_the_picture_of_cam(shot, tmp_path: Path) -> None:

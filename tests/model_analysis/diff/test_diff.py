@@ -124,20 +124,26 @@ def test_two_dtypes_are_judged_by_the_looser_tolerance() -> None:
     assert loose.same and loose.counts["close"] == 8
 
 
-def test_captures_in_bfloat16_are_read_without_torch(tmp_path, clean_environment) -> None:
+def test_captures_in_bfloat16_weights_and_dumps_are_read_without_torch(
+    tmp_path, clean_environment
+) -> None:
     files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     for file, dtype in zip(files, ("bfloat16", "float32"), strict=True):
         hookscope.capture(f"{NETS}:single", dtype=dtype).save(file)
-    probe = (
-        "import sys, hookscope; found = hookscope.diff(*sys.argv[1:]);"
-        "print('torch' in sys.modules, [row.figures.max_abs for row in found.rows])"
-    )
-    done = run_python("-c", probe, *files, env=clean_environment, status=0)
-    loaded, _, numbers = done.stdout.partition(" ")
     a, b = map(load_file, files)
     by_hand = [
         float((a[key].double() - b[key].double()).abs().max()) for key in hookscope.load(files[0])
     ]
+    weights, dump = SAMPLES / "digits.safetensors", tmp_path / "dump.npz"
+    np.savez(dump, **{"head": b["head/output"].numpy()})
+    probe = (
+        "import sys, hookscope; a, b, weights, dump = sys.argv[1:];"
+        "found = hookscope.diff(a, b); assert hookscope.diff(b, dump, what='output').same;"
+        "assert hookscope.diff(weights, weights).same;"
+        "print('torch' in sys.modules, [row.figures.max_abs for row in found.rows])"
+    )
+    done = run_python("-c", probe, *files, weights, dump, env=clean_environment, status=0)
+    loaded, _, numbers = done.stdout.partition(" ")
     assert (loaded, json.loads(numbers)) == ("False", by_hand)
 
 

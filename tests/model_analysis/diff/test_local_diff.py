@@ -25,6 +25,7 @@ from hookscope.results.diff_result import Diff
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
+from tests.model_analysis.diff.exported_nets import set_attribute
 from tests.model_analysis.diff.planted_faults import FAULTS, KINDS, Fault, build
 from tests.views.error_results import local_diff
 from tests.zoo import Module
@@ -484,12 +485,9 @@ def test_a_fault_between_the_limits_is_said_to_be_between() -> None:
 
 @pytest.fixture
 def wrong_file(tmp_path: Path) -> str:
-    """The sample with another padding in its second convolution."""
+    """The sample with another padding in its first convolution."""
     proto = onnx.load(f"{SAMPLES}/digits.onnx")
-    second = [node for node in proto.graph.node if node.op_type == "Conv"][1]
-    for attribute in second.attribute:
-        if attribute.name == "pads":
-            attribute.ints[:] = [2, 2, 0, 0]
+    set_attribute("Conv", "pads", [2, 2, 0, 0])(proto)
     onnx.save(proto, tmp_path / "wrong.onnx")
     return str(tmp_path / "wrong.onnx")
 
@@ -500,8 +498,8 @@ def test_a_broken_node_of_an_onnx_file_is_named(wrong_file: str, options: dict[s
     found = hookscope.diff(DIGITS, wrong_file, **options)
     assert isinstance(good, LocalDiff) and isinstance(found, LocalDiff)
     assert good.same and good.faults == ()
-    assert [(e.module, e.tensor) for e in found.faults] == [("conv2", "conv2/output")]
-    assert {e.module for e in found.echoes} == {"relu2", "pool", "fc", "."}
+    assert [(e.module, e.tensor) for e in found.faults] == [("conv1", "conv1/output")]
+    assert {e.module for e in found.echoes} == {"relu1", "conv2", "relu2", "pool", "fc", "."}
 
 
 def test_an_onnx_file_is_b_and_has_outputs_to_compare() -> None:

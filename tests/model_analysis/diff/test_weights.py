@@ -17,7 +17,6 @@ from hookscope.stores.weights.open_weights import open_weights
 from hookscope.views.text.text_table import TextOptions
 from hookscope.views.weight_diff import weight_diff_lines
 from tests.model_analysis.diff import nets
-from tests.processes import run_python
 from tests.zoo import Module
 
 NETS = str(Path(nets.__file__))
@@ -51,16 +50,6 @@ def test_the_document_has_every_tensor_and_the_totals(files) -> None:
     assert hookscope.diff(files[0], files[0]).same
     assert hookscope.diff(*files, layers=["*.weight", "!conv"]).same
     assert hookscope.diff(*files, atol=100).same
-
-
-def test_two_files_are_compared_without_torch(files, clean_environment) -> None:
-    script = (
-        "import sys; from hookscope.cli.main import main\n"
-        "try: main()\n"
-        "finally: print('torch' in sys.modules, file=sys.stderr)"
-    )
-    done = run_python("-c", script, "diff", *files, env=clean_environment, status=1)
-    assert done.stderr.splitlines()[-1] == "False"
 
 
 # A model's own values
