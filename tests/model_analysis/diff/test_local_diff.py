@@ -25,8 +25,8 @@ from hookscope.results.diff_result import Diff
 from hookscope.results.local_diff import FAULT_LIMIT, ROUNDING_LIMIT, LocalDiff
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
-from tests.model_analysis.diff.exported_nets import set_attribute
 from tests.model_analysis.diff.planted_faults import FAULTS, KINDS, Fault, build
+from tests.model_analysis.diff.test_onnx_files import set_attribute
 from tests.views.error_results import local_diff
 from tests.zoo import Module
 
