@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import resnet18
+from torchvision.models.resnet import BasicBlock
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
@@ -82,9 +83,20 @@ def gradcam_by_hand(score: Tensor, a: Tensor) -> Tensor:
     return (g.mean(tuple(range(2, a.ndim)), keepdim=True) * a).sum(1).relu().detach()
 
 
-def resnet() -> nn.Module:
-    generator = torch.Generator().manual_seed(5)
-    model = resnet18(num_classes=9).double().eval()
+def resnet() -> Any:
+    """A ResNet18 with few channels."""
+    parts: dict[str, nn.Module] = {
+        **{"conv1": nn.Conv2d(3, 8, 7, 2, 3, bias=False), "bn1": nn.BatchNorm2d(8)},
+        **{"relu": nn.ReLU(inplace=True), "maxpool": nn.MaxPool2d(3, 2, 1)},
+    }
+    inputs = 8
+    for number, (width, stride) in enumerate(((8, 1), (12, 2), (16, 2), (32, 2)), 1):
+        down = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        blocks = BasicBlock(inputs, width, stride, down), BasicBlock(width, width)
+        parts[f"layer{number}"], inputs = nn.Sequential(*blocks), width
+    parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(32, 9)}
+    model = nn.Sequential(OrderedDict(parts)).double().eval()
+    generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

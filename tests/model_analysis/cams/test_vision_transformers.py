@@ -198,7 +198,7 @@ def test_a_class_token_behind_the_patches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "choices", "message"),
     [
-        (resnet, {}, "ResNet"),
+        (resnet, {}, "attention weights"),
         (swin, {}, r"features.1.0.attn .* windows"),
         (
             lambda: of_timm(class_token=False, global_pool="map"),
