@@ -216,6 +216,21 @@ def test_a_frozen_model_has_maps_too() -> None:
     assert same_bits(before, after)
 
 
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
+def test_frozen_parameters_stay_frozen_and_the_image_is_left_alone(method: str) -> None:
+    model = seeded(Module(lambda self, x: self.rest(x.mul_(2)), rest=InPlace()))
+    model.register_buffer("learned", torch.zeros(2, requires_grad=True))
+    model.rest.conv.weight.requires_grad_(False)
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    before = {name: tensor.requires_grad for name, tensor in tensors.items()}
+    x = X.clone()
+    choices = {"steps": 3} if method == "integrated" else {}
+    hookscope.cam(model, by=method, input=x, target=1, **choices)
+    assert {name: tensor.requires_grad for name, tensor in tensors.items()} == before
+    assert all(tensor.grad is None for tensor in tensors.values())
+    assert same_bits(x, X) and not x.requires_grad and x.grad is None
+
+
 def interrupt(done: int, total: int) -> None:
     raise KeyboardInterrupt
 
