@@ -49,6 +49,9 @@ def tokens() -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+FOUR = rows(4, WIDTH)
+
+
 def only(health: Health) -> Finding:
     [finding] = health.findings
     return finding
@@ -58,55 +61,34 @@ def check(model: Any, name: str, **options: Any) -> Health:
     return hookscope.check(model, only=name, **options)
 
 
-def around_one(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    return lambda: around(make())
-
-
-def stats_of_the_batch() -> nn.Module:
-    return nn.BatchNorm1d(WIDTH, track_running_stats=False)
-
-
 def one_row_fails(self: Module, x: Tensor) -> Tensor:
     return x - x.mean(0) / int(len(x) > 1) if len(x) > 1 else x[:, :, 0]
 
 
-FOUR = rows(4, WIDTH)
-# Of modules that depend on their batch, as part 1 of a model: the input, and where it is seen.
-MIDDLES: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
-    "statistics": (stats_of_the_batch, FOUR, "no running statistics"),
-    "softmax": (lambda: nn.Softmax(0), FOUR, "alone"),
-    "function": (lambda: Module(lambda self, x: x - x.mean(0)), FOUR, "in sub()"),
-    "infinite": (lambda: Module(lambda self, x: x / (len(x) - 1)), FOUR, "in div()"),
-    "order": (
-        lambda: Module(lambda self, x: x * torch.arange(1, len(x) + 1)[:, None]),
-        *(FOUR, "in mul()"),
-    ),
-    "ninth row": (
-        lambda: Module(lambda self, x: x * (torch.arange(len(x)) < 8)[:, None]),
-        *(rows(9, WIDTH), "row 8 changes by 100% in mul() in another order"),
-    ),
-    "capacity": (lambda: Experts(1.0), rows(4, 8, WIDTH), "capacity"),
-    "one row fails": (lambda: Module(one_row_fails), FOUR, "copies"),
-}
-# The same of whole models, with the layer.
-DEPENDENT: dict[str, tuple[Callable[[], nn.Module], Any, str, str]] = {
-    **{name: (around_one(make), x, "1", words) for name, (make, x, words) in MIDDLES.items()},
-    "mean": (lambda: Pooled("mean"), tokens(), ".", "in mean() with longer padding"),
-    "convolution": (lambda: Pooled("convolution"), tokens(), "mix", "mixes real positions"),
-}
+def test_the_first_layer_whose_rows_depend_on_their_batch_is_named() -> None:
+    def depends(model: nn.Module, value: Any, words: str, layer: str = "1") -> None:
+        health = check(model, "batch", input=value)
+        finding = only(health)
+        assert (finding.level, finding.check, finding.layer) == ("warning", "batch", layer)
+        assert words in f"{finding.message} {finding.hint}"
+        assert not health.ok and hooks_left(model) == 0
 
+    def of(function: Callable[[Tensor], Tensor]) -> nn.Module:
+        return around(Module(lambda self, x: function(x)))
 
-@pytest.mark.parametrize("name", DEPENDENT)
-def test_the_first_layer_whose_rows_depend_on_their_batch_is_named(name: str) -> None:
-    make, value, layer, words = DEPENDENT[name]
     torch.manual_seed(0)
-    model = make()
-    health = check(model, "batch", input=value)
-    finding = only(health)
-    assert (finding.level, finding.check, finding.layer) == ("warning", "batch", layer)
-    assert words in f"{finding.message} {finding.hint}"
-    assert not health.ok
-    assert hooks_left(model) == 0
+    statistics = nn.BatchNorm1d(WIDTH, track_running_stats=False)
+    depends(around(statistics), FOUR, "no running statistics")
+    depends(around(nn.Softmax(0)), FOUR, "alone")
+    depends(of(lambda x: x - x.mean(0)), FOUR, "in sub()")
+    depends(of(lambda x: x / (len(x) - 1)), FOUR, "in div()")
+    depends(of(lambda x: x * torch.arange(1, len(x) + 1)[:, None]), FOUR, "in mul()")
+    ninth = of(lambda x: x * (torch.arange(len(x)) < 8)[:, None])
+    depends(ninth, rows(9, WIDTH), "row 8 changes by 100% in mul() in another order")
+    depends(around(Experts(1.0)), rows(4, 8, WIDTH), "capacity")
+    depends(around(Module(one_row_fails)), FOUR, "copies")
+    depends(Pooled("mean"), tokens(), "in mean() with longer padding", ".")
+    depends(Pooled("convolution"), tokens(), "mixes real positions", "mix")
 
 
 @pytest.mark.exhaustive
@@ -201,22 +183,19 @@ def test_the_checks_that_run_several_times_are_made_only_by_name() -> None:
     assert check(around(nn.ReLU()), "nan,batch", input=rows(2, WIDTH)).checks == ("nan", "batch")
 
 
-def differ(entries: int) -> str:
-    return f"{entries} of {entries} entries"
-
-
-UNSTEADY = {
-    "own generator": (own_generator, "1", f"in randn(): {differ(64)}"),
-    "unset memory": (unset_memory, "1", f"in normal_(): {differ(16)}"),
-    "counting": (counting, "1", f"in mul(): {differ(64)}"),
-    "late layer": (late_layer, "1.inner", "in run 2"),
-    "backward": (noisy_backward, "0", f"output.grad: {differ(64)}"),
-}
-
-
-@pytest.mark.parametrize("name", UNSTEADY)
-def test_the_first_value_that_differs_between_runs_is_named(name: str) -> None:
-    make, layer, words = UNSTEADY[name]
+@pytest.mark.parametrize(
+    ("make", "layer", "words"),
+    [
+        (own_generator, "1", "in randn(): 64 of 64 "),
+        (unset_memory, "1", "in normal_(): 16 of 16 "),
+        (counting, "1", "in mul(): 64 of 64 "),
+        (late_layer, "1.inner", "in run 2"),
+        (noisy_backward, "0", "output.grad: 64 of 64 "),
+    ],
+)
+def test_the_first_value_that_differs_between_runs_is_named(
+    make: Callable[[], nn.Module], layer: str, words: str
+) -> None:
     finding = only(check(around(make()), "determinism", input=FOUR))
     assert (finding.level, finding.layer) == ("warning", layer)
     assert words in finding.message
@@ -308,56 +287,41 @@ def padded(first: int, last: int) -> Tensor:
 CAUSAL = torch.ones(5, 5, dtype=torch.bool).triu(1)
 
 
-def all_padding() -> tuple[nn.Module, Any]:
-    return encoder(None, padded(0, 5))
+def one_head() -> tuple[nn.Module, Any]:
+    return heads(torch.arange(30).reshape(6, 5, 1).expand(6, 5, 5) == 5 * 5 + 2)
 
 
-def left_padding() -> tuple[nn.Module, Any]:
-    """A causal mask and padding, each of which leaves every row a key."""
-    return encoder(CAUSAL, padded(0, 2))
+def additive(name: str, mask: Tensor, value: float) -> tuple[nn.Module, Any]:
+    return named(name, torch.zeros(mask.shape).masked_fill(~mask, value))
 
 
-# Of each model and mask: the layer, the level, the number of rows, and the masks and places.
-MASKS: dict[str, tuple[Any, str, str, int, tuple[str, str]]] = {
-    "padding": (
-        *(all_padding, "layers.0.self_attn", "warning", 1),
-        ("key_padding_mask masks", "of row 1"),
-    ),
-    "together": (
-        *(left_padding, "layers.0.self_attn", "note", 2),
-        ("attn_mask and key_padding_mask", "of row 1 (queries 0-1)"),
-    ),
-    "one head": (
-        lambda: heads(torch.arange(30).reshape(6, 5, 1).expand(6, 5, 5) == 5 * 5 + 2),
-        *("inner.attend", "error", 1, ("attn_mask masks", "of row 2 (query 2)")),
-    ),
-    "bool": (
-        lambda: named("attn_mask", masked(3, 5, 5)),
-        *("a", "warning", 2, ("attn_mask masks", "of row 2 (queries 1-2)")),
-    ),
-    "additive": (
-        lambda: named("attention_mask", torch.zeros(3, 5, 5).masked_fill(~masked(3, 5, 5), -1e9)),
-        *("a", "warning", 2, ("attention_mask masks", "of row 2 (queries 1-2)")),
-    ),
-    "infinite": (
-        lambda: named("attn_mask", torch.zeros(5, 5).masked_fill(~masked(1, 5, 5)[0], -torch.inf)),
-        *("a", "error", 2, ("attn_mask masks", "of every row (queries 1-2)")),
-    ),
-}
+def infinite() -> tuple[nn.Module, Any]:
+    return additive("attn_mask", masked(1, 5, 5)[0], -torch.inf)
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_row_without_a_key_is_named(name: str) -> None:
-    make, layer, level, number, (begins, ends) = MASKS[name]
+def test_a_row_without_a_key_is_named() -> None:
+    def lacks(model_and_value: tuple[nn.Module, Any], found: Any, masks: str, place: str) -> None:
+        model, value = model_and_value
+        finding = check(model, "mask", input=value).findings[0]
+        assert (finding.level, finding.layer, finding.measured) == found
+        assert finding.message.startswith(masks) and finding.message.endswith(f"of {place}")
+        assert hooks_left(model) == 0
+
     torch.manual_seed(0)
-    model, value = make()
-    finding = check(model, "mask", input=value).findings[0]
-    assert (finding.layer, finding.level, finding.measured) == (layer, level, number)
-    assert finding.message.startswith(begins) and finding.message.endswith(ends)
-    assert hooks_left(model) == 0
+    attention = "layers.0.self_attn"
+    whole, left = encoder(None, padded(0, 5)), encoder(CAUSAL, padded(0, 2))
+    lacks(whole, ("warning", attention, 1), "key_padding_mask masks", "row 1")
+    both = "attn_mask and key_padding_mask"
+    lacks(left, ("note", attention, 2), both, "row 1 (queries 0-1)")
+    lacks(one_head(), ("error", "inner.attend", 1), "attn_mask masks", "row 2 (query 2)")
+    own = named("attn_mask", masked(3, 5, 5))
+    lacks(own, ("warning", "a", 2), "attn_mask masks", "row 2 (queries 1-2)")
+    added = additive("attention_mask", masked(3, 5, 5), -1e9)
+    lacks(added, ("warning", "a", 2), "attention_mask masks", "row 2 (queries 1-2)")
+    lacks(infinite(), ("error", "a", 2), "attn_mask masks", "every row (queries 1-2)")
 
 
-@pytest.mark.parametrize("make", [MASKS["one head"][0], MASKS["infinite"][0]])
+@pytest.mark.parametrize("make", [one_head, infinite])
 def test_nan_that_a_mask_causes_refers_to_the_mask(make: Any) -> None:
     model, value = make()
     [nan] = check(model, "mask,nan", input=value).of("nan")
@@ -386,20 +350,6 @@ def test_a_mask_with_a_key_for_each_row_is_not_a_finding() -> None:
     assert list(check(around(nn.ReLU()), "mask", input=rows(2, WIDTH)).unmade) == ["mask"]
 
 
-SOUND = {
-    "layers": (lambda: around(nn.LayerNorm(WIDTH)), rows(4, WIDTH)),
-    "normalized": (lambda: around(nn.BatchNorm1d(WIDTH)), rows(4, WIDTH)),
-    "experts": (lambda: around(Experts(None)), rows(4, 8, WIDTH)),
-    "masked mean": (lambda: Pooled("masked mean"), tokens()),
-    "masked attention": (lambda: Pooled("attention"), tokens()),
-    "attention": (lambda: encoder(None, padded(3, 5))[0], encoder(None, padded(3, 5))[1]),
-    "gru": (
-        lambda: Module(lambda self, x: self.gru(x)[0], gru=nn.GRU(WIDTH, 8, batch_first=True)),
-        rows(4, 5, WIDTH),
-    ),
-}
-
-
 def test_a_mask_of_queries_and_keys_has_no_rows_even_if_it_is_as_long_as_the_batch() -> None:
     class Causal(nn.Sequential):
         def forward(self, x: Tensor, attn_mask: Tensor) -> Tensor:
@@ -414,12 +364,20 @@ def test_a_mask_of_queries_and_keys_has_no_rows_even_if_it_is_as_long_as_the_bat
         assert health.checks == ("batch",) and not health.findings
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_model_has_no_finding(name: str) -> None:
-    make, value = SOUND[name]
-    health = check(make(), ",".join(NAMED), input=value)
-    assert not health.findings
-    assert {"batch", "determinism"} <= set(health.checks)
+def test_a_sound_model_has_no_finding() -> None:
+    gru = Module(lambda self, x: self.gru(x)[0], gru=nn.GRU(WIDTH, 8, batch_first=True))
+    for model, value in (
+        (around(nn.LayerNorm(WIDTH)), FOUR),
+        (around(nn.BatchNorm1d(WIDTH)), FOUR),
+        (around(Experts(None)), rows(4, 8, WIDTH)),
+        (Pooled("masked mean"), tokens()),
+        (Pooled("attention"), tokens()),
+        encoder(None, padded(3, 5)),
+        (gru, rows(4, 5, WIDTH)),
+    ):
+        health = check(model, ",".join(NAMED), input=value)
+        assert not health.findings
+        assert {"batch", "determinism"} <= set(health.checks)
 
 
 VISION = (
