@@ -204,7 +204,7 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
         not_executed.bind(("127.0.0.1", 0))
         not_executed.listen()
         url = f"http://127.0.0.1:{not_executed.getsockname()[1]}/w-00000000.pth"
-        with pytest.raises(WeightsError, match="within|timed"):
+        with pytest.raises(WeightsError, match=r"within|timed"):
             downloads.fetch(url)
 
 
