@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 SMALL = {
@@ -50,3 +51,13 @@ def built(make: Callable[[], Any]) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(8)
     return model
+
+
+def beside_padding(whole: torch.Tensor, short: torch.Tensor, side: str) -> dict[str, torch.Tensor]:
+    """A batch of a text and of a shorter one, with padding on a side; each is (1, length)."""
+    missing = whole.shape[1] - short.shape[1]
+    ends = (missing, 0) if side == "left" else (0, missing)
+    ids = torch.cat([whole, pad(short, ends)])
+    mask = torch.cat([torch.ones_like(whole), pad(torch.ones_like(short), ends)])
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookscopeError, InputError, RequestError
-from tests.model_analysis.language_models import SMALL, gemma, gpt2, llama, t5
+from tests.model_analysis.language_models import SMALL, beside_padding, gemma, gpt2, llama, t5
 
 X = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
 
@@ -118,15 +118,8 @@ def test_rollout_is_the_product_of_the_attention_weights(
 @pytest.mark.parametrize("by", ["integrated", "gradxinput", "occlusion", "rollout"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_has_no_attribution_and_changes_none(by: str, side: str) -> None:
-    model = built(llama)
-    short, pad = X[:1, :4], torch.zeros(1, 2, dtype=torch.long)
-    ones, zeros = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
-    parts = [(pad, zeros), (short, ones)][:: 1 if side == "left" else -1]
-    ids, mask = (torch.cat([part[n] for part in parts], 1) for n in range(2))
-    ids = torch.cat([X[1:], ids])
-    mask = torch.cat([torch.ones(1, 6, dtype=torch.long), mask])
-    positions = (mask.cumsum(1) - 1).clamp_min(0)
-    call = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    model, short = built(llama), X[:1, :4]
+    call = beside_padding(X[1:], short, side)
     options: dict[str, Any] = {"by": by, "target": 5}
     if by in ("integrated", "occlusion"):
         options["baseline"] = 9

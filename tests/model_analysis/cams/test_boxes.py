@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,48 +22,35 @@ from tests.conftest import REPO
 from tests.model_analysis.cams.models import gradcam_by_hand, output_of
 from tests.zoo import Module
 
-
-def two_stage() -> Any:
-    torch.manual_seed(3)
-    return detection.fasterrcnn_mobilenet_v3_large_320_fpn(
-        weights=None,
-        weights_backbone=None,
-        box_score_thresh=0.0,
-        box_detections_per_img=5,
-        min_size=96,
-        max_size=160,
-    ).eval()
-
-
-def one_stage() -> Any:
-    torch.manual_seed(3)
-    return detection.ssdlite320_mobilenet_v3_large(
-        weights=None, weights_backbone=None, score_thresh=0.0, detections_per_img=5
-    ).eval()
+_FEW = {"detections_per_img": 5, "min_size": 64, "max_size": 96, "score_thresh": 0.0}
+# Of each detector of torchvision: how it is made, and the layer to look at.
+DETECTORS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "two stages": (
+        lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(
+            **{"weights": None, "weights_backbone": None, "min_size": 96, "max_size": 160},
+            **{"box_score_thresh": 0.0, "box_detections_per_img": 5},
+        ),
+        "backbone.body.13",
+    ),
+    "one stage": (
+        lambda: detection.ssdlite320_mobilenet_v3_large(
+            weights=None, weights_backbone=None, score_thresh=0.0, detections_per_img=5
+        ),
+        "backbone.features.0.12",
+    ),
+    "retinanet": (lambda: detection.RetinaNet(_pyramid(), 4, **_FEW), "backbone.body.layer4"),
+    "fcos": (lambda: detection.FCOS(_pyramid(), 4, **_FEW), "backbone.body.layer2"),
+}
 
 
 def _pyramid() -> nn.Module:
-    torch.manual_seed(3)
     return resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
 
 
-_SMALL = {"score_thresh": 0.0, "detections_per_img": 5, "min_size": 64, "max_size": 96}
-
-
-def retinanet() -> Any:
-    return detection.RetinaNet(_pyramid(), num_classes=4, **_SMALL).eval()
-
-
-def fcos() -> Any:
-    return detection.FCOS(_pyramid(), num_classes=4, **_SMALL).eval()
-
-
-_LAYERS = {
-    two_stage: "backbone.body.13",
-    one_stage: "backbone.features.0.12",
-    retinanet: "backbone.body.layer4",
-    fcos: "backbone.body.layer2",
-}
+@cache
+def detector(name: str = "two stages") -> Any:
+    torch.manual_seed(3)
+    return DETECTORS[name][0]().eval()
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +64,9 @@ def by_hand(model: Any, layer: nn.Module, image: Tensor, number: int) -> tuple[T
     return gradcam_by_hand(found["scores"][number], a), found
 
 
-@pytest.mark.parametrize("make", _LAYERS)
-def test_the_map_explains_the_score_of_the_box(make: Any, image: Tensor) -> None:
-    model = make()
-    name = _LAYERS[make]
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_the_map_explains_the_score_of_the_box(kind: str, image: Tensor) -> None:
+    model, name = detector(kind), DETECTORS[kind][1]
     wanted, found = by_hand(model, model.get_submodule(name), image, 2)
     shot = hookscope.cam(model, input=[image], box=2, layer=name)
     assert float(wanted.max()) > 0
@@ -96,7 +84,7 @@ def test_the_map_explains_the_score_of_the_box(make: Any, image: Tensor) -> None
 
 
 def test_the_default_layer_is_in_the_backbone_and_the_box_is_drawn(image: Tensor) -> None:
-    model = two_stage()
+    model = detector()
     shot = hookscope.cam(model, input=[image], box=0)
     assert shot.metadata["cam"]["layer"].startswith("backbone")
     page = np.asarray(draw_overlay(shot))
@@ -104,7 +92,7 @@ def test_the_default_layer_is_in_the_backbone_and_the_box_is_drawn(image: Tensor
 
 
 def test_class_chooses_among_the_objects_of_that_class(image: Tensor) -> None:
-    model = two_stage()
+    model = detector()
     labels = model([image])[0]["labels"].tolist()
     last = labels[-1]
     shot = hookscope.cam(model, input=[image], box=0, target=last, by="saliency")
@@ -118,7 +106,7 @@ def test_class_chooses_among_the_objects_of_that_class(image: Tensor) -> None:
 
 
 def test_occlusion_follows_the_object_and_counts_0_without_it(image: Tensor) -> None:
-    model = two_stage()
+    model = detector()
     shot = hookscope.cam(model, input=[image], box=1, by="occlusion", patch=50)
     drops = shot["./input.0.0.attribution"]
     assert drops.shape == (1, 3, 72, 100)

@@ -16,7 +16,6 @@ from hookscope.model_analysis.diff.tensor_errors import relative_error
 from hookscope.results.local_diff import LocalDiff
 from tests.model_analysis.diff.planted_faults import build
 
-SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
 NET = """
 import torch
 from torch import nn
@@ -32,7 +31,7 @@ def net(*widths):
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.exhaustive  # PyTorch compiles for seconds
 @pytest.mark.parametrize(("sides", "count"), [("a", 1), ("b", 9), ("ab", 1)])
 def test_what_is_wrong_when_it_is_compiled_is_named(sides: str, count: int) -> None:
     names: dict[str, Any] = {}

@@ -6,7 +6,6 @@ The dumps are made with hooks written here, and with numpy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 import hookscope
 from hookscope.errors import HookscopeError
@@ -22,6 +21,7 @@ from hookscope.results.diff_result import Diff
 from hookscope.stores.dump import is_dump
 from tests import tiny_language
 from tests.model_analysis.diff import dump_nets
+from tests.oracle.by_hand import outputs
 from tests.zoo import Module
 
 NETS = str(Path(dump_nets.__file__))
@@ -31,32 +31,13 @@ IDS = torch.tensor([[3, 1, 4, 1, 5]])
 Arrays = dict[str, np.ndarray]
 
 
-def recorded(model: nn.Module, *args: Tensor, **kwargs: Tensor) -> dict[str, Tensor]:
-    """The outputs of all modules, by hooks; of a tuple the first, of two calls the last."""
-    found: dict[str, Tensor] = {}
-
-    def hook(name: str) -> Callable[..., None]:
-        def note(module: nn.Module, args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            if isinstance(first, Tensor):
-                found[name] = first.detach().clone()
-
-        return note
-
-    handles = [m.register_forward_hook(hook(name)) for name, m in model.named_modules() if name]
-    with torch.no_grad():
-        model(*args, **kwargs)
-    for handle in handles:
-        handle.remove()
-    return found
-
-
 @pytest.fixture
 def arrays() -> Arrays:
     """The input and what some layers of the net return, under their names."""
-    found = recorded(dump_nets.net(), IDS)
-    names = ("embed", "blocks.0.attn", "blocks.0", "blocks.1.mlp")
-    return {"input_ids": IDS.numpy(), **{name: found[name].numpy() for name in names}}
+    found = outputs(dump_nets.net(), IDS)
+    keys = ("embed/output", "blocks.0.attn/output.0", "blocks.0/output", "blocks.1.mlp/output")
+    named = {key.partition("/")[0]: found[key].numpy() for key in keys}
+    return {"input_ids": IDS.numpy(), **named}
 
 
 def write(path: Path, arrays: Arrays) -> Path:
@@ -154,24 +135,24 @@ def test_a_module_wins_over_the_output_of_another_one(tmp_path) -> None:
     """``one.0`` is the module, not the first output of ``one``."""
     pair = Module(lambda self, x: (x * 2, self.get_submodule("0")(x)), **{"0": nn.Softmax(-1)})
     model, x = Module(lambda self, x: sum(self.one(x)), one=pair), torch.ones(3, 2)
-    inner = recorded(model, x)["one.0"].numpy()
+    inner = outputs(model, x)["one.0/output"].numpy()
     dump = write(tmp_path / "d.npz", {"input": x.numpy(), "one.0": inner})
     [row] = compared(model, dump, input=x).rows
     assert (row.key, row.verdict) == ("one.0/output", "equal")
 
 
 def test_rules_with_places_slices_sums_and_orders(tmp_path) -> None:
-    found = recorded(dump_nets.net(), IDS)
+    found = outputs(dump_nets.net(), IDS)
     dump: Arrays = {"input_ids": IDS.numpy()}
-    before = found["embed"]
+    before = found["embed/output"]
     for n in range(2):
-        of_block = {name: found[f"blocks.{n}.attn.{name}"] for name in "qkv"}
+        of_block = {name: found[f"blocks.{n}.attn.{name}/output"] for name in "qkv"}
         dump[f"blk_{n}_qkv"] = torch.cat(list(of_block.values()), -1).numpy()
-        attention = found[f"blocks.{n}.attn"]
+        attention = found[f"blocks.{n}.attn/output.0"]
         dump[f"blk_{n}_attn"] = np.ascontiguousarray(attention.permute(2, 0, 1).numpy())
-        dump[f"blk_{n}_mlp"] = np.ascontiguousarray(found[f"blocks.{n}.mlp"].mT.numpy())
+        dump[f"blk_{n}_mlp"] = np.ascontiguousarray(found[f"blocks.{n}.mlp/output"].mT.numpy())
         dump[f"blk_{n}_middle"] = (before + attention).numpy()
-        before = found[f"blocks.{n}"]
+        before = found[f"blocks.{n}/output"]
     folder = write(tmp_path / "dump", dump)
     file = rules(
         tmp_path,
@@ -221,7 +202,7 @@ def test_a_capture_is_compared_by_names_and_rules(tmp_path, arrays) -> None:
 
 
 def test_the_input_is_that_of_the_dump_or_the_given_one(tmp_path, arrays) -> None:
-    scaled = recorded(dump_nets.net(), IDS, scale=torch.tensor(3.0))["blocks.1"].numpy()
+    scaled = outputs(dump_nets.net(), IDS, scale=torch.tensor(3.0))["blocks.1/output"].numpy()
     own = {"input_ids": IDS[0].numpy(), "scale": np.array(3.0, np.float32), "blocks.1": scaled}
     dump = write(tmp_path / "d.npz", own)
     found = compared(SPEC, dump)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from tests.sources.onnx.conftest import export
 from tests.zoo import Module
 
 Make = Callable[[], nn.Module]
-EXPORTERS = {"newer": {"dynamo": True}, "older": {"dynamo": False}}
+EXPORTERS = {"newer": {"dynamo": True, "external_data": False}, "older": {"dynamo": False}}
 
 
 def loop() -> nn.Module:
@@ -80,10 +82,22 @@ def built(make: Make) -> tuple[nn.Module, Tensor]:
         return make().eval(), torch.randn(1, 3, 4)
 
 
-def compared(kind: Make, exporter: str, folder: Path) -> Diff:
+@cache
+def exported(kind: Make, exporter: str) -> bytes:
     model, x = built(kind)
-    path = export(model, (x,), folder / "net.onnx", **EXPORTERS[exporter])
-    found = hookscope.diff(model, path, input=x)
+    with TemporaryDirectory() as folder:
+        return export(model, (x,), Path(folder) / "net.onnx", **EXPORTERS[exporter]).read_bytes()
+
+
+def compared(
+    kind: Make, exporter: str, folder: Path, fault: Callable[[onnx.ModelProto], None] | None = None
+) -> Diff:
+    model, x = built(kind)
+    proto = onnx.load_from_string(exported(kind, exporter))
+    if fault is not None:
+        fault(proto)
+    onnx.save(proto, folder / "net.onnx")
+    found = hookscope.diff(model, folder / "net.onnx", input=x)
     assert isinstance(found, Diff)
     return found
 
@@ -165,13 +179,7 @@ def test_a_planted_fault_is_found(
     exporter: str,
     tmp_path: Path,
 ) -> None:
-    model, x = built(kind)
-    options = EXPORTERS[exporter] | ({"external_data": False} if exporter == "newer" else {})
-    path = export(model, (x,), tmp_path / "net.onnx", **options)
-    proto = onnx.load(path)
-    fault(proto)
-    onnx.save(proto, path)
-    found = hookscope.diff(model, path, input=x)
+    found = compared(kind, exporter, tmp_path, fault)
     assert not found.same and found.first is not None
     assert found.first.key == first
 

@@ -103,6 +103,13 @@ def divide_integers(proto: onnx.ModelProto) -> None:
         proto.graph.node.insert(at + offset, cast)
 
 
+def other_epsilon(proto: onnx.ModelProto) -> None:
+    """A fault: the batch norm ``body.1`` has another epsilon."""
+    [node] = [node for node in proto.graph.node if "body.1.weight" in node.input]
+    [epsilon] = [entry for entry in node.attribute if entry.name == "epsilon"]
+    epsilon.f = 1e-2
+
+
 @dataclass(frozen=True)
 class Files:
     """The net, exported in three ways, and with another epsilon of ``body.1``."""
@@ -115,13 +122,17 @@ class Files:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("exported")
 
-    def exported(model: nn.Module, name: str) -> dict[str, Path]:
+    def exported(model: nn.Module, name: str, *kinds: str) -> dict[str, Path]:
         return {
-            kind: export(model, (image(),), folder / f"{name}_{kind}.onnx", **options)
-            for kind, options in OPTIONS.items()
+            kind: export(model, (image(),), folder / f"{name}_{kind}.onnx", **OPTIONS[kind])
+            for kind in kinds or KINDS
         }
 
-    return Files(exported(net(), "right"), exported(net(epsilon=1e-2), "epsilon"))
+    right = exported(net(), "right")
+    # Without optimization nothing is folded: the fault is one attribute of the file.
+    files = {"unoptimized": planted(right["unoptimized"], other_epsilon, folder)}
+    files |= exported(net(epsilon=1e-2), "epsilon", "optimized", "older")
+    return Files(right, files)
 
 
 def planted(path: Path, fault: Fault, folder: Path) -> Path:

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import InputError, LayerError, RequestError
-from tests.model_analysis.language_models import IDS, SMALL, built, gemma, gpt2, llama, t5
+from tests.model_analysis.language_models import (
+    IDS,
+    SMALL,
+    beside_padding,
+    built,
+    gemma,
+    gpt2,
+    llama,
+    t5,
+)
 from tests.zoo import Module, Skip
 
 X = torch.randint(64, (2, 7), generator=torch.Generator().manual_seed(1))
@@ -106,17 +115,8 @@ def test_every_cell_is_that_of_the_loop_by_hand(
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_has_no_cells_and_changes_none(side: str) -> None:
-    model = built(llama)
-    short = X[:1, :4]
-    pad = torch.zeros(1, 3, dtype=torch.long)
-    ones, zeros = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long)
-    parts = [(pad, zeros), (short, ones)][:: 1 if side == "left" else -1]
-    ids, mask = (torch.cat([part[n] for part in parts], 1) for n in range(2))
-    ids, mask = torch.cat([X[1:], ids]), torch.cat([torch.ones(1, 7, dtype=torch.long), mask])
-    positions = (mask.cumsum(1) - 1).clamp_min(0)
-    batch = hookscope.lens(
-        model, input={"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-    )
+    model, short = built(llama), X[:1, :4]
+    batch = hookscope.lens(model, input=beside_padding(X[1:], short, side))
     alone = hookscope.lens(model, input={"input_ids": short})
     assert len(batch.rows[1].padding) == 3
     assert len(list(batch.real_positions(1))) == 4

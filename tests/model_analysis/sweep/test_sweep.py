@@ -15,6 +15,7 @@ import hookscope
 from hookscope.errors import CheckFailed, EditError, InputError, LossError, RequestError
 from tests.hooks.edits.by_hand import rounded_weight
 from tests.model_analysis.language_models import built, gpt2, llama
+from tests.oracle.by_hand import outputs
 from tests.zoo import Picky
 
 CLEAN = torch.randint(64, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -44,21 +45,6 @@ def first(value: Any) -> Tensor:
 
 def with_first(value: Any, new: Tensor) -> Any:
     return new if isinstance(value, Tensor) else (new, *value[1:])
-
-
-def outputs_by_hand(model: Any, names: list[str], x: Tensor) -> dict[str, Tensor]:
-    """What layers return in a plain run."""
-    found: dict[str, Tensor] = {}
-
-    def note(name: str) -> Any:
-        return lambda module, args, output: found.update({name: first(output).clone()})
-
-    handles = [model.get_submodule(n).register_forward_hook(note(n)) for n in names]
-    with torch.no_grad():
-        model(input_ids=x)
-    for handle in handles:
-        handle.remove()
-    return found
 
 
 def logits_by_hand(model: Any, layer: str, hook: Any, x: Tensor, *, before: bool = False) -> Tensor:
@@ -95,7 +81,7 @@ def test_every_cell_equals_patching_by_hand(
     hookscope.capture(model, layers=names, input={"input_ids": OTHER}).save(file)
     options = {"layers": names, "positions": "all", "target": A, "against": B}
     found = sweep(model, edit=f"patch:{file}", **options)
-    stored = outputs_by_hand(model, names, OTHER)
+    stored = outputs(model, input_ids=OTHER)
     with torch.no_grad():
         clean = model(input_ids=CLEAN).logits
     assert found.layers == tuple(names) and len(found.cells) == 3 * 6
@@ -104,7 +90,7 @@ def test_every_cell_equals_patching_by_hand(
 
         def patch(module: Any, args: Any, output: Any, cell: Any = cell) -> Any:
             value = first(output).clone()
-            value[:, cell.column] = stored[cell.layer][:, cell.column]
+            value[:, cell.column] = stored[f"{cell.layer}/output"][:, cell.column]
             return with_first(output, value)
 
         expected = metrics_by_hand(clean, logits_by_hand(model, cell.layer, patch, CLEAN))
