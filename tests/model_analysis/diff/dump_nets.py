@@ -5,29 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tests.zoo import Module
 
-class Attention(nn.Module):
+
+def attention() -> Module:
     """One head of attention with three projections; returns its output and the weights."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self: Module, x: Tensor) -> tuple[Tensor, Tensor]:
         weights = (self.q(x) @ self.k(x).mT).softmax(-1)
         return weights @ self.v(x), weights
 
+    return Module(forward, **{name: nn.Linear(6, 6) for name in "qkv"})
 
-class Block(nn.Module):
+
+def block() -> Module:
     """Attention and a linear layer, each with a residual."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.attn, self.mlp = Attention(), nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Module, x: Tensor) -> Tensor:
         middle = x + self.attn(x)[0]
         return middle + self.mlp(middle)
+
+    return Module(forward, attn=attention(), mlp=nn.Linear(6, 6))
 
 
 class Net(nn.Module):
@@ -36,7 +34,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(9, 6)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(block() for _ in range(2))
         self.head = nn.Linear(6, 6)
 
     def forward(self, input_ids: Tensor, scale: Tensor | None = None) -> Tensor:

@@ -63,7 +63,7 @@ def test_a_layer_in_half_precision_is_found() -> None:
     ("given", "by"), [({"map": {"stem": "first", "body": "trunk"}}, "map"), ({}, "order")]
 )
 def test_a_renamed_layer_is_matched_by_order_or_by_the_map(given, by) -> None:
-    found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed", **given)
+    found = hookscope.diff(f"{NETS}:single", f"{NETS}:renamed", **given)
     assert found.same
     matched = {row.key: (row.other, row.by) for row in found.rows}
     assert matched["stem/output"] == ("first/output", by)
@@ -171,7 +171,7 @@ def test_a_capture_of_gradients_is_compared_with_all_that_it_holds(tmp_path) -> 
 
 def test_layers_types_and_depth_choose_rows() -> None:
     def keys(**choice) -> list[str]:
-        found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed", **choice)
+        found = hookscope.diff(f"{NETS}:single", f"{NETS}:renamed", **choice)
         return [row.key for row in found.rows]
 
     assert keys(layers="body*") == ["body.0/output", "body.1/output", "body/output"]
@@ -215,7 +215,7 @@ def test_arguments_that_come_twice_are_as_and_bs() -> None:
 
 def test_the_errors_of_the_library_are_its_own(tmp_path) -> None:
     with pytest.raises(ForwardError, match=r"^A: .* head") as caught:
-        hookscope.diff(f"{NETS}:Broken", f"{NETS}:single")
+        hookscope.diff(f"{NETS}:broken", f"{NETS}:single")
     assert caught.value.layer == "head"
     (tmp_path / "x.safetensors").write_bytes((SAMPLES / "five.safetensors").read_bytes()[:-9])
     with pytest.raises(StoreError):

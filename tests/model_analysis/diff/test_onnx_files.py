@@ -29,34 +29,32 @@ OPTIONS: dict[str, dict[str, bool]] = {
 Fault = Callable[[onnx.ModelProto], None]
 
 
-class Net(nn.Module):
-    """A module for each fault: a padding, an epsilon, a division, a square weight.
+def net(seed: int = 5, epsilon: float = 1e-5) -> Any:
+    """A module for each fault: a padding, an epsilon, a division, a square weight; in eval mode.
 
-    ``last`` is a module whose last convolution is followed by a norm that is not in it.
+    ``epsilon`` is that of the batch norm after the second convolution. ``last`` is a module whose
+    last convolution is followed by a norm that is not in it.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 4, 3, padding=1)
-        self.act = nn.ReLU()
-        self.norm = nn.BatchNorm2d(4)
-        self.body = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.Dropout())
-        self.last = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 1))
-        self.outside = nn.BatchNorm2d(4)
-        self.share = Module(lambda _, x: x / 3)
-        self.head = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Module, x: Tensor) -> Tensor:
         x = self.norm(self.act(self.conv(x)))
         x = self.share(self.outside(self.last(self.body(x) * 10)))
         return self.head(x.mean((2, 3)))
 
-
-def net(seed: int = 5, epsilon: float = 1e-5) -> Net:
-    """The net in eval mode; ``epsilon`` is that of the batch norm after the second convolution."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = Net().eval()
+        second = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.Dropout()
+        made: Any = Module(
+            forward,
+            conv=nn.Conv2d(1, 4, 3, padding=1),
+            act=nn.ReLU(),
+            norm=nn.BatchNorm2d(4),
+            body=nn.Sequential(*second),
+            last=nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 1)),
+            outside=nn.BatchNorm2d(4),
+            share=Module(lambda self, x: x / 3),
+            head=nn.Linear(4, 4),
+        ).eval()
         for module in made.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.uniform_(module.running_mean, -0.5, 0.5)

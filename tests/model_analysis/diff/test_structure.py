@@ -272,6 +272,6 @@ def test_layers_are_selected_and_renamed_by_the_map() -> None:
     assert listed(found) == "changed body.0 trunk.0"
     inside = compared(a, b, layers="head.*")
     assert listed(inside) == "removed head.drop -, removed head.fc -"
-    nets = f"{NETS}:single", f"{NETS}:Renamed"
+    nets = f"{NETS}:single", f"{NETS}:renamed"
     assert compared(*nets, map={"stem": "first", "body": "trunk"}, types="Conv2d").same
     assert not compared(*nets).same

@@ -48,19 +48,17 @@ class Attention(nn.Module):
         return self.drop(self.proj((weights @ v).transpose(1, 2).reshape(x.shape)))
 
 
-class Encoder(nn.Module):
+def _encoder(width: int) -> nn.Module:
     """A pre-norm block of a transformer."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, 4)
-        self.norm2, self.fc1 = nn.LayerNorm(width), nn.Linear(width, 2 * width)
-        self.act, self.fc2 = nn.GELU(), nn.Linear(2 * width, width)
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Module, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.drop(self.fc2(self.act(self.fc1(self.norm2(x)))))
+
+    norms = {"norm1": nn.LayerNorm(width), "attention": Attention(width, 4)}
+    layers = {"norm2": nn.LayerNorm(width), "fc1": nn.Linear(width, 2 * width), "act": nn.GELU()}
+    layers |= {"fc2": nn.Linear(2 * width, width), "drop": nn.Dropout(0.1)}
+    return Module(forward, **norms, **layers)
 
 
 def _recurrent(kind: type[nn.RNNBase]) -> nn.Module:
@@ -121,7 +119,7 @@ def _dense() -> nn.Module:
 
 
 def _transformer() -> nn.Module:
-    return nn.Sequential(Encoder(32), Encoder(32), nn.LayerNorm(32), nn.Linear(32, 6))
+    return nn.Sequential(_encoder(32), _encoder(32), nn.LayerNorm(32), nn.Linear(32, 6))
 
 
 def _attention() -> nn.Module:

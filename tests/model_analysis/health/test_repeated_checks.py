@@ -236,7 +236,7 @@ def test_runs_from_one_seed_are_equal(middle: nn.Module) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "layer", "place"), [("Sets", ".", "in mul()"), ("OwnWeights", "1", "weight")]
+    ("name", "layer", "place"), [("sets", ".", "in mul()"), ("own_weights", "1", "weight")]
 )
 def test_a_new_process_shows_what_one_process_cannot(name: str, layer: str, place: str) -> None:
     finding = only(check(f"{FILE}:{name}", "determinism", shape=(4, 16)))

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from tests.zoo import Module
+
 Make = Callable[[], nn.Module]
 
 
@@ -97,34 +99,33 @@ def layers(width: int) -> Make:
     )
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.out = nn.Linear(128, 3 * 128), nn.Linear(128, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
+def attention() -> nn.Module:
+    def forward(self: Module, x: Tensor) -> Tensor:
         heads = self.into(x).unflatten(2, (3, 4, 32)).permute(2, 0, 3, 1, 4)
         found = F.scaled_dot_product_attention(*heads)
         return self.out(found.transpose(1, 2).flatten(2)[:, 0])
 
+    return Module(forward, into=nn.Linear(128, 3 * 128), out=nn.Linear(128, 10))
 
-class UNet(nn.Module):
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.down1, self.down2 = double(3, width), double(width, 2 * width)
-        self.middle, self.pool = double(2 * width, 4 * width), nn.MaxPool2d(2)
-        self.up2 = nn.ConvTranspose2d(4 * width, 2 * width, 2, 2)
-        self.up1 = nn.ConvTranspose2d(2 * width, width, 2, 2)
-        self.left2, self.left1 = double(4 * width, 2 * width), double(2 * width, width)
-        self.head = nn.Conv2d(width, 4, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+def unet(width: int = 16) -> nn.Module:
+    def forward(self: Module, x: Tensor) -> Tensor:
         first = self.down1(x)
         second = self.down2(self.pool(first))
         third = self.middle(self.pool(second))
         second = self.left2(torch.cat([self.up2(third), second], 1))
         first = self.left1(torch.cat([self.up1(second), first], 1))
         return self.head(first)
+
+    return Module(
+        forward,
+        **{"down1": double(3, width), "down2": double(width, 2 * width)},
+        **{"middle": double(2 * width, 4 * width), "pool": nn.MaxPool2d(2)},
+        up2=nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
+        up1=nn.ConvTranspose2d(2 * width, width, 2, 2),
+        **{"left2": double(4 * width, 2 * width), "left1": double(2 * width, width)},
+        head=nn.Conv2d(width, 4, 1),
+    )
 
 
 def double(inputs: int, outputs: int) -> nn.Sequential:

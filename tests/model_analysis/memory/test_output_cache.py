@@ -12,7 +12,7 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.model_analysis.memory import output_cache
 from hookscope.model_analysis.memory.output_cache import OutputCache
-from tests.model_analysis.memory.profiled_steps import UNet, images, llama, resnet, tokens, vit
+from tests.model_analysis.memory.profiled_steps import images, llama, resnet, tokens, unet, vit
 from tests.zoo import Module
 
 
@@ -21,7 +21,7 @@ from tests.zoo import Module
     ("make", "value", "optimizer"),
     [
         (resnet, images(2, 64), "adamw"),
-        (UNet, images(2, 64), "rmsprop"),
+        (unet, images(2, 64), "rmsprop"),
         (vit, images(2, 64), "adadelta"),
         (llama, tokens(2, 64), "sgd"),
         (llama, tokens(2, 64), None),

@@ -17,39 +17,39 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from tests.model_analysis.memory.profiled_steps import (
-    Attention,
     PlainStep,
-    UNet,
+    attention,
     images,
     layers,
     llama,
     resnet,
     tokens,
+    unet,
     vit,
 )
 from tests.zoo import Module
 
 QUICK = [
-    pytest.param(UNet, images(2, 64), "SGD", False, id="unet"),
+    pytest.param(unet, images(2, 64), "SGD", False, id="unet"),
     pytest.param(vit, images(2, 64), "AdamW", False, id="vit"),
     pytest.param(llama, tokens(2, 64), "AdamW", True, id="language-model-autocast"),
     pytest.param(llama, tokens(2, 64), None, False, id="language-model-inference"),
-    pytest.param(Attention, torch.randn(2, 512, 128), "SGD", True, id="attention-autocast"),
-    pytest.param(UNet, images(2, 64), None, False, id="unet-inference"),
+    pytest.param(attention, torch.randn(2, 512, 128), "SGD", True, id="attention-autocast"),
+    pytest.param(unet, images(2, 64), None, False, id="unet-inference"),
 ]
 # Convolutions in bfloat16 unfold their input on a CPU without instructions for it.
 SETTINGS = [
     *((resnet, images(4, 128), name, False) for name in ("SGD", "AdamW", "RMSprop")),
     *((resnet, images(8, 224), name, False) for name in ("SGD", "AdamW")),
-    *((UNet, images(size, 64), name, False) for size in (2, 4, 8) for name in ("SGD", "AdamW")),
+    *((unet, images(size, 64), name, False) for size in (2, 4, 8) for name in ("SGD", "AdamW")),
     *((vit, images(4, 64), name, cast) for name in ("SGD", "AdamW", None) for cast in (0, 1)),
     *((vit, images(16, 64), name, False) for name in ("SGD", "Adamax")),
     *((llama, tokens(4, 64), name, cast) for name in ("SGD", "AdamW", None) for cast in (0, 1)),
     *((llama, tokens(8, 128), name, False) for name in ("SGD", "AdamW", "Adadelta")),
-    *((Attention, torch.randn(2, 512, 128), name, True) for name in ("SGD", "AdamW")),
+    *((attention, torch.randn(2, 512, 128), name, True) for name in ("SGD", "AdamW")),
     *((resnet, images(1, 64), name, False) for name in ("SGD", "AdamW", None)),
     *((resnet, images(4, 64), name, False) for name in ("AdamW", None)),
-    *((UNet, images(size, 64), None, False) for size in (2, 4, 8)),
+    *((unet, images(size, 64), None, False) for size in (2, 4, 8)),
 ]
 
 
