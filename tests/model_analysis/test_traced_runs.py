@@ -76,113 +76,11 @@ class Sleeper(nn.Module):
         return SleepOp.apply(self.sleep, self.seconds, self.inner(x) * self.weight)
 
 
-def nested(sleep: Any, start: Callable[[], None] = lambda: None) -> Module:
-    """``outer`` calls two others, one of them twice, after a layer that takes no time."""
-
-    def forward(self: Module, x: Tensor) -> Tensor:
-        start()
-        return self.outer(self.first(x))
-
-    twice = Sleeper(sleep, (0.125, 0.25))
-    outer = Sleeper(sleep, (0.5, 1.0), twice, Sleeper(sleep, (1.0, 0.5)), twice)
-    return Module(forward, first=nn.Linear(2, 2), outer=outer)
-
-
-# Seconds, forward and backward.
-OWN = {"outer": (0.5, 1.0), "outer.inner.0": (0.25, 0.5), "outer.inner.1": (1.0, 0.5)}
-TIME = OWN | {"outer": (1.75, 2.0), "outer.inner": (1.25, 1.0), ".": (1.75, 2.0)}
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (tracer, traced_runs):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
-    return clock
-
-
-def rows(trace: Trace) -> dict[tuple[str, str], LayerTime]:
-    assert trace.times is not None
-    return {(layer.module, layer.direction): layer for layer in trace.times.layers}
-
-
-def timed(clock: Clock, factors: tuple[float, ...] = FACTORS, warmup: int = 2) -> Trace:
-    factor = iter((*factors, 1.0))  # and one for the run that is compared
-
-    def start() -> None:
-        clock.factor = next(factor)
-
-    return hookscope.trace(
-        nested(clock.sleep, start),
-        input=X,
-        loss="sum",
-        repeat=len(factors) - warmup,
-        warmup=warmup,
-    )
-
-
-def test_times_are_those_that_the_layers_slept(clock: Clock) -> None:
-    trace = timed(clock)
-    found = rows(trace)
-    factors = np.array(FACTORS[2:])
-    spread = np.subtract(*np.percentile(factors, [75, 25]))
-    whole = np.median(factors) * 1000 * sum(TIME["."])
-    for name, seconds in TIME.items():
-        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
-            layer = found[name, way]
-            assert layer.time.median == pytest.approx(np.median(factors) * slept * 1000)
-            assert layer.time.spread == pytest.approx(spread * slept * 1000)
-            assert layer.share == pytest.approx(layer.time.median / whole)
-            own = OWN.get(name, (0.0, 0.0))[way == BACKWARD]
-            assert layer.own.median == pytest.approx(np.median(factors) * own * 1000)
-            assert layer.own_share == pytest.approx(layer.own.median / whole)
-    assert found["outer.inner.0", FORWARD].calls == 2
-    assert trace.total(FORWARD) == pytest.approx(np.median(factors) * TIME["."][0] * 1000)
-    assert trace.times is not None
-    assert (trace.times.repeat, trace.times.warmup) == (5, 2)
-    assert trace.metadata["options"] == {"loss": "sum", "repeat": 5, "warmup": 2}
-
-
-def test_what_hooks_cost_is_subtracted(clock: Clock) -> None:
-    """The hooks cost one tick in the layer and one around it, as the empty module shows."""
-    clock.tick = TICK
-    trace = timed(clock, (1.0,) * 4)
-    assert trace.times is not None
-    for cost in trace.times.hooks.values():
-        assert cost.inner == pytest.approx(TICK * 1000, rel=0.05)
-        assert cost.outer == pytest.approx(TICK * 1000, rel=0.05)
-    for (name, way), layer in rows(trace).items():
-        slept = TIME.get(name, (0.0, 0.0))[way == BACKWARD] * 1000
-        # No gradient leaves the model, so no hook says that its backward pass and that of the
-        # first layer end.
-        most = 1.5 if name in (".", "first") else 0.5
-        assert layer.time.median == pytest.approx(slept, abs=TICK * 1000 * most)
-
-
-def test_real_sleep_is_seen_in_the_layer_that_sleeps() -> None:
-    net = nested(lambda seconds: time.sleep(seconds / 50))
-    found = rows(hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0))
-    for name, seconds in OWN.items():
-        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
-            assert found[name, way].own.median >= slept * 1000 / 50 - 1
-    assert hooks_left(net) == 0
-    assert all(parameter.grad is None for parameter in net.parameters())
-
-
-def test_the_model_is_listed_with_any_selection(clock: Clock) -> None:
-    net = nested(clock.sleep)
-    trace = hookscope.trace(net, input=X, loss="sum", layers=["outer.inner.1"], repeat=1)
-    model, layer = [one for one in rows(trace).values() if one.direction == FORWARD]
-    assert (model.module, layer.module) == (".", "outer.inner.1")
-    assert layer.share == pytest.approx(1.0 / 3.75)
-    assert model.own.median == pytest.approx(0)  # ``outer`` slept, which is not listed
-    assert layer.time.spread is None
-
-
-def listed(sleep: Any) -> Module:
+def listed(sleep: Any, start: Callable[[], None] = lambda: None) -> Module:
     """Calls the layers in a list and in a Sequential one by one, and sleeps by itself."""
 
     def forward(self: Module, x: Tensor) -> Tensor:
+        start()
         x = self.blocks[0](self.blocks[0](self.stem(x)))
         x = self.blocks[2](self.blocks[1]["a"](x))
         for layer in self.tail:
@@ -213,6 +111,92 @@ SLEPT: dict[str, tuple[tuple[float, float] | None, tuple[float, float]]] = {
     "tail": (None, (8.0, 6.0)),
     "tail.0": ((8.0, 6.0), (8.0, 6.0)),
 }
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (tracer, traced_runs):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    return clock
+
+
+def rows(trace: Trace) -> dict[tuple[str, str], LayerTime]:
+    assert trace.times is not None
+    return {(layer.module, layer.direction): layer for layer in trace.times.layers}
+
+
+def timed(clock: Clock, factors: tuple[float, ...] = FACTORS, warmup: int = 2) -> Trace:
+    factor = iter((*factors, 1.0))  # and one for the run that is compared
+
+    def start() -> None:
+        clock.factor = next(factor)
+
+    return hookscope.trace(
+        listed(clock.sleep, start),
+        input=X,
+        loss="sum",
+        repeat=len(factors) - warmup,
+        warmup=warmup,
+    )
+
+
+def test_times_are_those_that_the_layers_slept(clock: Clock) -> None:
+    trace = timed(clock)
+    found = rows(trace)
+    factors = np.array(FACTORS[2:])
+    spread = np.subtract(*np.percentile(factors, [75, 25]))
+    whole = np.median(factors) * 1000 * sum(SLEPT["."][1])
+    for name, (by_itself, seconds) in SLEPT.items():
+        for way, slept in zip((FORWARD, BACKWARD), seconds, strict=True):
+            layer = found[name, way]
+            assert layer.time.median == pytest.approx(np.median(factors) * slept * 1000)
+            assert layer.time.spread == pytest.approx(spread * slept * 1000)
+            assert layer.share == pytest.approx(layer.time.median / whole)
+            own = (by_itself or (0.0, 0.0))[way == BACKWARD]
+            assert layer.own.median == pytest.approx(np.median(factors) * own * 1000)
+            assert layer.own_share == pytest.approx(layer.own.median / whole)
+    assert found["blocks.0", FORWARD].calls == 2
+    assert trace.total(FORWARD) == pytest.approx(np.median(factors) * SLEPT["."][1][0] * 1000)
+    assert trace.times is not None
+    assert (trace.times.repeat, trace.times.warmup) == (5, 2)
+    assert trace.metadata["options"] == {"loss": "sum", "repeat": 5, "warmup": 2}
+
+
+def test_what_hooks_cost_is_subtracted(clock: Clock) -> None:
+    """The hooks cost one tick in the layer and one around it, as the empty module shows."""
+    clock.tick = TICK
+    trace = timed(clock, (1.0,) * 4)
+    assert trace.times is not None
+    for cost in trace.times.hooks.values():
+        assert cost.inner == pytest.approx(TICK * 1000, rel=0.05)
+        assert cost.outer == pytest.approx(TICK * 1000, rel=0.05)
+    for (name, way), layer in rows(trace).items():
+        slept = SLEPT.get(name, (None, (0.0, 0.0)))[1][way == BACKWARD] * 1000
+        # No gradient leaves the model, so no hook says that its backward pass and that of the
+        # first layer end.
+        most = 1.5 if name in (".", "stem") else 0.5
+        assert layer.time.median == pytest.approx(slept, abs=TICK * 1000 * most)
+
+
+def test_real_sleep_is_seen_in_the_layer_that_sleeps() -> None:
+    net = listed(lambda seconds: time.sleep(seconds / 500))
+    found = rows(hookscope.trace(net, input=X, loss="sum", repeat=2, warmup=0))
+    for name in ("tail.0", "blocks.2", "."):
+        for way, slept in zip((FORWARD, BACKWARD), SLEPT[name][0] or (), strict=True):
+            assert found[name, way].own.median >= slept * 1000 / 500 - 1
+    assert hooks_left(net) == 0
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_model_is_listed_with_any_selection(clock: Clock) -> None:
+    net = listed(clock.sleep)
+    trace = hookscope.trace(net, input=X, loss="sum", layers=["blocks.2"], repeat=1)
+    model, layer = [one for one in rows(trace).values() if one.direction == FORWARD]
+    assert (model.module, layer.module) == (".", "blocks.2")
+    assert layer.share == pytest.approx(4.0 / 60.25)
+    assert model.own.median == pytest.approx(16000)  # without layers that are not listed
+    assert layer.time.spread is None
 
 
 @pytest.mark.parametrize("warmup", [0, 1])
@@ -261,7 +245,7 @@ def test_a_single_run_lists_the_layers_in_a_container_that_is_not_called(
 
 
 def test_forward_only_has_no_backward_pass(clock: Clock) -> None:
-    trace = hookscope.trace(nested(clock.sleep), input=X, forward_only=True, repeat=2)
+    trace = hookscope.trace(listed(clock.sleep), input=X, forward_only=True, repeat=2)
     assert {layer.direction for layer in rows(trace).values()} == {FORWARD}
     assert trace.times is not None and set(trace.times.hooks) == {FORWARD}
     assert rows(trace)[".", FORWARD].share == pytest.approx(1)
@@ -283,22 +267,16 @@ def test_the_input_of_the_model_gets_no_gradient() -> None:
     assert [name for name, way in rows(trace) if way == BACKWARD] == [".", "1"]
 
 
-class Gpu:
-    """Work that a layer or a hook starts ends only when something waits for it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.pending = clock, 0.0
-
-    def synchronize(self) -> None:
-        self.clock.now += self.pending
-        self.pending = 0.0
-
-
 def test_work_of_a_gpu_counts_where_it_was_started(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = Gpu(clock)
-    monkeypatch.setattr(torch.accelerator, "synchronize", gpu.synchronize)
+    """Work that a layer or a hook starts ends only when something waits for it."""
+    gpu = SimpleNamespace(pending=0.0)
+
+    def synchronize() -> None:
+        clock.now, gpu.pending = clock.now + gpu.pending, 0.0
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronize)
     timer = tracer.TraceClock(torch.device("cuda"))
     with timer.stopped() as before:
         gpu.pending += 5.0  # a clone that a hook makes

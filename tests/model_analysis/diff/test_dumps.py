@@ -13,28 +13,68 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookscopeError
 from hookscope.results.diff_result import Diff
 from hookscope.stores.dump import is_dump
 from tests import tiny_language
-from tests.model_analysis.diff import dump_nets
 from tests.oracle.by_hand import outputs
 from tests.zoo import Module
 
-NETS = str(Path(dump_nets.__file__))
-SPEC = f"{NETS}:net"
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_models"
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 Arrays = dict[str, np.ndarray]
 
 
+def attention() -> Module:
+    """One head of attention with three projections; returns its output and the weights."""
+
+    def forward(self: Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+        return weights @ self.v(x), weights
+
+    return Module(forward, **{name: nn.Linear(6, 6) for name in "qkv"})
+
+
+def block() -> Module:
+    """Attention and a linear layer, each with a residual."""
+
+    def forward(self: Module, x: Tensor) -> Tensor:
+        middle = x + self.attn(x)[0]
+        return middle + self.mlp(middle)
+
+    return Module(forward, attn=attention(), mlp=nn.Linear(6, 6))
+
+
+class Net(nn.Module):
+    """An embedding, two blocks, and a head that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 6)
+        self.blocks = nn.ModuleList(block() for _ in range(2))
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, input_ids: Tensor, scale: Tensor | None = None) -> Tensor:
+        x = self.embed(input_ids)
+        if scale is not None:
+            x = x * scale
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.head(x))
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
 @pytest.fixture
 def arrays() -> Arrays:
     """The input and what some layers of the net return, under their names."""
-    found = outputs(dump_nets.net(), IDS)
+    found = outputs(net(), IDS)
     keys = ("embed/output", "blocks.0.attn/output.0", "blocks.0/output", "blocks.1.mlp/output")
     named = {key.partition("/")[0]: found[key].numpy() for key in keys}
     return {"input_ids": IDS.numpy(), **named}
@@ -71,7 +111,7 @@ def compared(a: Any, dump: Path, **options: Any) -> Diff:
 @pytest.mark.parametrize("name", ["dump", "d.npz", "d.safetensors", "d.pt", "d.pth"])
 def test_a_fault_is_found_at_its_layer_in_every_format(tmp_path, arrays, name) -> None:
     dump = write(tmp_path / name, arrays)
-    found = compared(SPEC, dump)
+    found = compared(net(), dump)
     assert found.same and found.b == {"file": str(dump)}
     assert [(row.key, row.other, row.by) for row in found.rows] == [
         ("embed/output", "embed", "name"),
@@ -82,10 +122,10 @@ def test_a_fault_is_found_at_its_layer_in_every_format(tmp_path, arrays, name) -
     assert (found.only_a, found.only_b) == ((), ())
     arrays["blocks.0"] = arrays["blocks.0"] + np.float32(0.01)
     dump = write(tmp_path / f"fault{dump.suffix}", arrays)
-    found = compared(SPEC, dump)
+    found = compared(net(), dump)
     assert found.first is not None and found.first.key == "blocks.0/output"
     assert found.counts["differs"] == 1
-    assert compared(SPEC, dump, layers="embed").same
+    assert compared(net(), dump, layers="embed").same
 
 
 def test_files_with_several_tensors_and_bare_tensors(tmp_path, arrays) -> None:
@@ -96,7 +136,7 @@ def test_files_with_several_tensors_and_bare_tensors(tmp_path, arrays) -> None:
     torch.save(embed, folder / "embed.pt")
     np.savez(folder / "input_ids.npz", arrays["input_ids"])
     (folder / "notes.txt").write_text("not read")
-    found = compared(SPEC, folder)
+    found = compared(net(), folder)
     others = {row.key: row.other for row in found.rows}
     assert others == {
         "embed/output": "embed",
@@ -106,7 +146,7 @@ def test_files_with_several_tensors_and_bare_tensors(tmp_path, arrays) -> None:
     assert [row.verdict for row in found.rows] == ["equal", "equal", "differs"]
     single = tmp_path / "embed.pt"
     torch.save(embed, single)
-    assert [row.other for row in compared(SPEC, single, input=IDS).rows] == ["embed"]
+    assert [row.other for row in compared(net(), single, input=IDS).rows] == ["embed"]
 
 
 # Of each spelling of a name in a dump: the key of the tensor that it names.
@@ -126,7 +166,7 @@ SPELLINGS = {
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_names_of_modules_in_other_spellings(tmp_path, name) -> None:
     dump = write(tmp_path / "d.npz", {name: np.zeros(3, np.float32)})
-    [row] = compared(SPEC, dump, input=IDS).rows
+    [row] = compared(net(), dump, input=IDS).rows
     assert (row.key, row.other, row.by) == (SPELLINGS[name], name, "name")
     assert row.reason.startswith("shape ")
 
@@ -142,7 +182,7 @@ def test_a_module_wins_over_the_output_of_another_one(tmp_path) -> None:
 
 
 def test_rules_with_places_slices_sums_and_orders(tmp_path) -> None:
-    found = outputs(dump_nets.net(), IDS)
+    found = outputs(net(), IDS)
     dump: Arrays = {"input_ids": IDS.numpy()}
     before = found["embed/output"]
     for n in range(2):
@@ -163,7 +203,7 @@ def test_rules_with_places_slices_sums_and_orders(tmp_path) -> None:
         '"blk_{n}_mlp.T" = "blocks.{n}.mlp"',
         '"blk_{n}_middle + blk_{n}_mlp.T" = "blocks.{n}"',
     )
-    whole = compared(SPEC, folder, map=file, strict=True)
+    whole = compared(net(), folder, map=file, strict=True)
     assert whole.same and len(whole.rows) == 12 and not whole.only_b
     others = {row.key: (row.other, row.by) for row in whole.rows}
     assert others["blocks.1.attn.k/output"] == ("blk_1_qkv[..., 6:12]", "map")
@@ -172,7 +212,7 @@ def test_rules_with_places_slices_sums_and_orders(tmp_path) -> None:
     dump["blk_1_qkv"] = dump["blk_1_qkv"].copy()
     dump["blk_1_qkv"][0, 2, 7] += 1  # an entry of k
     np.save(folder / "blk_1_qkv.npy", dump["blk_1_qkv"])
-    rows = compared(SPEC, folder, map=Path(file)).rows
+    rows = compared(net(), folder, map=Path(file)).rows
     [wrong] = [row for row in rows if row.verdict == "differs"]
     assert (wrong.key, wrong.figures.beyond) == ("blocks.1.attn.k/output", 1)
     assert wrong.figures.max_abs == pytest.approx(1)
@@ -181,17 +221,17 @@ def test_rules_with_places_slices_sums_and_orders(tmp_path) -> None:
 def test_prefixes_of_names_and_tensors_without_a_module(tmp_path, arrays) -> None:
     renamed = {name.replace("blocks", "model.layers"): array for name, array in arrays.items()}
     dump = write(tmp_path / "d.npz", {**renamed, "extra": np.zeros(2)})
-    found = compared(SPEC, dump, map="blocks=model.layers")
+    found = compared(net(), dump, map="blocks=model.layers")
     assert [row.by for row in found.rows] == ["name", "map", "map", "map"]
     assert [tensor.key for tensor in found.only_b] == ["extra"]
     assert found.same
-    assert not compared(SPEC, dump, map={"blocks": "model.layers"}, strict=True).same
-    assert compared(SPEC, dump, layers="embed", strict=True).same
+    assert not compared(net(), dump, map={"blocks": "model.layers"}, strict=True).same
+    assert compared(net(), dump, layers="embed", strict=True).same
 
 
 def test_a_capture_is_compared_by_names_and_rules(tmp_path, arrays) -> None:
     capture = tmp_path / "a.safetensors"
-    hookscope.capture(SPEC, input=IDS).save(capture)
+    hookscope.capture(net(), input=IDS).save(capture)
     dump = write(tmp_path / "d", arrays)
     found = compared(capture, dump, what="output")
     assert (found.same, len(found.rows), len(found.only_b)) == (True, 4, 0)
@@ -202,28 +242,28 @@ def test_a_capture_is_compared_by_names_and_rules(tmp_path, arrays) -> None:
 
 
 def test_the_input_is_that_of_the_dump_or_the_given_one(tmp_path, arrays) -> None:
-    scaled = outputs(dump_nets.net(), IDS, scale=torch.tensor(3.0))["blocks.1/output"].numpy()
+    scaled = outputs(net(), IDS, scale=torch.tensor(3.0))["blocks.1/output"].numpy()
     own = {"input_ids": IDS[0].numpy(), "scale": np.array(3.0, np.float32), "blocks.1": scaled}
     dump = write(tmp_path / "d.npz", own)
-    found = compared(SPEC, dump)
+    found = compared(net(), dump)
     assert found.same and not found.only_b
     assert [entry["spec"] for entry in found.a["inputs"]] == [f"{dump}: input_ids, scale"] * 2
-    assert not compared(SPEC, dump, input=IDS).same
+    assert not compared(net(), dump, input=IDS).same
     first = write(tmp_path / "e.npz", {"input": IDS.numpy(), "embed": arrays["embed"]})
-    assert compared(SPEC, first).same  # the first argument, whatever its name
+    assert compared(net(), first).same  # the first argument, whatever its name
 
 
 def test_half_precision_and_a_batch_of_one_that_is_left_out(tmp_path, arrays) -> None:
     dump = tmp_path / "d.safetensors"
     embed = torch.from_numpy(arrays["embed"][0]).to(torch.bfloat16)
     save_file({"input_ids": IDS, "embed": embed}, dump)
-    [row] = compared(SPEC, dump).rows
+    [row] = compared(net(), dump).rows
     assert (row.verdict, row.dtypes) == ("close", ("float32", "bfloat16"))
     assert row.shapes == ((1, 5, 6), (1, 5, 6))
 
 
 def test_what_is_a_dump_and_what_are_weights(tmp_path, arrays) -> None:
-    state = {name: value.numpy() for name, value in dump_nets.net().state_dict().items()}
+    state = {name: value.numpy() for name, value in net().state_dict().items()}
     dump, weights = write(tmp_path / "d.npz", arrays), write(tmp_path / "w.npz", state)
     folder = write(tmp_path / "dump", arrays)
     assert is_dump(str(dump)) and is_dump(str(folder))
@@ -233,7 +273,7 @@ def test_what_is_a_dump_and_what_are_weights(tmp_path, arrays) -> None:
     assert not is_dump("resnet18") and not is_dump(str(tmp_path))
     (folder / "config.json").write_text("{}")
     assert not is_dump(str(folder))
-    assert type(hookscope.diff(SPEC, weights)).__name__ == "WeightDiff"
+    assert type(hookscope.diff(net(), weights)).__name__ == "WeightDiff"
 
 
 def test_parameters_with_names_of_their_own_are_compared_as_weights(tmp_path) -> None:
@@ -289,8 +329,8 @@ def test_what_is_wrong_with_a_dump_or_a_rule_is_named(tmp_path, arrays) -> None:
         ('"blk_{n}" = "blocks.{n}"', "'blk_{n}'"),
     ):
         with pytest.raises(HookscopeError, match=re.escape(subject)):
-            compared(SPEC, dump, map=rules(tmp_path, line))
+            compared(net(), dump, map=rules(tmp_path, line))
     folder = write(tmp_path / "dump", arrays)
     (folder / "more.npz").write_bytes(b"no archive")
     with pytest.raises(HookscopeError, match=r"more\.npz"):
-        hookscope.diff(SPEC, folder)
+        hookscope.diff(net(), folder)

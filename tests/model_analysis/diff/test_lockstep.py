@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
+from hookscope.model_analysis.diff import local_comparison, paired_runs
 from hookscope.model_analysis.diff.batch_statistics import statistic_distances
+from hookscope.results.local_diff import LocalDiff
 from tests.hooks.test_values import hooks_left
 from tests.model_analysis.diff.nets import single
 from tests.processes import run_python
@@ -262,3 +264,130 @@ def test_each_side_has_its_mode() -> None:
     assert same() and same(train=True) and same(train_a=True, train_b=True)
     assert not same(train_a=True, train_b=False) and not same(train=True, train_a=False)
     assert same(train=True, train_a=False, train_b=False)
+
+
+# One run of A serves both comparisons: the errors are those of separate runs
+
+
+ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
+
+
+def plain(self: Any, x: Tensor) -> Tensor:
+    x = self.act(self.norm(self.first(x)))
+    x = self.block(x) + self.block(x * 2)
+    return self.last(x)
+
+
+def net(forward: Callable[[Any, Tensor], Tensor] = plain) -> Any:
+    return Module(
+        forward,
+        **{"first": nn.Linear(4, 4), "norm": nn.BatchNorm1d(4), "act": nn.ReLU(inplace=True)},
+        block=nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh()),
+        last=nn.Linear(4, 2),
+    )
+
+
+def counting(self: Any, x: Tensor) -> Tensor:
+    """Its state goes on from call to call."""
+    self.calls = vars(self).get("calls", 0) + 1
+    self.norm.eps = 1e-5 * self.calls
+    return plain(self, x) * self.calls
+
+
+def closed() -> Any:
+    """A function refers to the model itself, so a copy would call its layers."""
+    model = net(lambda self, x: self.last(self.inner(self.act(self.norm(self.first(x))))))
+    model.inner = lambda x: model.block(x)
+    return model
+
+
+def locked() -> Any:
+    """It cannot be copied."""
+    model = net()
+    model.lock = threading.Lock()
+    return model
+
+
+def oftener(self: Any, x: Tensor) -> Tensor:
+    return self.last(self.block(plain(self, x).repeat(1, 2)))
+
+
+def with_weights_of(a: Any, b: Any) -> Any:
+    b.load_state_dict(a.state_dict())
+    return b
+
+
+def faulty(a: Any, make: Callable[[], Any] = net) -> Any:
+    b = with_weights_of(a, make())
+    with torch.no_grad():
+        b.get_submodule("block.0").weight[0] *= 1.1
+    return b
+
+
+PAIRS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], int]] = {
+    # A, B, and how many runs of their own the own errors need
+    "one fault": (net, faulty, 0),
+    "equal": (net, copy.deepcopy, 0),
+    "a closure": (closed, lambda a: faulty(a, closed), 1),
+    "not copied": (locked, lambda a: faulty(a, locked), 1),
+    "more calls in B": (net, lambda a: with_weights_of(a, net(oftener)), 0),
+    "other names": (net, lambda a: Module(lambda self, x: self.inner(x), inner=faulty(a)), 1),
+}
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", PAIRS)
+def test_one_run_of_a_gives_the_errors_of_separate_runs(
+    name: str, train: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, change, separate = PAIRS[name]
+    a = build()
+    b = change(a)
+    states = [copy.deepcopy(model.state_dict()) for model in (a, b)]
+    runs = []
+    own_errors = local_comparison.own_errors
+
+    def counted(*arguments: Any) -> Any:
+        runs.append(arguments)
+        return own_errors(*arguments)
+
+    def compare() -> LocalDiff:
+        for model in (a, b):
+            model.__dict__.pop("calls", None)
+        found = hookscope.diff(a, b, input=ROWS, floor="none", train=train)
+        assert isinstance(found, LocalDiff)
+        return found
+
+    monkeypatch.setattr(local_comparison, "own_errors", counted)
+    together = compare()
+    assert len(runs) == separate
+    monkeypatch.setattr(paired_runs, "_student_of", lambda b: None)
+    apart = compare()
+    assert len(runs) == separate + 1
+    assert together.errors == apart.errors
+    assert together.diff.rows == apart.diff.rows
+    for model, state in zip((a, b), states, strict=True):
+        for key, tensor in model.state_dict().items():
+            assert torch.equal(tensor, state[key])
+
+
+def test_a_copy_that_calls_the_original_has_no_floor_and_does_not_wait_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    a = closed()
+    with pytest.raises(RequestError, match="of A itself"):
+        hookscope.diff(a, faulty(a, closed), input=ROWS, floor="float64")
+    with caplog.at_level("INFO", "hookscope"):
+        found = hookscope.diff(a, faulty(a, closed), input=ROWS, local=True)
+    assert isinstance(found, LocalDiff) and not found.floor
+    assert found.faults == hookscope.diff(a, faulty(a, closed), input=ROWS, floor="none").faults
+    assert "floor: none" in caplog.text
+
+
+def test_a_model_whose_state_goes_on_is_compared_in_one_state() -> None:
+    a = net(counting)
+    found = hookscope.diff(a, faulty(a, lambda: net(counting)), input=ROWS, floor="none")
+    assert isinstance(found, LocalDiff)
+    own = {error.key: error.own for error in found.errors if error.own}
+    [first] = [error for error in found.errors if error.key == "block.0"]
+    assert own == {"block.0": pytest.approx(first.accumulated), "block.0:2": own["block.0:2"]}
