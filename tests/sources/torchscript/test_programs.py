@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,77 +17,64 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.tensors.nested import walk
 from tests.oracle.by_hand import same_bits
-from tests.sources.torchscript.examples import Example, difference, outcome, quietly, saved
-from tests.sources.torchscript.programs_library import LIBRARY
-from tests.sources.torchscript.programs_modules import MODULES
-from tests.sources.torchscript.programs_tensors import TENSORS
-from tests.sources.torchscript.tables import EXAMPLES
+from tests.sources.torchscript.examples import Example, difference, outcome, quietly
+from tests.sources.torchscript.tables import EXAMPLES, opened, write
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated")
-Pair = tuple[nn.Module, nn.Module]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def both(example: Example, path: Path) -> Pair:
-    """The file of an example as PyTorch opens it, and as hookscope does."""
-    file = saved(example, path / "model.pt")
-    with quietly():
-        theirs = torch.jit.load(file)
-    return theirs.eval(), hookscope.load_model(file).module
+@pytest.fixture(autouse=True)
+def unoptimized() -> Iterator[None]:
+    """PyTorch runs a graph as it is, and computes what stands there twice twice."""
+    with torch.jit.optimized_execution(False):
+        yield
 
 
-def called(module: nn.Module, example: Example) -> Any:
-    """What is called: the module itself where that is its forward."""
-    return module if example.method == "forward" else getattr(module, example.method)
+ALL = [(table, name) for table, examples in EXAMPLES.items() for name in examples]
+OF_MODULES = [one for one in ALL if one[0] in ("modules", "library")]
 
 
-def hold_equal(pair: Pair, example: Example) -> None:
-    for call in example.calls:
-        results = [outcome(called(module, example), call) for module in pair]
-        assert not difference(*results), f"called with {call}"
+def hold_equal(modules: tuple[nn.Module, ...], example: Example, most: int | None = None) -> None:
+    """Demand that the last of the modules does what the first one does."""
+    for call in example.calls[:most]:
+        results = [outcome(example.of(module), call) for module in modules]
+        assert not difference(results[0], results[-1]), f"called with {call}"
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_it_gives_what_torchscript_gives(name: str, tmp_path: Path) -> None:
-    hold_equal(both(EXAMPLES[name], tmp_path), EXAMPLES[name])
+@pytest.mark.parametrize(("table", "name"), ALL)
+def test_it_gives_what_torchscript_gives(table: str, name: str) -> None:
+    hold_equal(opened(table), EXAMPLES[table][name])
 
 
-@pytest.mark.parametrize("name", TENSORS.examples)
-def test_it_gives_the_same_where_operators_are_no_modules(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EXAMPLES["expressions"])
+def test_it_gives_the_same_where_operators_are_no_modules(name: str) -> None:
     """A model that has a module inside keeps its operators to itself."""
-    example = TENSORS.examples[name]
-
-    def with_a_module_beside() -> nn.Module:
-        module = example.make()
-        module.add_module("beside", nn.Identity())
-        return module
-
-    pair = both(Example(with_a_module_beside, example.calls), tmp_path)
+    pair = opened("expressions", beside=True)
     assert [name for name, _ in pair[1].named_modules()] == ["", "beside"]
+    hold_equal(pair, EXAMPLES["expressions"][name])
+
+
+@pytest.mark.parametrize(("table", "name"), OF_MODULES)
+def test_it_gives_the_same_in_training(table: str, name: str) -> None:
+    pair, example = opened(table), EXAMPLES[table][name]
+    children = [getattr(module, name) for module in pair]
+    for child in children:
+        child.train()
     hold_equal(pair, example)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
-def test_it_gives_the_same_in_training(name: str, tmp_path: Path) -> None:
-    pair = both(EXAMPLES[name], tmp_path)
-    for module in pair:
-        module.train()
-    hold_equal(pair, EXAMPLES[name])
-    for module in pair:
-        module.eval()
-    hold_equal(pair, EXAMPLES[name])
-    theirs, ours = (module.state_dict() for module in pair)
+    for child in children:
+        child.eval()
+    hold_equal(pair, example)
+    theirs, ours = (child.state_dict() for child in children)
     assert [key for key in ours if key in theirs] == list(theirs)
     assert all(same_bits(theirs[key], ours[key]) for key in theirs)
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", [*MODULES.examples, *LIBRARY.examples])
-def test_a_deep_copy_does_the_same(name: str, tmp_path: Path) -> None:
-    theirs, ours = both(EXAMPLES[name], tmp_path)
+@pytest.mark.parametrize("table", EXAMPLES)
+def test_a_deep_copy_does_the_same(table: str) -> None:
+    theirs, ours = opened(table)
     copied = copy.deepcopy(ours)
-    hold_equal((theirs, copied), EXAMPLES[name])
+    for example in EXAMPLES[table].values():
+        hold_equal((theirs, ours, copied), example, most=1)
 
 
 def with_gradients(value: Any) -> Any:
@@ -98,72 +86,42 @@ def with_gradients(value: Any) -> Any:
     return found
 
 
-def gradients(module: nn.Module, call: tuple[Any, ...]) -> list[Tensor | None] | None:
-    """Of the sum of all results: for the parameters, then for the inputs."""
-    given = with_gradients(call)
+def gradients(whole: nn.Module, example: Example) -> list[Tensor | None] | None:
+    """Of the sum of all results of the first call: for the parameters, then for the inputs."""
+    given = with_gradients(example.calls[0])
     torch.manual_seed(7)
     with quietly():
-        parts = [part for _, part in walk(module(*given)) if part.requires_grad]
-    wanted = [*module.parameters(), *(part for _, part in walk(given))]
+        parts = [part for _, part in walk(example.of(whole)(*given)) if part.requires_grad]
+    parameters = getattr(whole, example.module).parameters() if example.module else ()
+    wanted = [*parameters, *(part for _, part in walk(given))]
     wanted = [tensor for tensor in wanted if tensor.requires_grad]
     if not parts or not wanted:
         return None
     total = torch.stack(
-        [
-            torch.view_as_real(p).sum().double() if p.is_complex() else p.double().sum()
-            for p in parts
-        ]
+        [(torch.view_as_real(p) if p.is_complex() else p).sum().double() for p in parts]
     ).sum()
     return list(torch.autograd.grad(total, wanted, allow_unused=True))
 
 
 DIFFERENTIABLE = [
-    *MODULES.examples,
-    *LIBRARY.examples,
-    "loop_carries_tensors",
-    "operators",
-    "divisions",
-    "products",
-    "reductions",
-    "shapes_changed",
-    "joined",
-    "functional",
-    "losses",
-    "complex_tensors",
-    "half_precision",
-    "fork_and_wait",
-    "ForkOfAMethod",
-    "free_functions",
-    "indexed",
-    "indexed_by_tensors",
-    "InterfaceSubmodule",
-    "InterfaceByRunTimeIndex",
-    "EnumPassedToASubmodule",
-    "InstanceOfManyAttributes",
-    "optional_tensor",
-    "tensors_decide",
+    (table, name)
+    for table, name in ALL
+    if (table, name) in OF_MODULES
+    or any(tensor.is_floating_point() for _, tensor in walk(EXAMPLES[table][name].calls[0]))
 ]
 
 
-# PyTorch computes what stands there twice once, so that its gradients are added in another order.
-DIFFERENTIABLE.remove("Sequentials")
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_are_those_of_torchscript(name: str, tmp_path: Path) -> None:
-    example = EXAMPLES[name]
-    if example.method != "forward":
-        pytest.skip("it has another method")
-    found = []
-    for module in both(example, tmp_path):
+@pytest.mark.parametrize(("table", "name"), DIFFERENTIABLE)
+def test_gradients_are_those_of_torchscript(table: str, name: str) -> None:
+    found: list[Any] = []
+    for module in opened(table):
         try:
-            found.append(gradients(module, example.calls[0]))
-        except RuntimeError as error:  # a leaf that is changed in place, for one
-            found.append(type(error))
+            found.append(gradients(module, EXAMPLES[table][name]))
+        except Exception:  # a leaf that is changed in place, for one
+            found.append("refused")
     theirs, ours = found
     if not isinstance(theirs, list):
-        assert ours is theirs
+        assert ours == theirs
         return
     assert len(ours) == len(theirs)
     for one, other in zip(theirs, ours, strict=True):
@@ -180,31 +138,27 @@ def plain(value: object) -> bool:
     return value is None or isinstance(value, int | float | complex | str | torch.Tensor)
 
 
-def compared(examples: dict[str, Example], folder: Path) -> dict[str, str]:
-    calls = {}
-    for name, example in examples.items():
-        saved(example, folder / f"{name}.pt")
-        calls[name] = (example.method, example.calls)
-    torch.save(calls, folder / "calls.pt")
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_process_without_the_classes_gives_the_same(tmp_path: Path) -> None:
+    sent = {
+        table: {
+            name: (example.module, example.method, example.calls)
+            for name, example in examples.items()
+            if example.fresh and all(map(plain, example.calls))
+        }
+        for table, examples in EXAMPLES.items()
+    }
+    assert sum(map(len, sent.values())) > 200
+    for table in EXAMPLES:
+        write(table, tmp_path / f"{table}.pt")
+    torch.save(sent, tmp_path / "examples.pt")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sources.torchscript.compare_files", str(folder)],
+        [sys.executable, "-m", "tests.sources.torchscript.compare_files", str(tmp_path)],
         cwd=Path(hookscope.__file__).parent.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_process_without_the_classes_gives_the_same(tmp_path: Path) -> None:
-    wanted = {
-        name: example
-        for name, example in EXAMPLES.items()
-        if example.fresh and all(map(plain, example.calls))
-    }
-    assert len(wanted) > 250
-    assert compared(wanted, tmp_path) == {}
+    assert json.loads(done.stdout.splitlines()[-1]) == {}
