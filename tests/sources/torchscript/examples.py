@@ -74,13 +74,17 @@ class Table:
 
         return add
 
-    def whole(self) -> nn.Module:
-        """A module with all of the methods and children."""
-        methods = {name: torch.jit.export(one) for name, one in self.functions.items()}
+    def whole(self, only: str = "") -> nn.Module:
+        """A module with the methods and children, or one of them."""
+
+        def chosen(members: dict[str, Any]) -> dict[str, Any]:
+            return {only: members[only]} if only in members else {} if only else members
+
+        methods = {name: torch.jit.export(one) for name, one in chosen(self.functions).items()}
         kind = type("Whole", (nn.Module,), {"forward": _nothing, **methods})
         kind.__module__ = __name__
         whole: nn.Module = kind()
-        for name, make in self.makers.items():
+        for name, make in chosen(self.makers).items():
             torch.manual_seed(0)
             whole.add_module(name, make())
         return whole

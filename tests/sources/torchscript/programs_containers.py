@@ -50,10 +50,8 @@ def lists_in_lists(self, rows: List[List[int]]):
     other = rows.copy()
     other.append(row)
     other[1][0] = 8
-    third = list(rows)
-    third[0].extend(other[-1])
     first, second = rows
-    return rows, other, third, other[0] is other[-1], rows[:1][0] is row, first, second
+    return rows, other, other[0] is other[-1], rows[:1][0] is row, first, second
 
 
 @CONTAINERS.function(({1: [1.5], 2: []},), ({},))

@@ -38,20 +38,6 @@ def loops_twelve_deep(self, n: int):
     return total
 
 
-@CONTROL.function(([1, 2, 3], 3), ([5], 5))
-def loop_over_a_list_that_shrinks(self, items: List[int], wanted: int):
-    found: List[int] = []
-    place = -1
-    for i, item in enumerate(items):
-        if item == wanted:
-            place = i
-            break
-        found.append(item)
-        if len(items) > 2:
-            items.pop()
-    return found, items, place
-
-
 @CONTROL.function((3, 3), (3, 100), (0, 0))
 def return_inside_nested_loops(self, n: int, sought: int):
     for i in range(n):

@@ -93,14 +93,21 @@ class ReadsFromItsChildren(nn.Module):
 
 @MODULES.module((X,))
 class NoneInPlaces(nn.Module):
+    names: Final[List[str]]
+    __constants__ = ["flag"]
+
     def __init__(self):
         super().__init__()
+        self.names, self.flag = ["a", "b"], True
         self.down: Optional[nn.Module] = None
         self.register_parameter("bias", None)
         self.linear = nn.Linear(3, 2, bias=False)
+        self.dropout = nn.Dropout(0.5)
         self.there = 3
 
     def forward(self, x: Tensor):
+        if self.training:
+            x = self.dropout(x)
         if self.down is not None:
             x = self.down(x)
         if self.bias is not None:
@@ -109,7 +116,10 @@ class NoneInPlaces(nn.Module):
             x = x + self.there
         if hasattr(self, "not_there"):
             x = x + self.not_there
-        return self.linear(x), self.linear.bias is None, getattr(self, "missing", 7)
+        if not self.flag:
+            x = x - 1
+        found = self.linear(x), self.linear.bias is None, self.dropout.training
+        return found, getattr(self, "missing", 7), self.names
 
 
 @MODULES.module((X,))
@@ -161,31 +171,21 @@ class MethodsOfItsOwn(nn.Module):
         return self.inner(x) * 2
 
 
-@MODULES.module((X, X + 1), (X, X, 3), (X, X, 4, [1, 2], 0.5))
-class NamesOfArguments(nn.Module):
-    def forward(
-        self, input: Tensor, v1: Tensor, len: int = 2, list: Optional[List[int]] = None,
-        self_: float = 1.5,
-    ):  # fmt: skip
-        k0 = input + v1
-        v2 = k0 * len
-        body = self_
-        if list is not None:
-            v2 = v2 + list[0]
-        return v2, k0, body, list is None
-
-
-@MODULES.module((X,), (X, 1), (X, 1, "c"), (X, 2, "", 1, False, 1.0, X, (3, 4), 2.0))
+@MODULES.module((X, X), (X, X, 1), (X, X, 1, "c"), (X, X, 2, "", [1], False, 1.0, X, (3, 4), 2.0))
 class NamesAndDefaults(nn.Module):
     def forward(
-        self, run: Tensor, block1: int = 0, n1: str = "it's", _: int = 4, wrap: bool = True,
-        int_: float = 0.1, y: Optional[Tensor] = None, sizes: Tuple[int, int] = (1, 2),
-        inf: float = float("inf"),
+        self, input: Tensor, v1: Tensor, block1: int = 0, n1: str = "it's",
+        list: Optional[List[int]] = None, wrap: bool = True, int_: float = 0.1,
+        y: Optional[Tensor] = None, len: Tuple[int, int] = (1, 2), inf: float = float("inf"),
     ):  # fmt: skip
-        print_ = 2
+        k0 = input + v1
+        v2 = k0 * len[0]
+        body = int_
+        if list is not None:
+            v2 = v2 + list[0]
         for i in range(block1):
-            run = run + i
-        return run * print_ if y is None else y, n1, _, wrap, int_, sizes, inf
+            v2 = v2 + i
+        return v2 if y is None else y, k0, n1, wrap, body, len, inf, list is None
 
 
 def pre(self, args: Tuple[Tensor]) -> Tuple[Tensor]:
@@ -274,28 +274,6 @@ class StateInAttributes(nn.Module):
             (self.rows, self.parts, torch.zeros(1, dtype=self.dtype, device=self.device)),
             (before, self.mode == Mode.SLOW, self.mode.value),
         )
-
-
-@MODULES.module((X,))
-class FinalConstants(nn.Module):
-    n: Final[int]
-    names: Final[List[str]]
-    pair: Final[Tuple[int, float]]
-    __constants__ = ["flag", "mode"]
-
-    def __init__(self):
-        super().__init__()
-        self.n, self.names, self.pair, self.flag, self.mode = 3, ["a", "b"], (1, 2.5), True, "max"
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, x: Tensor):
-        if self.flag:
-            x = x * self.n
-        if self.mode == "min":
-            x = x - 1
-        if self.training:
-            x = x + 1
-        return x, self.names, self.pair, self.mode, self.dropout(x), self.dropout.training
 
 
 class Linked:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.graph import Node, nodes_within
-from tests.sources.torchscript import tables
 from tests.sources.torchscript.examples import quietly
+from tests.sources.torchscript.programs_classes import CLASSES
 
 CPU = torch.device("cpu")
 ADD = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
 APPEND = "aten::append.t(t[](a!) self, t(c -> *) el) -> t[](a!)"
+RELU = "aten::relu_(Tensor(a!) self) -> Tensor(a!)"
 SLICE = """graph(%x : (int, int, int)):
   %y : (int, int) = prim::TupleSlice[beg=1, end=3](%x)
   return (%y)"""
@@ -96,8 +97,9 @@ def attributes(kind: str, key: str, name: str = "forward") -> list[Any]:
 
 def script_class_method() -> set[str]:
     """The kinds of nodes in a method of a class of a script, found by the node that calls it."""
-    theirs, _ = tables.opened("classes")
-    graph = private.method(private.script_object(theirs), "class_with_state")
+    with quietly():
+        whole = torch.jit.script(CLASSES.whole("class_with_state"))
+    graph = private.method(private.script_object(whole), "class_with_state")
     calls = (node for node in nodes_within(graph.block) if node.kind == "prim::CallMethod")
     call = next(node for node in calls if node.attributes["name"] == "add")
     owner = call.inputs[0].type
@@ -112,39 +114,57 @@ def sliced() -> Any:
 
 def signature_of(schema: str) -> tuple[Any, ...]:
     found = private.signature(schema)
-    return (
-        found.names,
-        found.positional,
-        found.defaults,
-        found.generic,
-        found.changes_container,
-    )
+    shape = (found.names, found.positional, found.defaults)
+    return (*shape, found.generic, found.changes_container)
 
 
-def hashed() -> tuple[bool, int]:
-    return root() == root(), len({root(), root()})
+def append_type() -> list[Any]:
+    static = nodes("aten::append")[0].inputs[0].type
+    return [static.kind, static.text, [inner.kind for inner in static.inner]]
+
+
+def arguments() -> list[tuple[Any, ...]]:
+    return [(one.name, one.type.text, one.optional, one.default) for one in method().arguments]
+
+
+def members() -> list[str]:
+    texts = [str(node.raw) for node in nodes("prim::Constant", "others")]
+    return [found["name"] for text in texts if (found := private._ENUM.search(text))]
+
+
+def own_tensors() -> tuple[bool, bool]:
+    weight, seen = private.parameters(root())["weight"], private.buffers(root())["seen"]
+    return weight is scripted().weight, seen.data_ptr() == scripted().seen.data_ptr()
+
+
+def without_function() -> list[str]:
+    names = ("relu", "add", "conv2d", "max_pool2d", "linear")
+    return [name for name in names if private.fast_function(name) is None]
+
+
+def text_of_none() -> str:
+    return private.single_node_function("aten::str", [private.NONE], private.STR)(None)
+
+
+def nodes_in_function() -> set[str]:
+    return kinds(private.called_function(nodes("prim::CallFunction")[0]).block) & {"aten::mul"}
+
+
+def fields() -> list[Any]:
+    found = (node.outputs[0].type.fields for node in nodes("prim::TupleConstruct"))
+    return [names for names in found if names]
 
 
 CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
     "is_scripted": (lambda: list(map(private.is_scripted, (scripted(), nn.ReLU()))), [True, False]),
-    "script_object": (hashed, (True, 1)),
+    "script_object": (lambda: len({root(), root()}), 1),
     "type_name": (lambda: private.type_name(root()).rpartition(".")[2], "Model"),
-    "class_name": (lambda: private.class_name(root()), "Model"),
     "children": (lambda: list(private.children(root())), ["second", "first"]),
-    "parameters": (lambda: private.parameters(root())["weight"] is scripted().weight, True),
-    "buffers": (
-        lambda: private.buffers(root())["seen"].data_ptr() == scripted().seen.data_ptr(),
-        True,
-    ),
-    "attribute": (lambda: private.attribute(root(), "count"), 3),
-    "has_attribute": (
-        lambda: [private.has_attribute(root(), name) for name in ("training", "nothing")],
-        [True, False],
-    ),
+    "parameters and buffers": (own_tensors, (True, True)),
     "method_names": (lambda: sorted(private.method_names(root())), ["forward", "others"]),
     "method": (lambda: len(method().block.inputs), 4),
     "_argument": (
-        lambda: [(a.name, a.type.text, a.optional, a.default) for a in method().arguments],
+        arguments,
         [
             ("x", "Tensor", False, None),
             ("scale", "float", True, 0.5),
@@ -152,24 +172,9 @@ CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
         ],
     ),
     "_SOURCE_LINE": (lambda: Path(method().source.rpartition(":")[0]).name, Path(__file__).name),
-    "_node": (
-        lambda: (nodes("aten::append")[0].operator, nodes("prim::GetAttr")[0].schema),
-        ("aten::append.t", ""),
-    ),
-    "_attributes of GetAttr": (
-        lambda: {"count", "second", "seen"} - set(attributes("prim::GetAttr", "name")),
-        set(),
-    ),
+    "_node": (lambda: nodes("aten::append")[0].operator, "aten::append.t"),
+    "_node without a schema": (lambda: nodes("prim::GetAttr")[0].schema, ""),
     "_attributes of SetAttr": (lambda: attributes("prim::SetAttr", "name"), ["count"]),
-    "_attributes of CallMethod": (lambda: attributes("prim::CallMethod", "name"), ["forward"]),
-    "_attributes of CallFunction": (
-        lambda: attributes("prim::CallFunction", "name")[0].rpartition(".")[2],
-        "doubled",
-    ),
-    "_attributes of fork": (
-        lambda: "prim::CallFunction" in kinds(attributes("prim::fork", "graph")[0].block),
-        True,
-    ),
     "_attributes of TupleSlice": (sliced, {"begin": 1, "end": 3}),
     "_attributes of isinstance": (
         lambda: [one.text for one in attributes("prim::isinstance", "types", "others")[0]],
@@ -179,31 +184,11 @@ CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: [callable(one) for one in attributes("prim::PythonOp", "function", "others")],
         [True],
     ),
-    "_constant": (lambda: 3 in attributes("prim::Constant", "value"), True),
-    "_ENUM": (
-        lambda: [
-            found["name"]
-            for node in nodes("prim::Constant", "others")
-            if (found := private._ENUM.search(str(node.raw)))
-        ],
-        ["RED"],
-    ),
-    "called_function": (
-        lambda: "aten::mul" in kinds(private.called_function(nodes("prim::CallFunction")[0]).block),
-        True,
-    ),
-    "class_method": (lambda: "prim::SetAttr" in script_class_method(), True),
-    "_type": (
-        lambda: [
-            (one.kind, one.text, [inner.kind for inner in one.inner])
-            for one in [nodes("aten::append")[0].inputs[0].type]
-        ],
-        [("List", "List[int]", ["Int"])],
-    ),
-    "_fields": (
-        lambda: [n.outputs[0].type.fields for n in nodes("prim::TupleConstruct")][-2:-1],
-        [("x", "y")],
-    ),
+    "_ENUM": (members, ["RED"]),
+    "_type": (append_type, ["List", "List[int]", ["Int"]]),
+    "_fields": (fields, [("x", "y")]),
+    "called_function": (nodes_in_function, {"aten::mul"}),
+    "class_method": (lambda: script_class_method() & {"prim::SetAttr"}, {"prim::SetAttr"}),
     "operator": (
         lambda: private.operator(ADD)(torch.ones(2), torch.ones(2), alpha=3).tolist(),
         [4.0, 4.0],
@@ -214,22 +199,9 @@ CHECKS: dict[str, tuple[Callable[[], Any], Any]] = {
         (("self", "other", "alpha"), 2, (..., ..., 1), False, False),
     ),
     "signature of a generic one": (lambda: signature_of(APPEND)[3:], (True, True)),
-    "_CHANGES_CONTAINER": (
-        lambda: signature_of("aten::relu_(Tensor(a!) self) -> Tensor(a!)")[3:],
-        (False, False),
-    ),
-    "fast_function": (
-        lambda: [
-            name
-            for name in ("relu", "add", "conv2d", "max_pool2d", "linear")
-            if private.fast_function(name) is None
-        ],
-        [],
-    ),
-    "single_node_function": (
-        lambda: private.single_node_function("aten::str", [private.NONE], private.STR)(None),
-        "None",
-    ),
+    "_CHANGES_CONTAINER": (lambda: signature_of(RELU)[3:], (False, False)),
+    "fast_function": (without_function, []),
+    "single_node_function": (text_of_none, "None"),
 }
 
 

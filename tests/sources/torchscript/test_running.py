@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import tempfile
 import weakref
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,26 @@ from torch import Tensor, nn
 import hookscope
 from tests.sources.torchscript.examples import difference, outcome, saved
 from tests.sources.torchscript.programs_classes import Color
-from tests.sources.torchscript.programs_library import SEQUENCE
+from tests.sources.torchscript.programs_traced import SEQUENCE
 from tests.sources.torchscript.tables import EXAMPLES, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated")
 ROW = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
 
 
-@cache
-def opened(table: str) -> nn.Module:
-    with tempfile.TemporaryDirectory() as folder:
-        return hookscope.load_model(write(table, Path(folder) / "model.pt")).module
+Opened = Callable[..., Any]
 
 
-def method(table: str, name: str) -> Callable[..., Any]:
-    return EXAMPLES[table][name].of(opened(table))
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    """What is called of an example, in a file of its own."""
 
+    def open_one(table: str, name: str) -> Callable[..., Any]:
+        whole = hookscope.load_model(write(table, tmp_path / "model.pt", only=name)).module
+        example = EXAMPLES[table][name]
+        return getattr(whole, example.module) if example.module else example.of(whole)
 
-def child(table: str, name: str) -> nn.Module:
-    """A submodule of a file, as a copy with state and hooks of its own."""
-    return copy.deepcopy(getattr(opened(table), name))
+    return open_one
 
 
 def opened_of(module: nn.Module, folder: Path) -> nn.Module:
@@ -57,37 +55,39 @@ def opened_of(module: nn.Module, folder: Path) -> nn.Module:
     ],
 )
 def test_an_exception_keeps_its_kind_and_message(
-    number: int, kind: type[Exception], message: str
+    number: int, kind: type[Exception], message: str, opened: Opened
 ) -> None:
-    error = outcome(method("control", "failing"), (number,)).error
+    error = outcome(opened("control", "failing"), (number,)).error
     assert type(error) is kind and str(error) == message
 
 
-def test_printing_goes_where_python_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    method("control", "printing")(4)
+def test_printing_goes_where_python_prints(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened("control", "printing")(4)
     assert capsys.readouterr().out == "n is 4 1.5 [1, 2] None text True\n"
 
 
-def test_a_warning_is_a_warning() -> None:
+def test_a_warning_is_a_warning(opened: Opened) -> None:
     with pytest.warns(UserWarning, match="a warning of 3") as caught:
-        method("control", "warning")(3)
+        opened("control", "warning")(3)
     assert len(caught) == 1
 
 
-def test_gradients_are_on_again_after_an_error() -> None:
-    error = outcome(method("control", "no_gradients_inside"), (torch.ones(2), 0)).error
+def test_gradients_are_on_again_after_an_error(opened: Opened) -> None:
+    error = outcome(opened("control", "no_gradients_inside"), (torch.ones(2), 0)).error
     assert isinstance(error, ValueError)
     assert torch.is_grad_enabled()
 
 
-def test_the_caller_keeps_its_own_lists() -> None:
+def test_the_caller_keeps_its_own_lists(opened: Opened) -> None:
     given = [3, 1, 2]
-    assert method("containers", "list_grows")(given, 5)[0] != given
+    assert opened("containers", "list_grows")(given, 5)[0] != given
     assert given == [3, 1, 2]
 
 
-def test_an_enum_that_python_knows_is_python_s_own() -> None:
-    assert method("classes", "enum_as_argument")(Color.GREEN)[1] is Color.BLUE
+def test_an_enum_that_python_knows_is_python_s_own(opened: Opened) -> None:
+    assert opened("classes", "enum_as_argument")(Color.GREEN)[1] is Color.BLUE
 
 
 def calls_of(module: nn.Module, *arguments: Any) -> list[str]:
@@ -108,16 +108,16 @@ def calls_of(module: nn.Module, *arguments: Any) -> list[str]:
         ),
         ("modules", "InterfaceChosenAtRunTime", (ROW, 1, "a"), "layer layers.1 table.a"),
         ("modules", "ForkOfASubmodule", (ROW,), "inner inner"),
-        ("library", "PackedSequences", (SEQUENCE, torch.tensor([5, 3])), "lstm lstm"),
+        ("traced", "PackedSequences", (SEQUENCE, torch.tensor([5, 3])), "lstm lstm"),
         ("modules", "SharedModules", (ROW,), "one two three.0 three.1 three"),
         ("modules", "hooks_on_submodules", (ROW,), "0 1 2 3"),
-        ("library", "traced_module_called_twice", (ROW,), "inner inner inner"),
+        ("traced", "traced_module_called_twice", (ROW,), "inner inner inner"),
     ],
 )
 def test_hooks_fire_at_every_call(
-    table: str, name: str, arguments: tuple[Any, ...], expected: str
+    table: str, name: str, arguments: tuple[Any, ...], expected: str, opened: Opened
 ) -> None:
-    assert calls_of(child(table, name), *arguments) == [*expected.split(), ""]
+    assert calls_of(opened(table, name), *arguments) == [*expected.split(), ""]
 
 
 class Straight(nn.Module):
@@ -256,21 +256,19 @@ def test_a_type_that_a_list_does_not_tell_is_refused(tmp_path: Path) -> None:
     assert opened_of(OneTypeOfList(), tmp_path)() == (True, False)
 
 
-@torch.library.custom_op("hookscope_examples::split", mutates_args=())
-def split_by_library(x: Tensor, n: int, names: list[int] | None = None) -> list[Tensor]:
-    return [part.clone() for part in x.split(n)]
-
-
-@torch.library.custom_op("hookscope_examples::raised_", mutates_args=("x",))
-def raised_by_library(x: Tensor, by: float) -> None:
-    x.add_(by)
+torch.library.define(
+    "hookscope_examples::parts", "(Tensor x, int n, int[]? names=None) -> Tensor[]"
+)
+torch.library.define("hookscope_examples::raise_", "(Tensor(a!) x, float by) -> ()")
+torch.library.impl("hookscope_examples::parts", "CPU")(lambda x, n, names=None: list(x.split(n)))
+torch.library.impl("hookscope_examples::raise_", "CPU")(lambda x, by: [x.add_(by), None][1])
 
 
 class CustomOperators(nn.Module):
     def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         z = x.clone()
-        torch.ops.hookscope_examples.raised_(z, 1.5)
-        return torch.ops.hookscope_examples.split(x, 1), z
+        torch.ops.hookscope_examples.raise_(z, 1.5)
+        return torch.ops.hookscope_examples.parts(x, 1), z
 
 
 class WithTensorDefault(nn.Module):
@@ -291,15 +289,15 @@ def test_a_tensor_as_default_argument_can_be_replaced(tmp_path: Path) -> None:
     assert module.double()(ROW).device == ROW.device
 
 
-def test_state_is_the_module_s_own() -> None:
-    module, other = (child("modules", "StateInAttributes") for _ in range(2))
+def test_state_is_the_module_s_own(opened: Opened) -> None:
+    module, other = (opened("modules", "StateInAttributes") for _ in range(2))
     module(2)
     assert (module.n, module.items) == (3, [1, 2, 2])
     assert (other.n, other.items) == (1, [1, 2])
 
 
-def test_a_state_dict_goes_through_a_pickle() -> None:
-    module = child("modules", "StateInBuffers")
+def test_a_state_dict_goes_through_a_pickle(opened: Opened) -> None:
+    module = opened("modules", "StateInBuffers")
     state = pickle.loads(pickle.dumps(module.state_dict()))
     module(torch.ones(2, 3))
     assert module.count == 1

@@ -1,4 +1,4 @@
-"""Quantized models, whose packed weights are objects of classes written in C++."""
+"""Quantized models, with weights in objects of C++ classes, and frozen ones, without modules."""
 
 from __future__ import annotations
 
@@ -103,3 +103,57 @@ def test_a_scripted_quantized_model_has_the_keys_and_values_of_the_original(
     for key in expected:
         one, other = expected[key], found[key]
         assert torch.equal(one.dequantize(), other.dequantize()), key
+
+
+# Frozen files: the operators of the graph stand in for modules.
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1)
+    ).eval()
+
+
+@pytest.fixture
+def frozen_file(tmp_path: Path) -> Path:
+    with quietly():
+        torch.jit.freeze(torch.jit.script(model())).save(str(tmp_path / "frozen.pt"))
+    return tmp_path / "frozen.pt"
+
+
+def test_operators_are_modules_named_by_kind_and_order(frozen_file: Path) -> None:
+    tree = hookscope.tree(frozen_file)
+    names = [node.name for node in tree.modules]
+    assert names[0] == "." and {"conv2d_1", "relu_1", "conv2d_2"} <= set(names)
+    assert {node.name: node.type for node in tree.modules}["conv2d_2"] == "conv2d"
+
+
+def test_weights_are_parameters_of_the_operator_that_uses_them(frozen_file: Path) -> None:
+    module = hookscope.load_model(frozen_file).module
+    weight = module.get_submodule("conv2d_2").weight
+    assert torch.equal(weight, model()[3].weight)
+    assert not weight.requires_grad
+
+
+def test_values_and_gradients_are_those_of_the_model(frozen_file: Path) -> None:
+    x = torch.randn(1, 3, 8, 8)
+    eager = hookscope.grads(model(), layers=["3", "."], loss="sum", input=x, what=["output"])
+    ours = hookscope.grads(
+        frozen_file, layers=["conv2d_2", "."], loss="sum", input=x, what=["output"]
+    )
+    assert torch.allclose(ours["./input.0.grad"], eager["./input.0.grad"])
+    assert torch.equal(ours["conv2d_2/output.grad"], eager["3/output.grad"])
+    kept = hookscope.capture(frozen_file, layers=["conv2d_1"], input=x)
+    with quietly():
+        whole = torch.jit.load(frozen_file)(x)
+    assert torch.equal(hookscope.capture(frozen_file, input=x)["./output"], whole)
+    assert kept["conv2d_1/output"].min() < 0  # as it was before the ReLU worked in place
+
+
+def test_it_is_said_that_no_modules_are_left(
+    frozen_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="hookscope"):
+        hookscope.load_model(frozen_file)
+    assert any(str(frozen_file) in message and "conv2d_1" in message for message in caplog.messages)

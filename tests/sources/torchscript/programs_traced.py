@@ -1,4 +1,4 @@
-"""Examples of torch.nn's larger modules, and of traced models."""
+"""Examples of traced models, and of modules of torch.nn."""
 
 # ruff: noqa - it is TorchScript, written in all the ways that people write it
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.sources.torchscript.examples import Table
 from tests.sources.torchscript.programs_modules import Scale
 
-LIBRARY = Table()
+TRACED = Table()
 
 
 def noise(*shape: int) -> Tensor:
@@ -24,7 +24,7 @@ def traced(module: nn.Module, *inputs: Tensor) -> nn.Module:
     return torch.jit.trace(module.eval(), inputs, strict=False, check_trace=False)
 
 
-@LIBRARY.module((SEQUENCE, torch.tensor([5, 3])))
+@TRACED.module((SEQUENCE, torch.tensor([5, 3])))
 class PackedSequences(nn.Module):
     def __init__(self):
         super().__init__()
@@ -38,17 +38,17 @@ class PackedSequences(nn.Module):
         return unpacked, sizes, h, c, again, state
 
 
-@LIBRARY.module((SEQUENCE,))
+@TRACED.module((SEQUENCE,))
 def transformer_encoder():
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2)
 
 
-@LIBRARY.module((torch.tensor([[1, 2], [4, 0]]),))
+@TRACED.module((torch.tensor([[1, 2], [4, 0]]),))
 def embedding():
     return nn.Embedding(5, 3, padding_idx=0, max_norm=1.0)
 
 
-@LIBRARY.module((IMAGE,))
+@TRACED.module((IMAGE,))
 def convolutions_traced():
     parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)
     return traced(nn.Sequential(*parts, nn.Flatten(), nn.Linear(36, 2)), IMAGE)
@@ -64,7 +64,7 @@ class CalledTwice(nn.Module):
         return self.inner(self.inner(x)) + self.shared(x), x
 
 
-@LIBRARY.module((ROW,))
+@TRACED.module((ROW,))
 def traced_module_called_twice():
     return traced(CalledTwice(), ROW)
 
@@ -76,7 +76,7 @@ class Chooses(nn.Module):
         return x - 1
 
 
-@LIBRARY.module((ROW,), (-ROW,))
+@TRACED.module((ROW,), (-ROW,))
 def traced_with_a_scripted_part():
     return traced(nn.Sequential(Scale(2.0), torch.jit.script(Chooses())), ROW)
 
@@ -93,7 +93,7 @@ class Methods(nn.Module):
         return self.inner(x) * 2
 
 
-@LIBRARY.module((ROW,), method="other")
+@TRACED.module((ROW,), method="other")
 def traced_methods():
     return torch.jit.trace_module(Methods(), {"forward": ROW, "other": ROW}, check_trace=False)
 
@@ -112,12 +112,12 @@ class Constants(nn.Module):
         return {"y": y, "x": x * torch.tensor(2.5)}, [x, x.type(torch.float64)]
 
 
-@LIBRARY.module((ROW,))
+@TRACED.module((ROW,))
 def traced_constants():
     return traced(Constants(), ROW)
 
 
-@LIBRARY.module((ROW,))
+@TRACED.module((ROW,))
 def traced_function_in_a_scripted_module():
     function = torch.jit.trace(lambda x: (x * 2).relu(), (ROW,), check_trace=False)
 
