@@ -17,7 +17,7 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
-SEQUENCE, IMAGE, ROW = noise(5, 2, 4), noise(1, 3, 8, 8), noise(2, 3)
+SEQUENCE, ROW = noise(5, 2, 4), noise(2, 3)
 
 
 def traced(module: nn.Module, *inputs: Tensor) -> nn.Module:
@@ -41,17 +41,6 @@ class PackedSequences(nn.Module):
 @TRACED.module((SEQUENCE,))
 def transformer_encoder():
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 2)
-
-
-@TRACED.module((torch.tensor([[1, 2], [4, 0]]),))
-def embedding():
-    return nn.Embedding(5, 3, padding_idx=0, max_norm=1.0)
-
-
-@TRACED.module((IMAGE,))
-def convolutions_traced():
-    parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)
-    return traced(nn.Sequential(*parts, nn.Flatten(), nn.Linear(36, 2)), IMAGE)
 
 
 class CalledTwice(nn.Module):

@@ -46,8 +46,12 @@ def write(table: str, path: Path, *, only: str = "", beside: bool = False) -> Pa
         return saved(module, path)
 
 
-def opened(table: str, folder: Path, *, beside: bool = False) -> tuple[nn.Module, nn.Module]:
-    """The file of a table as PyTorch opens it, and as hookscope does."""
-    file = write(table, folder / "model.pt", beside=beside)
+def both(file: Path) -> tuple[nn.Module, nn.Module]:
+    """A file as PyTorch opens it, and as hookscope does."""
     with quietly():
         return torch.jit.load(file).eval(), hookscope.load_model(file).module
+
+
+def opened(table: str, folder: Path, *, beside: bool = False) -> tuple[nn.Module, nn.Module]:
+    """The file of a table as both open it."""
+    return both(write(table, folder / "model.pt", beside=beside))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from tests.sources.torchscript.examples import difference, outcome, saved
+from tests.sources.torchscript.examples import difference, outcome, quietly, saved
 from tests.sources.torchscript.programs_classes import Color
-from tests.sources.torchscript.programs_traced import SEQUENCE
+from tests.sources.torchscript.programs_traced import SEQUENCE, traced_constants
 from tests.sources.torchscript.tables import EXAMPLES, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated")
@@ -276,11 +276,13 @@ class WithTensorDefault(nn.Module):
         return x + state
 
 
-@pytest.mark.parametrize("kind", [CustomOperators, WithTensorDefault])
-def test_it_gives_what_the_module_gives(kind: type[nn.Module], tmp_path: Path) -> None:
-    module = opened_of(kind(), tmp_path)
+@pytest.mark.parametrize("make", [CustomOperators, WithTensorDefault, traced_constants])
+def test_it_gives_what_the_module_gives(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    with quietly():
+        given = make()
+    module = opened_of(given, tmp_path)
     for x in (ROW, ROW.double()):
-        assert not difference(outcome(kind(), (x,)), outcome(module, (x,)))
+        assert not difference(outcome(given, (x,)), outcome(module, (x,)))
 
 
 def test_a_tensor_as_default_argument_can_be_replaced(tmp_path: Path) -> None:
