@@ -215,13 +215,13 @@ Call = tuple[Any, ...]
 # A program is short already, and to make one shorter would take minutes.
 WITHOUT_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]
 FEW = settings(
-    max_examples=50,
+    max_examples=40,
     deadline=None,
     derandomize=True,  # the same programs at each run: to find new ones is the other test's part
     suppress_health_check=list(HealthCheck),
     phases=WITHOUT_SHRINKING,
 )
-MANY = settings(FEW, max_examples=5000, derandomize=False)
+MANY = settings(FEW, max_examples=4000, derandomize=False)
 
 INTS = st.one_of(st.integers(-20, 20), st.sampled_from([2**62, -(2**62), 2**63 - 1]))
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e308, math.inf, math.nan, 3.0])

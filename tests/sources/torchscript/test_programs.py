@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hookscope.sources.torchscript import private
+from hookscope.sources.torchscript.operators import FAST
 from hookscope.tensors.nested import walk
 from tests.oracle.by_hand import same_bits
 from tests.sources.torchscript.examples import Example, difference, outcome, quietly
@@ -52,7 +54,13 @@ def test_operators_that_are_no_modules_do_what_torchscript_does(tmp_path: Path) 
     """A model that has a module inside keeps its operators to itself."""
     theirs, ours = opened("expressions", tmp_path, beside=True)
     assert [name for name, _ in ours.named_modules()] == ["", "beside"]
-    assert disagreements(EXAMPLES["expressions"], theirs, ours) == []
+    assert disagreements(EXAMPLES["expressions"], theirs, ours, most=1) == []
+
+
+def test_common_operators_are_functions_in_c() -> None:
+    """One that a release of PyTorch no longer has would run at half the speed, and no test fail."""
+    names = {operator.partition("::")[2] for operator in FAST}
+    assert [name for name in names if private.fast_function(name) is None] == []
 
 
 @pytest.mark.parametrize("table", ["modules", "traced"])
@@ -110,7 +118,7 @@ def plain(value: object) -> bool:
     return value is None or isinstance(value, int | float | complex | str | torch.Tensor)
 
 
-@pytest.mark.parametrize("table", ["types", "classes", "modules", "traced"])
+@pytest.mark.parametrize("table", ["types", "classes", "modules"])
 def test_a_process_without_the_classes_gives_the_same(
     table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
