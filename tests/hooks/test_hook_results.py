@@ -25,28 +25,26 @@ def stepped(hook: Callable[..., Any], kind: str) -> hookscope.Capture:
     return hookscope.step(net, input=X, loss="sum", hooks=hook, hook_kind=kind)
 
 
-def test_a_hook_before_the_step_may_return_the_arguments_of_the_step() -> None:
-    def same(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        return args, kwargs
-
-    torch.manual_seed(0)
-    expected = stepped(lambda *_: None, "step_pre")
-    torch.manual_seed(0)
-    found = stepped(same, "step_pre")
-    assert list(found) == list(expected)
-    assert all(same_bits(found[key], expected[key]) for key in found)
+def test_a_hook_before_the_step_may_return_its_arguments_and_what_one_after_it_returns_is_unused():
+    found = []
+    for hook, kind in (
+        (lambda *_: None, "step_pre"),
+        (lambda optimizer, args, kwargs: (args, kwargs), "step_pre"),
+        (lambda *_: "anything", "step_post"),
+    ):
+        torch.manual_seed(0)
+        found.append(stepped(hook, kind))
+    for one in found[1:]:
+        assert list(one) == list(found[0])
+        assert all(same_bits(one[key], found[0][key]) for key in one)
 
 
 def test_other_arguments_for_the_step_are_refused() -> None:
     def fewer(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         return (), kwargs
 
-    with pytest.raises(HookError, match=r"fewer returned .* before the optimizer's step"):
+    with pytest.raises(HookError, match=r"fewer .*step"):
         stepped(fewer, "step_pre")
-
-
-def test_the_result_of_a_hook_after_the_step_is_not_used() -> None:
-    assert "./weight.update" in stepped(lambda *_: "anything", "step_post")
 
 
 @pytest.mark.parametrize("kind", ["backward", "backward_pre", "tensor"])
@@ -106,16 +104,11 @@ def on_tensor(grad: Tensor) -> None: ...
 @pytest.mark.parametrize(
     ("hook", "kind"), [(after, "backward"), (before, "backward_pre"), (on_tensor, "tensor")]
 )
-@pytest.mark.parametrize("verb", ["capture", "grads"])
 def test_a_gradient_hook_without_a_kind_is_refused_with_the_kind_that_it_needs(
-    verb: str, hook: Callable[..., Any], kind: str
+    hook: Callable[..., Any], kind: str
 ) -> None:
-    with pytest.raises(RequestError, match="takes gradients, and no hook_kind is given") as caught:
-        getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
-    add = {
-        "grads": f'Add hook_kind="{kind}".',
-        "capture": f"capture runs no backward pass: use hookscope grads with --hook-kind {kind}.",
-    }[verb]
-    assert caught.value.hint == (
-        f"{add} The default kind, forward, is called with module, input, output."
-    )
+    hints = {"grads": f'hook_kind="{kind}"', "capture": f"grads with --hook-kind {kind}."}
+    for verb, hint in hints.items():
+        with pytest.raises(RequestError, match="hook_kind") as caught:
+            getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
+        assert hint in caught.value.hint and "module, input, output" in caught.value.hint
