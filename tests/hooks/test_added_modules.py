@@ -6,26 +6,12 @@ import logging
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import hookscope
-from tests.hooks.test_values import Module
+from tests.hooks.recordings import BOTH, recorded
 from tests.oracle.by_hand import same_bits
-
-
-class Grows(nn.Module):
-    """Adds a block of two layers and a parameter when it is first called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not hasattr(self, "block"):
-            self.add_module("block", nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
-            self.scale = nn.Parameter(torch.full((2,), 3.0))
-        out: Tensor = self.block(self.first(x)) * self.scale
-        return out
+from tests.zoo import Grows, Module, total
 
 
 def network() -> Module:
@@ -33,13 +19,12 @@ def network() -> Module:
     return Module(lambda self, x: self.body(x), body=Grows())
 
 
-ADDED = ("body.block", "body.block.0", "body.block.1")
+ADDED = ("body.added", "body.added.0", "body.added.1")
 
 
 def test_values_and_gradients_of_added_modules_are_recorded() -> None:
-    net, x = network(), torch.randn(4, 3)
-    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
-        net(x).square().sum().backward()
+    net, x = network(), torch.randn(4, 4)
+    capture = recorded(net, x, loss=total, what=BOTH, grads=True)
     again = net(x)
     named = dict(net.named_parameters())
     expected = torch.autograd.grad(again.square().sum(), list(named.values()))
@@ -54,34 +39,32 @@ def test_values_and_gradients_of_added_modules_are_recorded() -> None:
 
 def test_a_module_added_to_a_layer_that_was_not_chosen_is_not_recorded() -> None:
     net = network()
-    with hookscope.record(net, layers="body.first", grads=True) as capture:
-        net(torch.randn(4, 3)).sum().backward()
+    capture = recorded(net, torch.randn(4, 4), layers="body.first", grads=True)
     assert {record.module for record in capture.records} == {"body.first"}
 
 
 def test_a_module_added_to_the_only_chosen_layer_is_recorded() -> None:
-    net, x = network(), torch.randn(4, 3)
-    with hookscope.record(net, layers="body") as capture:
-        net(x)
+    net, x = network(), torch.randn(4, 4)
+    capture = recorded(net, x, layers="body")
     assert list(capture) == [*(f"{name}/output" for name in (*ADDED[1:], ADDED[0])), "body/output"]
 
 
 def test_verbs_record_added_modules_and_name_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    shot = hookscope.capture(network(), input=torch.ones(1, 3))
-    assert "body.block.0/output" in shot
-    assert "body.block.0 (Linear)" in caplog.text
-    found = hookscope.grads(network(), input=torch.ones(1, 3), loss="sum")
-    assert {"body.block.0/weight.grad", "body/scale.grad"} <= set(found)
+    shot = hookscope.capture(network(), input=torch.ones(1, 4))
+    assert "body.added.0/output" in shot
+    assert "body.added.0 (Linear)" in caplog.text
+    found = hookscope.grads(network(), input=torch.ones(1, 4), loss="sum")
+    assert {"body.added.0/weight.grad", "body/scale.grad"} <= set(found)
 
 
 def test_what_is_added_elsewhere_meanwhile_is_left_alone() -> None:
     net, other = network(), nn.Sequential()
     with hookscope.record(net, grads=True) as capture:
-        other.add_module("more", nn.Linear(3, 3))
-        net.add_module("later", nn.Linear(3, 3))  # by the caller, not by forward
-        net(torch.randn(1, 3)).sum().backward()
-        other(torch.randn(1, 3))
+        other.add_module("more", nn.Linear(4, 4))
+        net.add_module("later", nn.Linear(4, 4))  # by the caller, not by forward
+        net(torch.randn(1, 4)).sum().backward()
+        other(torch.randn(1, 4))
     assert not any("later" in key or "more" in key for key in capture)
     nn.Sequential().add_module("x", nn.Identity())
     assert not nn.modules.module._global_module_registration_hooks
@@ -89,10 +72,10 @@ def test_what_is_added_elsewhere_meanwhile_is_left_alone() -> None:
 
 
 def test_the_tree_with_shapes_has_added_modules() -> None:
-    tree = hookscope.tree(network(), shapes=True, shape=[4, 3])
+    tree = hookscope.tree(network(), shapes=True, shape=[4, 4])
     nodes = {node.name: node for node in tree.modules}
     assert set(ADDED) <= set(nodes)
-    run = nodes["body.block.0"].run
+    run = nodes["body.added.0"].run
     assert run is not None and run.calls == 1 and run.outputs == ("4x2",)
 
 
@@ -100,8 +83,7 @@ def test_lazy_modules_are_recorded_at_their_first_run() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.LazyConv1d(2, 1), nn.Flatten(), nn.LazyLinear(3))
     x = torch.randn(2, 4, 5)
-    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
-        net(x).square().sum().backward()
+    capture = recorded(net, x, loss=total, what=BOTH, grads=True)
     assert not capture.absent
     expected = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
     keys = ["0/weight.grad", "0/bias.grad", "2/weight.grad", "2/bias.grad"]

@@ -17,8 +17,8 @@ import hookscope
 from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
 from hookscope.tensors.nested import walk
-from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module, tensors_in
 
 X = torch.tensor([[1.0, 2.0]])
 
@@ -34,16 +34,9 @@ STRUCTURES: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
     ),
     "named as a gradient": (lambda x: {"a": x * 2, "a.grad": x * 3}, ["a", "a.grad~2"]),
     "gradient first": (lambda x: {"a.grad": x * 2, "a": x * 3}, ["a.grad", "a~2"]),
-    "no collision": (lambda x: {"a.b": x * 2, "a": x * 3, "c.d": x}, ["a.b", "a", "c.d"]),
-    "in a list": (lambda x: [{1: x * 2, "1": [x * 3]}, x], ["0.1", "0.1.0", "1"]),
+    "no collision": (lambda x: {"a.b": x * 2, "a": x * 3, "c.d": x * 4}, ["a.b", "a", "c.d"]),
+    "in a list": (lambda x: [{1: x * 2, "1": [x * 3]}, x * 4], ["0.1", "0.1.0", "1"]),
 }
-
-
-def leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value
-    return [tensor for part in parts for tensor in leaves(part)]
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -52,9 +45,8 @@ def test_tensors_of_one_call(name: str) -> None:
     kept: list[Tensor] = []
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        kept[:] = leaves(self.inner(self.first(x)))
-        total: Tensor = torch.stack([(i + 1) * one.sum() for i, one in enumerate(kept)]).sum()
-        return total
+        kept[:] = tensors_in(self.inner(self.first(x)))
+        return sum((i + 1) * one.sum() for i, one in enumerate(kept))
 
     torch.manual_seed(0)
     net = Module(forward, first=nn.Linear(2, 2), inner=Module(lambda self, x: make(x)))
@@ -63,19 +55,19 @@ def test_tensors_of_one_call(name: str) -> None:
         loss.backward(retain_graph=True)
     assert [r.what for r in capture.records if r.kind == "output"] == [f"output.{k}" for k in keys]
     for key, tensor, grad in zip(keys, kept, torch.autograd.grad(loss, kept), strict=True):
-        same_bits(capture[f"inner/output.{key}"], tensor)
-        same_bits(capture[f"inner/output.{key}.grad"], grad)
+        assert same_bits(capture[f"inner/output.{key}"], tensor)
+        assert same_bits(capture[f"inner/output.{key}.grad"], grad)
     with Recorder(net, select(net, ["inner"]), ["output.grad"]) as alone:
         net(X).backward()
     grads = [record.key for record in capture.records if record.kind == "output.grad"]
     assert list(alone) == grads  # the same keys without the values
     for key in grads:
-        same_bits(alone[key], capture[key])
+        assert same_bits(alone[key], capture[key])
 
 
 def test_an_edit_reads_the_tensor_of_its_own_key(tmp_path: Any) -> None:
     net = Module(
-        lambda self, x: sum(leaves(self.inner(x))),
+        lambda self, x: sum(tensors_in(self.inner(x))),
         inner=Module(lambda self, x: {"a.b": x * 2, "a": {"b": x * 3}}),
     )
     clean = hookscope.capture(net, input=X, layers="inner")
@@ -83,7 +75,7 @@ def test_an_edit_reads_the_tensor_of_its_own_key(tmp_path: Any) -> None:
     edit = f"inner=patch:{tmp_path}/clean.safetensors"
     patched = hookscope.capture(net, input=X * 10, layers="inner", edits=edit)
     for key in ("inner/output.a.b", "inner/output.a~2.b"):
-        same_bits(patched[key], clean[key])
+        assert same_bits(patched[key], clean[key])
 
 
 def test_dicts_that_contain_each_other() -> None:
@@ -111,8 +103,8 @@ def test_a_layer_named_like_a_second_call() -> None:
         loss.backward(retain_graph=True)
     grads = torch.autograd.grad(loss, kept)
     for key, at in (("d:2/output", 0), ("d/output", 1), ("d:2~2/output", 2)):
-        same_bits(capture[key], kept[at])
-        same_bits(capture[f"{key}.grad"], grads[at])
+        assert same_bits(capture[key], kept[at])
+        assert same_bits(capture[f"{key}.grad"], grads[at])
     calls = {record.key: (record.module, record.call) for record in capture.records}
     assert calls["d:2/output"] == ("d:2", 1) and calls["d:2~2/output"] == ("d", 2)
 
@@ -125,7 +117,7 @@ def test_layers_whose_names_are_written_alike() -> None:
         (net(X.clone().requires_grad_()) * 3).sum().backward()
     assert capture[r"lone\udc80/output.grad"].unique().item() == 3
     assert capture[r"lone\udc80~2/output.grad"].unique().item() == 3
-    same_bits(capture[r"lone\udc80/output"], X.tanh())
+    assert same_bits(capture[r"lone\udc80/output"], X.tanh())
 
 
 def test_a_layer_that_forward_replaces() -> None:
@@ -140,15 +132,12 @@ def test_a_layer_that_forward_replaces() -> None:
     with hookscope.record(net, grads=True) as capture:
         net(X).backward()
     second = net.a
-    same_bits(capture["a/output"], first(X))
-    same_bits(capture["a~2/output"], second(first(X)))
+    assert same_bits(capture["a/output"], first(X))
+    assert same_bits(capture["a~2/output"], second(first(X)))
     three = torch.full((1, 2), 3.0)
-    same_bits(capture["a~2/output.grad"], three)
-    same_bits(capture["a/output.grad"], three @ second.weight)
+    assert same_bits(capture["a~2/output.grad"], three)
+    assert same_bits(capture["a/output.grad"], three @ second.weight)
     for key, layer in (("a", first), ("a~2", second)):
-        same_bits(capture[f"{key}/weight.grad"], layer.weight.grad)
-    assert [(m.module, m.calls) for m in capture.coverage.executed] == [
-        (".", 1),
-        ("a", 1),
-        ("a~2", 1),
-    ]
+        assert same_bits(capture[f"{key}/weight.grad"], layer.weight.grad)
+    calls = {m.module: m.calls for m in capture.coverage.executed}
+    assert calls == {".": 1, "a": 1, "a~2": 1}

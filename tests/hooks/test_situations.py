@@ -15,8 +15,9 @@ from hookscope.errors import CheckFailed
 from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
-from tests.hooks.test_values import Module, hooks_left
+from tests.hooks.recordings import hooks_left, recorded
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module
 
 
 def net() -> nn.Sequential:
@@ -25,13 +26,11 @@ def net() -> nn.Sequential:
 
 def test_a_recording_made_while_an_exception_is_handled_is_whole() -> None:
     model, x = net(), torch.randn(2, 3)
-    with hookscope.record(model, what="input,output", grads=True) as usual:
-        model(x).sum().backward()
+    usual = recorded(model, x, what="input,output", grads=True)
     try:
         raise KeyError("something else went wrong before")
     except KeyError:
-        with hookscope.record(model, what="input,output", grads=True) as capture:
-            model(x).sum().backward()
+        capture = recorded(model, x, what="input,output", grads=True)
     assert list(capture) == list(usual)
     assert all(same_bits(capture[key], usual[key]) for key in usual)
     assert capture.absent == usual.absent
@@ -46,8 +45,7 @@ def test_a_layer_that_is_run_in_an_except_block_of_the_model_is_recorded() -> No
 
     model = Module(forward, first=nn.Linear(5, 2), second=nn.Linear(3, 2))
     x = torch.ones(2, 3)
-    with hookscope.record(model) as capture:
-        model(x)
+    capture = recorded(model, x)
     assert list(capture) == ["second/output", "./output"]
     assert same_bits(capture["second/output"], model.second(x))
 

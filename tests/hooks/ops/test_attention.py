@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import hookscope
 from hookscope.errors import CheckFailed
 from hookscope.hooks.capture import Capture
 from tests.conftest import REPO
-from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits
 from tests.sources.torchscript.examples import quietly
+from tests.zoo import Module
 
 SAMPLES = REPO / "sample_models"
 
@@ -159,26 +160,19 @@ def by_half(weights: Tensor, v: Tensor) -> Tensor:
 def test_attention_in_the_open(
     product: Callable[[Tensor, Tensor], Tensor], softmax: Callable[[Tensor], Tensor], train: bool
 ) -> None:
-    class Open(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dropout = nn.Dropout(0.5)
-            self.softmax = softmax
-
-        def forward(self, q: Tensor, v: Tensor) -> Tensor:
-            weights = self.dropout(self.softmax(q @ q.mT))
-            return product(weights, v)
+    def run(self: nn.Module, q: Tensor, v: Tensor) -> Tensor:
+        return product(self.dropout(softmax(q @ q.mT)), v)
 
     torch.manual_seed(0)
     q, v = torch.randn(2, 4, 5, 3), torch.randn(2, 4, 5, 3)
-    model = nn.Sequential()
-    model.add_module("inner", Module(lambda self, q, v: self.open(q, v), open=Open()))
-    shot = hookscope.capture(model.inner, input=(q, v), attention=True, train=train, verify=True)
+    parts = {"softmax": softmax} if isinstance(softmax, nn.Module) else {}
+    inner = Module(run, dropout=nn.Dropout(0.5), **parts)
+    model = Module(lambda self, q, v: self.open(q, v), open=inner)
+    shot = hookscope.capture(model, input=(q, v), attention=True, train=train, verify=True)
     assert list(weights_of(shot)) == ["open/attention"]
     assert same_bits(shot["open/attention"], (q @ q.mT).softmax(-1))  # before the dropout
-    assert shot.metadata["attention"] == [
-        {"key": "open/attention", "from": "a softmax in the model"}
-    ]
+    [entry] = shot.metadata["attention"]
+    assert entry.keys() == {"key", "from"} and "softmax" in entry["from"]
 
 
 def test_windows_of_a_swin_by_hand() -> None:
@@ -213,10 +207,9 @@ def test_dropout_inside_a_kernel_leaves_nothing_to_recompute() -> None:
 
     x = torch.randn(2, 4, 4)
     shot = hookscope.capture(Module(run), input=x, attention=True, verify=True)
-    reason = "inside scaled_dot_product_attention with dropout 0.25, which is random in every call"
-    assert hidden_in(shot) == [(".", "attention", f"{reason}; run in eval mode")]
-    assert weights_of(shot) == {}
-
+    [(module, what, reason)] = hidden_in(shot)
+    assert (module, what, weights_of(shot)) == (".", "attention", {})
+    assert "scaled_dot_product_attention with dropout 0.25" in reason
     mha = nn.MultiheadAttention(4, 2, dropout=0.5)
     shot = hookscope.capture(mha, input=(x, x, x), attention=True, train=True, verify=True)
     assert "multi_head_attention_forward with dropout 0.5" in hidden_in(shot)[0][2]
@@ -231,12 +224,8 @@ def test_weights_whose_output_is_another_are_not_given() -> None:
         Module(lambda self, x: unscaled(x, x, x)), input=torch.randn(2, 4, 4), attention=True
     )
     [(_, what, reason)] = hidden_in(shot)
-    assert what == "attention"
-    assert reason.startswith(
-        "recomputed from the inputs of scaled_dot_product_attention, they give"
-    )
-    assert "differs from the model's by 0." in reason
-    assert "./attention" not in shot
+    assert what == "attention" and "./attention" not in shot
+    assert re.search(r"scaled_dot_product_attention.* by 0\.\d", reason)
 
 
 def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
@@ -248,7 +237,7 @@ def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
         Module(lambda self, x: other(x)), input=torch.randn(2, 4), attention=True
     )
     [(_, _, reason)] = hidden_in(shot)
-    assert "could not be recomputed: missing a required argument" in reason
+    assert "missing a required argument" in reason
 
 
 def test_nan_from_a_mask_is_no_disagreement() -> None:
@@ -271,8 +260,7 @@ def test_weights_that_are_changed_in_place_are_told_and_not_kept(change: Any) ->
 
     shot = hookscope.capture(Module(run), input=torch.randn(2, 4, 4), attention=True)
     [(_, _, reason)] = hidden_in(shot)
-    assert reason == "its weights were changed in place after the softmax"
-    assert "./attention" not in shot
+    assert "in place" in reason and "./attention" not in shot
 
 
 def test_key_and_value_of_different_numbers_of_heads() -> None:
@@ -294,22 +282,17 @@ def test_inside_torch_func_attention_is_told_and_not_kept() -> None:
     shot = hookscope.capture(Module(run), input=torch.randn(2, 3, 3), attention=True)
     assert weights_of(shot) == {}
     [(_, what, reason)] = hidden_in(shot)
-    assert what == "attention"
-    assert reason.startswith("inside torch.func")
+    assert what == "attention" and "torch.func" in reason
 
 
 def test_recomputing_draws_no_random_number() -> None:
-    class Noisy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x, _ = self.attend(x, x, x, need_weights=False)
-            return F.dropout(F.scaled_dot_product_attention(x, x, x)) + torch.rand(())
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        x, _ = self.attend(x, x, x, need_weights=False)
+        return F.dropout(F.scaled_dot_product_attention(x, x, x)) + torch.rand(())
 
     torch.manual_seed(0)
-    model, x = Noisy(), torch.randn(2, 3, 8)
+    model = Module(run, attend=nn.MultiheadAttention(8, 2, batch_first=True))
+    x = torch.randn(2, 3, 8)
     shot = hookscope.capture(model, input=x, attention=True, train=True)
     assert list(weights_of(shot)) == ["attend/attention", "./attention"]
     bare = hookscope.capture(model, input=x, train=True, layers=".")
@@ -355,24 +338,21 @@ def test_what_a_kernel_hides_altogether_is_told() -> None:
     with quietly():
         scripted = torch.jit.script(layer)
     shot = hookscope.capture(scripted, input=torch.randn(2, 5, 8), attention=True)
-    kernel = "_transformer_encoder_layer_fwd"
-    reason = f"inside {kernel}, which hookscope cannot recompute"
-    assert hidden_in(shot) == [(".", "attention", reason)]
+    [(module, what, reason)] = hidden_in(shot)
+    assert (module, what) == (".", "attention") and "_transformer_encoder_layer_fwd" in reason
 
 
 @pytest.mark.slow  # it imports the compiler
 def test_flex_attention_runs_and_is_told() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
-    def run(self: nn.Module, x: Tensor) -> Tensor:
-        return flex_attention(x, x, x)
-
+    model = Module(lambda self, x: flex_attention(x, x, x))
     with quietly():
         shot = hookscope.capture(
-            Module(run), input=torch.randn(1, 2, 16, 16), attention=True, verify=True
+            model, input=torch.randn(1, 2, 16, 16), attention=True, verify=True
         )
-    reason = "inside flex_attention, which hookscope cannot recompute"
-    assert hidden_in(shot) == [(".", "attention", reason)]
+    [(module, what, reason)] = hidden_in(shot)
+    assert (module, what) == (".", "attention") and "flex_attention" in reason
 
 
 def test_without_the_fast_path_the_output_is_still_checked(
@@ -394,11 +374,9 @@ def test_without_the_fast_path_the_output_is_still_checked(
 
 
 def test_a_model_that_notices_is_refused() -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
-        return x + torch.overrides._len_torch_function_stack()
-
-    with pytest.raises(CheckFailed, match="a different result"):
-        hookscope.capture(Module(run), input=torch.ones(1), attention=True)
+    model = Module(lambda self, x: x + torch.overrides._len_torch_function_stack())
+    with pytest.raises(CheckFailed, match="different"):
+        hookscope.capture(model, input=torch.ones(1), attention=True)
 
 
 def test_attention_of_the_chosen_layers_alone() -> None:
