@@ -44,6 +44,7 @@ from hookscope.results.records import key_of
 from hookscope.specs.edit import parse_edits
 from hookscope.specs.tensor_key import OP, OUTPUT
 from tests.oracle.by_hand import same_bits
+from tests.zoo import Module
 
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
@@ -314,15 +315,14 @@ def test_a_call_that_its_own_hook_or_an_interrupt_ends_does_not_end_the_one_arou
 ) -> None:
     """The module calls itself; the inner call ends before it runs, and the outer one continues."""
 
-    class Recursive(nn.Module):
-        def forward(self, x: Tensor, depth: int = 1) -> Tensor:
-            if depth == 0:
-                raise Interrupt
-            with suppress(ValueError, Interrupt):
-                self(x, depth=0)
-            return x * 2
+    def forward(self: Module, x: Tensor, depth: int = 1) -> Tensor:
+        if depth == 0:
+            raise Interrupt
+        with suppress(ValueError, Interrupt):
+            self(x, depth=0)
+        return x * 2
 
-    net = Recursive()
+    net = Module(forward)
 
     def fail(module: nn.Module, args: Any, kwargs: Any) -> None:
         if own_hook and kwargs.get("depth") == 0:

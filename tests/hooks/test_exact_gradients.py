@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hookscope
 from tests.hooks.random_graphs import WIDTH, Pair, RandomGraph, edges_at_outputs, share_by_clone
+from tests.hooks.recordings import recorded
 from tests.oracle.by_hand import same_bits
 
 WHAT = [["output"], ["input"], ["output", "input"]]
@@ -64,3 +67,54 @@ def compare_shares(
                 assert key not in capture
             else:
                 assert same_bits(capture[key], share), key
+
+
+def llama() -> nn.Module:
+    """Residual sums of three and more terms in each layer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes, **heads)).eval()
+
+
+def resnet() -> nn.Module:
+    """Sums in place."""
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    return resnet18().eval()
+
+
+INPUTS = {llama: torch.arange(18).reshape(2, 9), resnet: torch.linspace(-2, 2, 3072)}
+
+
+def square_sum(output: Any) -> Tensor:
+    return getattr(output, "logits", output).square().sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WHAT, ids="+".join)
+@pytest.mark.parametrize("make", INPUTS)
+def test_every_parameter_gradient_of_a_real_model_keeps_its_bits(
+    make: Any, what: list[str]
+) -> None:
+    net, x = make(), INPUTS[make]
+    x = x if make is llama else x.reshape(1, 3, 32, 32)
+    named = parameter_keys(net)
+    expected = torch.autograd.grad(square_sum(net(x)), list(named.values()))
+    capture = recorded(net, x, loss=square_sum, what=what, grads=True)
+    for (key, parameter), grad in zip(named.items(), expected, strict=True):
+        assert parameter.grad is not None and same_bits(parameter.grad, grad), key
+        assert same_bits(capture[key], grad), key
+
+
+@pytest.mark.slow
+def test_clones_change_no_more_than_the_last_bits() -> None:
+    options: dict[str, Any] = {"input": INPUTS[llama], "loss": square_sum, "what": "param"}
+    bare = hookscope.grads(llama(), **options)
+    hooks = {"*": lambda module, grad_input, grad_output: None}
+    cloned = hookscope.grads(llama(), hooks=hooks, hook_kind="backward", **options)
+    for key in bare:
+        assert (cloned[key] - bare[key]).abs().max() <= 1e-5 * bare[key].abs().max(), key

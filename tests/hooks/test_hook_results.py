@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -64,22 +63,6 @@ def test_a_gradient_that_arrives_after_the_block_passes_unchanged(kind: str) -> 
     found = torch.autograd.grad(after, list(net.parameters()))
     assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
     assert len(runs) == 1
-
-
-@pytest.mark.parametrize("kind", ["backward", "backward_pre", "tensor"])
-def test_a_backward_pass_of_another_thread_passes_unchanged(kind: str) -> None:
-    net, found = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), []
-    hook = UserHook("fail", kind, lambda *_: 1 / 0, __file__, None, layers_of(net)[-1:])
-    with attach_user_hooks(CallRegistry(net), [hook]):
-        total = net(X).sum()
-        thread = threading.Thread(
-            target=lambda: found.extend(torch.autograd.grad(total, list(net.parameters())))
-        )
-        thread.start()
-        thread.join()
-    expected = torch.autograd.grad(net(X).sum(), list(net.parameters()))
-    assert len(found) == 2
-    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_an_error_of_hookscope_in_a_hook_is_quoted_without_its_hint() -> None:
