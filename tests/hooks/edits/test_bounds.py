@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hookscope
@@ -16,7 +15,6 @@ from hookscope.errors import EditError
 from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from tests.hooks.edits.by_hand import quantized
-from tests.hooks.recordings import hooks_left
 from tests.oracle.by_hand import same_bits
 from tests.zoo import Module, twice
 
@@ -148,24 +146,6 @@ def net() -> nn.Sequential:
 IN = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_last_channel_can_be_edited_and_no_further_one() -> None:
-    shot = hookscope.capture(net(), input=IN, edits="0[2]=zero")
-    clean = net()[0](IN)
-    assert (shot["0/output"][:, 2] == 0).all()
-    assert same_bits(shot["0/output"][:, :2], clean[:, :2])
-    model = net()
-    with pytest.raises(EditError, match=r"0 \(Conv1d\).*channel 3 .*1 of 2x3x4 float32") as caught:
-        hookscope.capture(model, input=IN, edits="0[1,3]=zero")
-    assert "0 to 2" in caught.value.hint and hooks_left(model) == 0
-
-
-def test_a_single_number_has_no_channels() -> None:
-    model = Module(lambda self, x: self.part(x), part=Module(lambda self, x: x.sum()))
-    with pytest.raises(EditError, match="channels"):
-        hookscope.capture(model, input=IN, edits="part[0]=zero")
-    assert hookscope.capture(model, input=IN, edits="part=zero").output.item() == 0
-
-
 @pytest.mark.parametrize(
     ("edit", "subject"),
     [
@@ -199,12 +179,6 @@ def test_a_tensor_of_a_file_takes_the_dtype_of_the_values(tmp_path: Path, name: 
     clean = net().double()[0](IN.double())
     stored = capture["0/output"].double()
     assert same_bits(wide, clean + stored if name == "add" else stored)
-
-
-def test_a_foreign_file_is_a_source_of_edits(tmp_path: Path) -> None:
-    save_file({"0/output": torch.ones(1)}, tmp_path / "f.safetensors")
-    shot = hookscope.capture(net(), input=IN, edits=f"0=patch:{tmp_path}/f.safetensors")
-    assert same_bits(shot["0/output"], torch.ones_like(shot["0/output"]))
 
 
 # How far an output moved.
@@ -313,28 +287,12 @@ def test_the_effect_of_hooks_on_the_output_is_told_when_it_is_compared() -> None
 
 
 def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
-    image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-    top = hookscope.capture("resnet18", input=image, layers="fc").metadata["top"]
-    shot = hookscope.capture("resnet18", input=image, layers="fc", edits="fc=scale:-1")
+    word = "sample_models/digits.py:trained"
+    top = hookscope.capture(word, layers="fc").metadata["top"]
+    shot = hookscope.capture(word, layers="fc", edits="fc=scale:-1")
     entry = shot.metadata["effect"]["top"]
     assert sorted(entry) == ["edited", "unedited"]
     assert entry["unedited"] == top and entry["edited"] == shot.metadata["top"] != top
     for row, classes in zip(shot["fc/output"], entry["edited"], strict=True):
         for one in classes:
             assert one["logit"] == pytest.approx(float(row[one["index"]]), abs=1e-6)
-
-
-def test_an_effect_on_a_prediction_that_stays_certain_shows_in_its_logit() -> None:
-    from hookscope.views.text.text_table import TextOptions
-    from hookscope.views.text.tokens import change_lines
-
-    shot = hookscope.capture("sample_models/digits.py:trained", layers="fc", edits="fc=scale:0.9")
-    before, after = (shot.metadata["effect"]["top"][name][0][0] for name in ("unedited", "edited"))
-    lines = [line.plain for line in change_lines("top", shot.metadata, TextOptions(80))]
-    titles = "unedited p unedited logit unedited edited p edited logit edited image"
-    assert lines[0].split() == titles.split()
-    first = lines[1].split()
-    assert first[1] == first[4] == "100.0%"
-    assert float(first[2]) == pytest.approx(before["logit"], abs=5e-3)
-    assert float(first[5]) == pytest.approx(after["logit"], abs=5e-3)
-    assert after["logit"] == pytest.approx(0.9 * before["logit"], rel=1e-4)
