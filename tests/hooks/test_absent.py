@@ -32,8 +32,7 @@ def test_an_object_that_is_not_opened_is_told_for_each_call_and_place() -> None:
     taking = Module(lambda self, closed: closed.x * 2)
     model = Module(lambda self, x: self.take(self.make(x)) + self.take(self.make(x)),
                    make=part, take=taking)  # fmt: skip
-    with hookscope.record(model, layers=["make", "take"], what="input,output") as capture:
-        model(torch.ones(2))
+    capture = recorded(model, torch.ones(2), layers=["make", "take"], what="input,output")
     told = [(a.module, a.call, a.what, a.kind) for a in capture.absent]
     places = (("make", "output"), ("take", "input"))
     assert told == [(name, call, what, what) for call in (1, 2) for name, what in places]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookError, LayerError, RequestError
-from hookscope.hooks.hook_set import HookSet, as_hook, hook_depth
+from hookscope.hooks.hook_set import HookSet
 from hookscope.hooks.layers import select
 from hookscope.hooks.user_hooks import bind_user_hooks, describe_hooks, load_user_hooks
 from hookscope.specs.choices import HOOK_KINDS, HOOK_KINDS_OF
@@ -252,18 +252,6 @@ def test_hooks_come_off_whatever_ends_the_block() -> None:
         assert not optimizer._optimizer_step_post_hooks
 
 
-def test_hooks_that_cannot_all_be_attached_are_all_taken_off(monkeypatch) -> None:
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    model, limit = net(), sys.getrecursionlimit()
-    monkeypatch.setattr(HookSet, "on_registration", fail)
-    with pytest.raises(KeyboardInterrupt), hookscope.record(model, grads=True):
-        pass
-    assert hooks_left(model) == 0
-    assert sys.getrecursionlimit() == limit
-
-
 def test_before_and_after_see_and_change_arguments_and_output() -> None:
     model = Module(lambda self, x, *, scale: x * scale)
     seen: list[Any] = []
@@ -300,24 +288,6 @@ def test_the_first_comes_before_those_that_are_there_and_always_after_a_failure(
         with pytest.raises(ValueError, match="no"):
             model(X)
     assert order == ["first", "a", "b", "always None"]
-
-
-def test_how_deep_hooks_are_in_one_another_is_known() -> None:
-    depths = [hook_depth()]
-
-    def inner(value: int, *, more: int) -> int:
-        depths.append(hook_depth())
-        return value + more
-
-    def outer() -> int:
-        depths.append(hook_depth())
-        return int(as_hook(inner, 2, more=3))
-
-    assert as_hook(outer) == 5
-    with pytest.raises(ZeroDivisionError):
-        as_hook(lambda: 1 // 0)
-    depths.append(hook_depth())
-    assert depths == [0, 1, 2, 0]
 
 
 def test_a_hook_before_a_module_may_return_one_value_or_a_tuple() -> None:
@@ -362,3 +332,15 @@ def test_a_call_that_failed_leaves_the_gradients_of_others_alone(within: bool) -
     model = Module(forgiving, part=Module(forward), first=nn.Linear(2, 2))
     hookscope.grads(model, input=X, loss="sum", layers="part", hook_kind="backward", hooks=look)
     assert seen == [([[3.0] * 2] * 3, [[1.0] * 2] * 3)]
+
+
+def test_hooks_that_cannot_all_be_attached_are_all_taken_off(monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model, limit = net(), sys.getrecursionlimit()
+    monkeypatch.setattr(HookSet, "on_registration", fail)
+    with pytest.raises(KeyboardInterrupt), hookscope.record(model, grads=True):
+        pass
+    assert hooks_left(model) == 0
+    assert sys.getrecursionlimit() == limit

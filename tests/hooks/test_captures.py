@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import StoreError
 from hookscope.hooks.capture import Capture
+from tests.hooks.recordings import recorded
 from tests.oracle.by_hand import same_bits
 from tests.zoo import Module, tensors_in
 
@@ -75,8 +76,7 @@ def test_any_structure_and_dtype_comes_back_bit_for_bit(
 def small() -> Capture:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
-    with hookscope.record(net, grads=True) as capture:
-        net(torch.ones(1, 4)).sum().backward()
+    capture = recorded(net, torch.ones(1, 4), grads=True)
     return capture
 
 

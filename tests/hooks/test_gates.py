@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hookscope.tensors.grad_mode import BackwardHookPair, insert_gradient_gate
+from hookscope.tensors.grad_mode import BackwardHookPair, carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import (
     InputClone,
     clone_preserving_strides,
@@ -149,3 +149,20 @@ def test_memory_in_common_is_that_of_two_tensors() -> None:
     sparse = torch.eye(2).to_sparse()
     assert storage_id(sparse) == id(sparse)
     assert storage_id(x.view(2, 2)) == storage_id(x) != storage_id(y)
+
+
+def test_a_gate_needs_a_gradient_to_stand_in_the_way_of() -> None:
+    x = torch.ones(2)
+    assert insert_gradient_gate(x, lambda grads: grads) is x
+    with torch.no_grad():
+        y = torch.ones(2, requires_grad=True)
+        assert insert_gradient_gate(y, lambda grads: grads) is y and not carries_gradient(y)
+    assert carries_gradient(y) and not carries_gradient(x)
+    inside: list[bool] = []
+
+    def look(t: Tensor) -> Tensor:
+        inside.append(carries_gradient(t))
+        return (t * y).sum()
+
+    torch.func.grad(look)(x)
+    assert inside == [False]

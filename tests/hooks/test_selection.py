@@ -22,6 +22,7 @@ from hookscope.hooks.layers import (
     submodule,
     tensors_in_traceback,
 )
+from hookscope.specs.patterns import MAX_ALTERNATIVES, expand_braces
 from tests.zoo import Module
 
 SHARED = nn.Linear(3, 3)
@@ -219,3 +220,13 @@ def test_a_lazy_module_is_refused_by_name() -> None:
         check_not_lazy(model)
     with pytest.raises(RequestError, match=r"0 \(LazyBatchNorm1d\)"):
         check_not_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))
+
+
+def test_as_many_choices_as_are_allowed_unfold_and_one_more_does_not() -> None:
+    assert MAX_ALTERNATIVES == 4096
+    assert len(expand_braces("{a,b}" * 12)) == 4096
+    most = "{" + ",".join(["a"] * 4096) + "}"
+    assert len(expand_braces(most)) == 4096
+    for pattern in ("{a,b}" * 13, most[:-1] + ",a}"):
+        with pytest.raises(LayerError, match="4096"):
+            expand_braces(pattern)

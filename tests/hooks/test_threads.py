@@ -24,7 +24,7 @@ from hookscope.errors import RequestError
 from hookscope.execution.isolation import preserve_model_state
 from hookscope.hooks import hook_set as hooks
 from hookscope.tensors import threads
-from tests.hooks.recordings import BOTH, hooks_left
+from tests.hooks.recordings import BOTH, hooks_left, recorded
 from tests.oracle.by_hand import same_bits
 from tests.processes import run_python
 from tests.zoo import Fails, Module
@@ -360,8 +360,7 @@ def parallel(module: nn.Module) -> Module:
 def test_replicas_are_recorded_as_calls_of_the_model() -> None:
     inner = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     net, x = parallel(inner), torch.randn(6, 4)
-    with hookscope.record(net, grads=True, ops=True) as capture:
-        net(x).sum().backward()
+    capture = recorded(net, x, grads=True, ops=True)
     calls = ["module.0/output", "module.0:2/output", "module.0:3/output"]
     found = sorted((capture[key] for key in calls), key=lambda value: value.tolist())
     expected = sorted(inner[0](x).detach().split(2), key=lambda value: value.tolist())

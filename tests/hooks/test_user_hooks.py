@@ -346,3 +346,11 @@ def test_a_gradient_hook_without_a_kind_is_refused_with_the_kind_that_it_needs(
         with pytest.raises(RequestError, match="hook_kind") as caught:
             getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
         assert hint in caught.value.hint and "module, input, output" in caught.value.hint
+
+
+def test_tensor_hooks_run_in_the_order_given() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    hooks = [lambda grad: grad * 3, lambda grad: grad.clamp(-0.1, 0.1)]
+    x = torch.randn(2, 3)
+    found = hookscope.grads(net, input=x, loss="sum", layers="0", hooks=hooks, hook_kind="tensor")
+    assert found["0/output.grad"].abs().max() <= 0.1

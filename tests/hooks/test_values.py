@@ -28,8 +28,7 @@ def test_the_idea_in_the_docstring_of_the_recorder_records_the_same() -> None:
     net = nn.Sequential(nn.Linear(4, 4), relu := nn.ReLU(inplace=True), nn.Linear(4, 4), relu)
     x = torch.randn(2, 4)
     tensors = namespace["record"](net, ["0", "1", "2"], x)
-    with hookscope.record(net, layers=["0", "1", "2"]) as capture:
-        net(x)
+    capture = recorded(net, x, layers=["0", "1", "2"])
     assert list(tensors) == list(capture) == ["0/output", "1/output", "2/output", "1:2/output"]
     assert all(same_bits(tensors[key], capture[key]) for key in capture)
     assert (tensors["0/output"] < 0).any()
@@ -181,8 +180,7 @@ def test_a_recording_around_compiled_code_says_why_it_is_empty(
             call(x)
         assert list(capture) == ["0/output", "./output"]
         assert not caplog.text
-    with hookscope.record(compiled) as capture:
-        compiled(x)
+    capture = recorded(compiled, x)
     assert list(capture) == ["0/output", "./output"]
 
 
@@ -193,10 +191,8 @@ def test_compiled_modules_run_uncompiled_while_they_are_recorded() -> None:
     in_place.compile(backend="eager")
     x = torch.ones(1, 2)
     net(x), in_place(x)  # compiled before any hook is there
-    with hookscope.record(net, grads=True) as capture:
-        net(x).sum().backward()
+    capture = recorded(net, x, grads=True)
     assert same_bits(capture["0/output"], inner(x))
     assert "0/weight.grad" in capture
-    with hookscope.record(in_place) as capture:
-        in_place(x)
+    capture = recorded(in_place, x)
     assert list(capture) == ["./output"]

@@ -186,3 +186,20 @@ def test_a_wrapped_module_of_any_class_goes_by_its_name_and_can_be_pickled() -> 
 
 def plus_one(module: nn.Module, input: Any, output: Tensor) -> Tensor:
     return output + 1
+
+
+def test_what_a_wrapped_module_returns_is_what_its_functions_made_of_it() -> None:
+    inner = nn.Linear(2, 2)
+
+    def before(module: nn.Module, input: tuple[Tensor, ...]) -> Any:
+        return input[0] + 1
+
+    def after(module: nn.Module, input: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return output * input[0].sum()
+
+    wrapped = hookscope.wrap(inner, before=before, after=after)
+    assert same_bits(wrapped(Y), inner(Y + 1) * (Y + 1).sum())
+    nothing = hookscope.wrap(inner, lambda m, i: None, lambda m, i, o: None, lambda m, i, o: None)
+    assert same_bits(nothing(Y), inner(Y))
+    as_tuple = hookscope.wrap(inner, before=lambda m, i: (i[0] * 2,))
+    assert same_bits(as_tuple(Y), inner(Y * 2))

@@ -96,8 +96,7 @@ def test_a_wrapped_model_is_recorded_under_the_names_of_the_plain_one(
     group: None, wrapper: str
 ) -> None:
     wrapped = WRAPPERS[wrapper](net())
-    with hookscope.record(wrapped, grads=True) as capture:
-        wrapped(X).sum().backward()
+    capture = recorded(wrapped, X, grads=True)
     demand_like_plain(capture, net())
     assert capture.coverage.not_executed == ()
 
