@@ -161,18 +161,14 @@ def test_a_capture_that_is_not_saved_leaves_nothing(tmp_path: Path, image: Tenso
     assert os.listdir(tmp_path) == []
 
 
-class Fails(nn.Sequential):
-    folder: Path
-
-    def forward(self, x: Tensor) -> Any:
-        super().forward(x)
-        raise ValueError(f"with {len(os.listdir(self.folder))} file")
-
-
 def test_a_model_that_fails_leaves_no_file(tmp_path: Path, image: Tensor, monkeypatch) -> None:
     monkeypatch.setattr(RecordingFile.__init__, "__defaults__", (0,))
-    model = Fails(Mixed())
-    model.folder = tmp_path
+
+    def forward(self: Module, x: Tensor) -> Any:
+        self.mixed(x)
+        raise ValueError(f"with {len(os.listdir(tmp_path))} file")
+
+    model = Module(forward, mixed=Mixed())
     with pytest.raises(ForwardError, match="with 1 file") as error:
         hookscope.capture(model, input=image, file=tmp_path / "a.safetensors")
     assert error.traceback  # it refers to the recording

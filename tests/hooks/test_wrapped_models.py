@@ -20,6 +20,7 @@ from hookscope.errors import ForwardError, RequestError
 from hookscope.execution.verification import bit_identical
 from tests.hooks.recordings import reasons, recorded
 from tests.zoo import Module
+from tests.zoo import quantized as dynamically_quantized
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -213,11 +214,9 @@ def test_quantized_values_are_kept_and_stored_dequantized(tmp_path: Path) -> Non
 @needs_fbgemm
 def test_dynamically_quantized_layers_are_recorded() -> None:
     torch.backends.quantized.engine = "fbgemm"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = quantization.quantize_dynamic(net(), {nn.Linear})
-    capture = hookscope.capture(model, input=X, types=["Linear"])
-    assert bit_identical(capture["3.1/output"], model(X))
+    model, x = dynamically_quantized(), torch.randn(2, 4)
+    capture = hookscope.capture(model, input=x, types=["Linear"])
+    assert bit_identical(capture["0/output"], model[0](x))
 
 
 @pytest.mark.parametrize("verb", ["capture", "grads", "check", "trace", "ablate", "fingerprint"])

@@ -32,6 +32,12 @@ def weights_of(shot: Capture) -> dict[str, Tensor]:
     return found
 
 
+def attended(run: Callable[..., Tensor], *inputs: Tensor, **options: Any) -> Capture:
+    """The attention of a module that does what a function of its inputs does."""
+    model = Module(lambda self, *inputs: run(*inputs))
+    return hookscope.capture(model, input=inputs, attention=True, **options)
+
+
 def hidden_in(shot: Capture) -> list[tuple[str, str, str]]:
     return [(x.module, x.what, x.reason) for x in shot.absent if x.kind == "attention"]
 
@@ -93,10 +99,10 @@ def test_scaled_dot_product_attention_by_hand(name: str) -> None:
     q = torch.randn(2, 4, 5, 3, dtype=torch.float64)
     k = torch.randn(2, 2 if name == "gqa" else 4, 7, 3, dtype=torch.float64)
 
-    def run(self: nn.Module, q: Tensor, k: Tensor) -> Tensor:
+    def run(q: Tensor, k: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, k, **given)
 
-    shot = hookscope.capture(Module(run), input=(q, k), attention=True)
+    shot = attended(run, q, k)
     [(key, weights)] = weights_of(shot).items()
     assert key == "./attention"
     assert torch.allclose(weights, scaled_by_hand(q, k, given), rtol=1e-12, atol=1e-14)
@@ -190,23 +196,23 @@ def test_windows_of_a_swin_by_hand() -> None:
 
 
 def test_a_softmax_that_weighs_nothing_is_no_attention() -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         down = x.softmax(0) @ x  # not over the last dimension
         after = x @ x.softmax(1)  # not the first factor
         return (down + after).softmax(1)
 
-    shot = hookscope.capture(Module(run), input=torch.randn(3, 3), attention=True)
+    shot = attended(run, torch.randn(3, 3))
     assert shot.metadata["attention"] == []
     assert hidden_in(shot) == []
 
 
 def test_dropout_inside_a_kernel_leaves_nothing_to_recompute() -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         first = F.scaled_dot_product_attention(x, x, x, dropout_p=0.25)
         return F.dropout(first) + torch.randn(4, 4)
 
     x = torch.randn(2, 4, 4)
-    shot = hookscope.capture(Module(run), input=x, attention=True, verify=True)
+    shot = attended(run, x, verify=True)
     [(module, what, reason)] = hidden_in(shot)
     assert (module, what, weights_of(shot)) == (".", "attention", {})
     assert "scaled_dot_product_attention with dropout 0.25" in reason
@@ -220,9 +226,7 @@ def test_weights_whose_output_is_another_are_not_given() -> None:
     def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return (query @ key.mT).softmax(-1) @ value  # a kernel of that name with another formula
 
-    shot = hookscope.capture(
-        Module(lambda self, x: unscaled(x, x, x)), input=torch.randn(2, 4, 4), attention=True
-    )
+    shot = attended(lambda x: unscaled(x, x, x), torch.randn(2, 4, 4))
     [(_, what, reason)] = hidden_in(shot)
     assert what == "attention" and "./attention" not in shot
     assert re.search(r"scaled_dot_product_attention.* by 0\.\d", reason)
@@ -233,9 +237,7 @@ def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
     def other(x: Tensor) -> Tensor:
         return x * 2
 
-    shot = hookscope.capture(
-        Module(lambda self, x: other(x)), input=torch.randn(2, 4), attention=True
-    )
+    shot = attended(lambda x: other(x), torch.randn(2, 4))
     [(_, _, reason)] = hidden_in(shot)
     assert "missing a required argument" in reason
 
@@ -243,43 +245,37 @@ def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
 def test_nan_from_a_mask_is_no_disagreement() -> None:
     mask = torch.zeros(4, 4)
     mask[1, 2] = math.nan
-    shot = hookscope.capture(
-        Module(lambda self, x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask)),
-        input=torch.randn(2, 4, 4),
-        attention=True,
+    shot = attended(
+        lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask), torch.randn(2, 4, 4)
     )
     assert shot["./attention"].isnan().any(-1).tolist() == [[False, True, False, False]] * 2
 
 
 @pytest.mark.parametrize("change", [lambda a: a.mul_(0.5), lambda a: a.masked_fill_(a < 0.1, 0)])
 def test_weights_that_are_changed_in_place_are_told_and_not_kept(change: Any) -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         weights = (x @ x.mT).softmax(-1)
         change(weights)
         return weights @ x
 
-    shot = hookscope.capture(Module(run), input=torch.randn(2, 4, 4), attention=True)
+    shot = attended(run, torch.randn(2, 4, 4))
     [(_, _, reason)] = hidden_in(shot)
     assert "in place" in reason and "./attention" not in shot
 
 
 def test_key_and_value_of_different_numbers_of_heads() -> None:
     q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 1, 3, 8)
-    shot = hookscope.capture(
-        Module(lambda self, q: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)),
-        input=q,
-        attention=True,
-    )
+    shot = attended(lambda q: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), q)
     expected = (q @ k.repeat_interleave(2, 1).mT / 8**0.5).softmax(-1)
     torch.testing.assert_close(shot["./attention"], expected)
 
 
 def test_inside_torch_func_attention_is_told_and_not_kept() -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         seen = torch.vmap(lambda y: (y @ y.mT).softmax(-1) @ y)(x)
         return seen + torch.vmap(lambda y: F.scaled_dot_product_attention(y, y, y))(x)
 
-    shot = hookscope.capture(Module(run), input=torch.randn(2, 3, 3), attention=True)
+    shot = attended(run, torch.randn(2, 3, 3))
     assert weights_of(shot) == {}
     [(_, what, reason)] = hidden_in(shot)
     assert what == "attention" and "torch.func" in reason
@@ -309,12 +305,12 @@ def test_every_floating_type_has_its_tolerance(dtype: torch.dtype) -> None:
 
 
 def test_autocast_gives_the_kernel_other_inputs() -> None:
-    def run(self: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return F.scaled_dot_product_attention(x, x, x)
 
     x = torch.randn(2, 9, 4)
-    shot = hookscope.capture(Module(run), input=x, attention=True)
+    shot = attended(run, x)
     low = x.bfloat16().float()
     expected = (low @ low.mT / 2).softmax(-1).bfloat16()
     assert same_bits(shot["./attention"], expected)
