@@ -238,7 +238,7 @@ def assert_same(found: dict[CallKey, Tensor], expected: dict[CallKey, Tensor]) -
     assert all(same_bits(found[key], expected[key]) for key in expected)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(net=MODELS)
 def test_whatever_watches_a_run_numbers_calls_alike(net: Node) -> None:
     bare = run(net)
@@ -261,7 +261,7 @@ def test_whatever_watches_a_run_numbers_calls_alike(net: Node) -> None:
     assert counts == dict(log.counts)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(net=IN_ONE_THREAD, pick=st.integers(0, 100))
 def test_runs_for_an_analysis_number_calls_alike(net: Node, pick: int) -> None:
     with LayerScan(net, 1, (1, 1), clones=False) as scan:

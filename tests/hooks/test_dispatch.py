@@ -92,8 +92,13 @@ def on_disk(net: str, folder: Path) -> nn.Module:
         )
 
 
-@pytest.mark.parametrize("device_map", DEVICE_MAPS)
-@pytest.mark.parametrize("more", [{}, {"train": True}, {"dtype": "float64"}, {"attention": True}])
+MORE = [{"train": True}, {"dtype": "float64"}, {"attention": True}]
+
+
+@pytest.mark.parametrize(
+    ("device_map", "more"),
+    [*((device_map, {}) for device_map in DEVICE_MAPS), *(("auto", more) for more in MORE)],
+)
 def test_values_are_bit_equal_to_those_of_the_model_in_memory(
     net: str, caplog: pytest.LogCaptureFixture, device_map: str, more: dict[str, object]
 ) -> None:

@@ -56,7 +56,7 @@ USES: dict[str, tuple[int, Callable[[nn.Module], Any]]] = {
     "grads": (50, lambda net: hookscope.grads(net, input=X, loss="sum", grad_edits="a=scale:2")),
     "step": (50, lambda net: hookscope.step(net, input=X, loss="sum")),
     "trace": (50, lambda net: hookscope.trace(net, input=X, loss="sum")),
-    "check": (20, lambda net: hookscope.check(net, input=X, loss="sum")),
+    "check": (12, lambda net: hookscope.check(net, input=X, loss="sum")),
 }
 
 
