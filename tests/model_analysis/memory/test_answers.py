@@ -22,7 +22,7 @@ from hookscope.model_analysis.memory.output_cache import OutputCache
 from hookscope.views.memory import memory_lines
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO
-from tests.model_analysis.memory.profiled_steps import (
+from tests.model_analysis.memory.test_profiled_peaks import (
     PlainStep,
     images,
     llama,
