@@ -216,19 +216,23 @@ def test_a_frozen_model_has_maps_too() -> None:
     assert same_bits(before, after)
 
 
-@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
+@pytest.mark.parametrize("method", METHODS)
 def test_frozen_parameters_stay_frozen_and_the_image_is_left_alone(method: str) -> None:
-    model = seeded(Module(lambda self, x: self.rest(x.mul_(2)), rest=InPlace()))
+    rest, side = (vit(), 32) if method == "rollout" else (seeded(InPlace()), 8)
+    model = Module(lambda self, x: self.rest(x.mul_(2)), rest=rest).train()
     model.register_buffer("learned", torch.zeros(2, requires_grad=True))
-    model.rest.conv.weight.requires_grad_(False)
+    next(model.parameters()).requires_grad_(False)
     tensors = dict([*model.named_parameters(), *model.named_buffers()])
     before = {name: tensor.requires_grad for name, tensor in tensors.items()}
-    x = X.clone()
+    values = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    x, kept = images(1, 3, side, side), images(1, 3, side, side)
     choices = {"steps": 3} if method == "integrated" else {}
     hookscope.cam(model, by=method, input=x, target=1, **choices)
     assert {name: tensor.requires_grad for name, tensor in tensors.items()} == before
+    assert all(same_bits(tensors[name].detach(), value) for name, value in values.items())
     assert all(tensor.grad is None for tensor in tensors.values())
-    assert same_bits(x, X) and not x.requires_grad and x.grad is None
+    assert same_bits(x, kept) and not x.requires_grad and x.grad is None
+    assert hooks_left(model) == 0 and all(module.training for module in model.modules())
 
 
 def interrupt(done: int, total: int) -> None:
