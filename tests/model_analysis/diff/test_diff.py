@@ -220,15 +220,3 @@ def test_the_errors_of_the_library_are_its_own(tmp_path) -> None:
     (tmp_path / "x.safetensors").write_bytes((SAMPLES / "five.safetensors").read_bytes()[:-9])
     with pytest.raises(StoreError):
         hookscope.diff(SAMPLES / "five.safetensors", tmp_path / "x.safetensors")
-
-
-def test_the_notes_on_weights_say_which_model_they_are_about(caplog) -> None:
-    model = str(SAMPLES / "digits.py:trained")
-    with caplog.at_level("INFO", "hookscope"):
-        hookscope.diff(model, model, layers="fc")
-    notes = [record.getMessage() for record in caplog.records if "weights" in record.getMessage()]
-    assert [note.partition(":")[0] for note in notes] == ["weights of A", "weights of B"]
-    caplog.clear()
-    with caplog.at_level("INFO", "hookscope"):
-        hookscope.capture(model, layers="fc")
-    assert any(record.getMessage().startswith("weights: ") for record in caplog.records)

@@ -14,8 +14,6 @@ import hookscope
 from hookscope.errors import RequestError
 from hookscope.file_analysis.weight_diff import WeightDiff
 from hookscope.stores.weights.open_weights import open_weights
-from hookscope.views.text.text_table import TextOptions
-from hookscope.views.weight_diff import weight_diff_lines
 from tests.model_analysis.diff import nets
 from tests.zoo import Module
 
@@ -159,39 +157,9 @@ def test_opened_weights_can_be_compared(files) -> None:
     assert "<table" in found._repr_html_() and "body.0.fc.bias" in found._repr_html_()
 
 
-# What is printed
-
-
-def lines(found: WeightDiff, width: int | None = None) -> list[str]:
-    return [line.plain for line in weight_diff_lines(found, TextOptions(width=width))]
-
-
-def test_adapters_of_many_layers_are_one_line_on_a_terminal(tmp_path) -> None:
-    base = {f"layers.{n}.q.weight": np.ones((4, 4), "f4") for n in range(12)}
-    lora = {f"layers.{n}.q.lora_{x}.weight": np.ones((4, 2), "f4") for n in range(12) for x in "AB"}
-    save_file(base, tmp_path / "base.safetensors")
-    save_file(base | lora, tmp_path / "tuned.safetensors")
-    found = hookscope.diff(tmp_path / "base.safetensors", tmp_path / "tuned.safetensors")
-    assert len(found.only_b) == 24
-    printed = lines(found, 100)
-    for line, name in zip(printed[1:3], "AB", strict=True):
-        assert line.split()[0] == f"layers.*.q.lora_{name}.weight" and "12 tensors" in line
-    assert sum("lora_A" in line for line in lines(found)) == 12  # in a pipe each has a line
-
-
-def test_changed_dtypes_are_counted(tmp_path) -> None:
+def test_changed_dtypes_are_a_difference_with_strict(tmp_path) -> None:
     sides = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     for path, dtype in zip(sides, ("f4", "f2"), strict=True):
-        save_file({"a": np.ones(3, dtype), "b": np.ones(3, dtype), "c": np.ones(3, "f4")}, path)
-    found = hookscope.diff(*sides)
-    assert found.same
-    assert any("float32 to float16 (2 tensors)" in line for line in lines(found))
+        save_file({"a": np.ones(3, dtype)}, path)
+    assert hookscope.diff(*sides).same
     assert not hookscope.diff(*sides, strict=True).same
-
-
-def test_measures_that_are_not_defined_are_a_dash(tmp_path) -> None:
-    sides = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    for path, values in zip(sides, (np.zeros(3, "f4"), np.ones(3, "f4")), strict=True):
-        save_file({"w": values}, path)
-    printed = lines(hookscope.diff(*sides))
-    assert printed[1].split()[3:] == ["Inf", "-", "-", "1", "1", "differs", "A", "is", "zero"]
