@@ -64,6 +64,7 @@ def by_hand(model: Any, layer: nn.Module, image: Tensor, number: int) -> tuple[T
     return gradcam_by_hand(found["scores"][number], a), found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_the_map_explains_the_score_of_the_box(kind: str, image: Tensor) -> None:
     model, name = detector(kind), DETECTORS[kind][1]

@@ -63,9 +63,7 @@ def softmax_of(projected: Tensor, heads: int) -> Tensor:
 def rolled_out(weights: list[Tensor]) -> Tensor:
     product = torch.eye(weights[0].shape[1], dtype=torch.float64)
     for one in weights:
-        product = (
-            0.5 * one.double() + 0.5 * torch.eye(one.shape[1], dtype=torch.float64)
-        ) @ product
+        product = (one.double() + torch.eye(one.shape[1], dtype=torch.float64)) / 2 @ product
     return product
 
 
@@ -135,6 +133,7 @@ def test_rollout_of_transformers_is_that_of_the_attention_it_returns(
     assert about(shot)["tokens"] == [tokens] * 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("file", ["scripted.pt", "exported.pt2"])
 def test_files_of_models_have_the_rollout_of_the_model(tmp_path: Path, file: str) -> None:
     model, x = vit(), images(1, 3, 32, 32)
