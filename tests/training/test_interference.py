@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ pytestmark = [
 ]
 
 
+MODEL = "model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))"
+# Each after the imports of ``os``, ``torch`` and ``train``; hooks of all kinds see four steps.
 INTERFERES = {
     "hooks of all kinds": f"""
-        {TRAIN}
-        import importlib, torch
+        import importlib
         seen = []
         def note(name): return lambda *_: seen.append(name)
         torch.nn.modules.module.register_module_forward_hook(note("global forward"))
@@ -28,7 +30,7 @@ INTERFERES = {
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(note("global step"))
         optim.register_optimizer_step_post_hook(note("global stepped"))
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         model[1].register_forward_hook(lambda module, args, output: output * 2)
         model[0].register_full_backward_hook(note("backward"))
         model[2].register_full_backward_pre_hook(note("backward pre"))
@@ -41,36 +43,24 @@ INTERFERES = {
         train(4, own, model)
         print(seen)
         """,
-    "all hooks removed": f"""
-        {TRAIN}
+    "all hooks removed": """
         def clear(step, model, *_):
             if step == 3:
                 for module in model.modules(): module._forward_hooks.clear()
         train(in_step=clear)
         """,
-    "backward replaced": f"""
-        {TRAIN}
-        import torch
-        plain = torch.autograd.backward
-        def backward(*args, **kwargs):
-            print("backward")
+    **{
+        f"{owner}.{name} replaced": f"""
+        plain = torch.{owner}.{name}
+        def replaced(*args, **kwargs):
+            print("replaced")
             return plain(*args, **kwargs)
-        torch.autograd.backward = backward
+        torch.{owner}.{name} = replaced
         train()
-        """,
-    "step replaced": f"""
-        {TRAIN}
-        import torch
-        plain = torch.optim.SGD.step
-        def step(self, closure=None):
-            print("step")
-            return plain(self, closure)
-        torch.optim.SGD.step = step
-        train()
-        """,
-    "step that calls that of its base": f"""
-        {TRAIN}
-        import torch
+        """
+        for owner, name in (("autograd", "backward"), ("optim.SGD", "step"))
+    },
+    "step that calls that of its base": """
         torch.optim.SGD([torch.ones(1, requires_grad=True)])  # from now on its step has hooks
         class Mine(torch.optim.SGD):
             def step(self, closure=None):
@@ -78,8 +68,7 @@ INTERFERES = {
         torch.optim.SGD = Mine
         train()
         """,
-    "step of an instance replaced": f"""
-        {TRAIN}
+    "step of an instance replaced": """
         def wrap(step, model, optimizer, loss):
             if step == 2:
                 plain = optimizer.step
@@ -87,38 +76,31 @@ INTERFERES = {
         train(in_step=wrap)
         """,
     "trained in a thread": f"""
-        {TRAIN}
-        import threading, torch
+        import threading
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         torch.optim.SGD(model.parameters())
         thread = threading.Thread(target=train, kwargs={{"model": model}})
         thread.start()
         """,
     "DataParallel without a GPU": f"""
-        {TRAIN}
-        import torch
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        {MODEL}
         train(model=torch.nn.DataParallel(model))
         """,
-    "other folder": f"""
-        {TRAIN}
-        import os, tempfile
+    "other folder": """
+        import tempfile
         def move(step, *_):
             if step in (0, 3): os.chdir(tempfile.mkdtemp())
         train(in_step=move)
         """,
-    "logging": f"""
-        {TRAIN}
+    "logging": """
         import logging.config, sys
         logging.basicConfig(level=0, stream=sys.stdout)
-        logging.config.dictConfig({{"version": 1}})
+        logging.config.dictConfig({"version": 1})
         train()
         """,
-    "forks in the middle": f"""
-        {TRAIN}
-        import os
+    "forks in the middle": """
         def fork(step, model, optimizer, loss):
             if step != 3: return
             pid = os.fork()
@@ -134,7 +116,8 @@ INTERFERES = {
 def test_a_script_that_interferes_trains_the_same_and_is_recorded(
     both_ways, work, how: str
 ) -> None:
-    ended = both_ways(INTERFERES[how], "--every", "1")
+    text = f"import os, torch\n{TRAIN}{textwrap.dedent(INTERFERES[how])}"
+    ended = both_ways(text, "--every", "1")
     run = record(work)
     assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
     assert len(ended.messages) == 1

@@ -27,13 +27,14 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 # Each program with its arguments, and its models with parameters in the order of their calls.
 CASES = [
-    ("library 3", "network detector"),
-    ("parts", "text_encoder unet vae visual textual encoder decoder siamese net_g loaded"),
+    ("library 3", "network model detector"),
+    ("parts", "text_encoder unet vae visual textual encoder decoder siamese net_g"),
     ("workers", "model large small"),
     pytest.param("speech_pipeline", "model", marks=needs("transformers")),
     pytest.param("generate", "llm", marks=needs("transformers")),
     ("rollout", "policy value"),
     ("worker_process", "here"),
+    ("scripted", "loaded"),
     ("compiled aot_eager", "features head"),
 ]
 pytestmark = pytest.mark.slow
