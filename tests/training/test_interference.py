@@ -302,7 +302,7 @@ WATCHING = ["--every=1", "--stop-on=nan,inf", "--fingerprint", "--edit=*.0=scale
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("option", [*WATCHING, "--list", "--capture", "--check", "--trace"])
+@pytest.mark.parametrize("option", [*WATCHING, "--capture"])
 def test_a_model_that_the_script_drops_is_freed_at_once(both_ways, work, option: str) -> None:
     ended = both_ways(FREES, option, "--quiet")
     assert ended.own.stdout.splitlines()[1:] == ["0"] * 4
@@ -330,3 +330,43 @@ def test_modules_as_deep_as_python_allows_run(both_ways) -> None:
         print(model(torch.ones(1)))
     """,
     )
+
+
+# Trains, so that an edit changes each loss after the first one as well.
+PROGRAM = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    {by_hand}
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, 3)).square().sum()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+DOUBLED = "net[0].register_forward_hook(lambda module, args, output: 2 * output)"
+TRIPLED = "net[2].register_forward_hook(lambda *_: _[2].register_hook(lambda g: 3 * g) and None)"
+EDITS = {
+    "--edit": ("net.0=scale:2", DOUBLED),
+    "--grad-edit": ("2=scale:3", TRIPLED),
+}
+
+
+@pytest.mark.parametrize("option", EDITS)
+def test_a_training_is_that_with_a_hook_by_hand_and_so_is_its_record(
+    watched, work, option: str
+) -> None:
+    edit, hook = EDITS[option]
+    by_hand = watched(PROGRAM.format(by_hand=hook), "--every", "1", "--quiet")
+    ours = watched(PROGRAM.format(by_hand=""), "--every", "1", option, edit)
+    assert (ours.own.stdout, ours.own.status) == (by_hand.own.stdout, 0)
+    assert any(edit in message and "net." in message for message in ours.messages)
+    expected, found = record(work, 1), record(work, 2)
+    for key, measure in (("0/output", "rms"), ("1/output", "rms"), ("0/output.grad", "norm")):
+        assert steps_of(found, key, measure) == [0, 1, 2]
+        values = found.curve(key, measure).values
+        assert list(values) == list(expected.curve(key, measure).values)

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from bench.operators import as_on_a_device
 from hookscope.training import tensor_measures
-from tests.training.measured_by_hand import ByHand, assert_same_rows, recorded, watched
+from tests.training.measured_by_hand import ByHand, assert_same_rows, by_hand, recorded, watched
+from tests.training.test_measures import net
 
-
-@pytest.fixture(autouse=True)
-def no_other_models() -> Iterator[None]:
-    """The watcher finds all modules that exist, so those of other tests must be gone."""
-    gc.collect()
-    yield
-
-
-def net() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.LayerNorm(10), nn.Linear(10, 4))
+pytestmark = pytest.mark.usefixtures("no_other_models")
 
 
 def test_numbers_that_wait_on_a_device_are_the_same(
@@ -41,10 +31,8 @@ def test_numbers_that_wait_on_a_device_are_the_same(
         for bad in (1.0, 2.0, math.inf):
             for size in (4, 3, 5, 2, 6, 3):
                 model(torch.full((size, 6), bad)).square().sum().backward()
-            hand.look()
-            hand.before_step()
-            optimizer.step()
-            hand.after_step()
+            with by_hand(hand):
+                optimizer.step()
             hand.end()
             optimizer.zero_grad()
     rows = recorded(tmp_path)
