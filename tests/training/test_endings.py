@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -110,15 +111,12 @@ def test_what_cannot_be_run_leaves_no_folder(
 
 # Each raises inside code that PyTorch calls, or that calls PyTorch.
 RAISES = {
-    "loop": f"""
-        {TRAIN}
-        def fail(step, model, optimizer, loss):
+    "loop": """
+        def fail(step, *_):
             if step == 2: raise ValueError("bad batch")
         train(in_step=fail)
         """,
-    "backward": f"""
-        {TRAIN}
-        import torch
+    "backward": """
         class Bad(torch.autograd.Function):
             @staticmethod
             def forward(ctx, x): return x * 1
@@ -128,71 +126,59 @@ RAISES = {
             if step == 2: Bad.apply(loss).backward()
         train(in_step=fail)
         """,
-    "optimizer": f"""
-        {TRAIN}
-        import torch
+    "optimizer": """
         class Bad(torch.optim.SGD):
             def step(self, closure=None): raise ValueError("in step")
         torch.optim.SGD = Bad
         train()
         """,
-    "new optimizer": "import torch\ntorch.optim.SGD([], lr=0.1)",
-    "tensor hook": f"""
-        {TRAIN}
+    "new optimizer": "torch.optim.SGD([], lr=0.1)",
+    "tensor hook": """
         def refuse(gradient): raise ValueError("in a hook")
         train(in_step=lambda step, model, optimizer, loss: loss.register_hook(refuse))
         """,
-    "cause": f"""
-        {TRAIN}
-        import torch
-        def fail(step, model, optimizer, loss):
+    **{
+        kind: f"""
+        def fail(*_):
             try:
-                torch.ones(2, requires_grad=True).backward()
+                no_scalar()
             except RuntimeError as error:
-                raise ValueError("no scalar") from error
+                raise {raised}
         train(in_step=fail)
-        """,
-    "logged": f"""
-        {TRAIN}
-        import torch, traceback
+        """
+        for kind, raised in (
+            ("cause", "ValueError('no scalar') from error"),
+            ("group", "ExceptionGroup('several', [error, ValueError(1)])"),
+        )
+    },
+    "logged": """
         try:
-            torch.ones(2, requires_grad=True).backward()
+            no_scalar()
         except RuntimeError:
             traceback.print_exc()
         train(2)
         """,
-    "thread": f"""
-        {TRAIN}
-        import threading, torch
-        thread = threading.Thread(target=torch.ones(2, requires_grad=True).backward, name="t")
+    "thread": """
+        thread = threading.Thread(target=no_scalar, name="t")
         thread.start(); thread.join()
         train(2)
         """,
-    "own excepthook": f"""
-        {TRAIN}
-        import sys, torch, traceback
+    "own excepthook": """
         def show(kind, error, trace): print("shown", *traceback.format_tb(trace))
         sys.excepthook = show
-        train(in_step=lambda *_: torch.ones(2, requires_grad=True).backward())
+        train(in_step=lambda *_: no_scalar())
         """,
 }
-if sys.version_info >= (3, 11):
-    RAISES["group"] = f"""
-        {TRAIN}
-        import torch
-        def fail(step, model, optimizer, loss):
-            try:
-                torch.ones(2, requires_grad=True).backward()
-            except RuntimeError as error:
-                raise ExceptionGroup("several", [error, ValueError(step)])
-        train(in_step=fail)
-        """
+if sys.version_info < (3, 11):
+    del RAISES["group"]
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", RAISES)
 def test_a_traceback_is_that_of_python(both_ways, work: Path, place: str) -> None:
-    ended = both_ways(RAISES[place], "--every", "1")
+    head = "import sys, threading, torch, traceback\n"
+    head += "no_scalar = torch.ones(2, requires_grad=True).backward\n"
+    ended = both_ways(f"{TRAIN}{head}{textwrap.dedent(RAISES[place])}", "--every", "1")
     continues = place in ("logged", "thread")
     run = record(work)
     assert (run.info["status"], run.info["exit_status"]) == (
@@ -302,22 +288,22 @@ def test_a_hard_exit_keeps_what_was_written(both_ways, work: Path) -> None:
 
 
 def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: Path) -> None:
-    text = """
-    import torch
-    from small_training import train
-    class Odd(dict):
-        def values(self):
-            raise KeyError("planted")
-    class Net(torch.nn.Linear):
-        def forward(self, x):
-            return Odd(y=super().forward(x))
-    net = Net(2, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step in range(3):
-        net(torch.ones(1, 2))["y"].sum().backward()
-        optimizer.step()
-    """
-    both_ways(text)
+    both_ways(
+        """
+        import torch
+        class Odd(dict):
+            def values(self):
+                raise KeyError("planted")
+        class Net(torch.nn.Linear):
+            def forward(self, x):
+                return Odd(y=super().forward(x))
+        net = Net(2, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            net(torch.ones(1, 2))["y"].sum().backward()
+            optimizer.step()
+        """
+    )
     info = record(work).info
     assert (info["status"], info["exit_status"]) == ("finished", 0)
     assert "planted" in info["incomplete"]
