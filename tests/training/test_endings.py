@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import COMMAND, run_python
-from tests.training.forked import TRAIN, record, steps_of
+from tests.training.forked import FORKS, TRAIN, record, steps_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
 @pytest.mark.exhaustive

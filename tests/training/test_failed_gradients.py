@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.training import failing_gradients as tables
 from tests.training.failing_steps import HEAD
+from tests.training.forked import FORKS
 from tests.training.test_failed_backward import code_in, marked_line, story_of
 from tests.training.test_several_processes import Launch
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 STOP = ("--stop-on", "nan,inf")
 

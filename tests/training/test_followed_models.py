@@ -305,7 +305,6 @@ def test_a_model_is_gone_as_soon_as_the_program_drops_it(mode: str) -> None:
         left.extend(map(weakref.ref, [*net.modules(), *net.parameters()]))
         net(torch.ones(1, 2, requires_grad=True)).sum().backward()
 
-    gc.collect()
     gc.disable()  # nothing may wait for it
     try:
         with following(ProgramOptions(**options), (), Interventions(**changes)) as followed:

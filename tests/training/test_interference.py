@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.training.forked import TRAIN, record, steps_of
+from tests.training.forked import FORKS, TRAIN, record, steps_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
 MODEL = "model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))"

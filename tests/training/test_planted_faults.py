@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,9 @@ import torch
 
 import hookscope
 from hookscope.stores.runs.run_info import RunEvent
-from tests.training.forked import record
+from tests.training.forked import FORKS, record
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
-]
+pytestmark = FORKS
 
 
 def training(
@@ -225,11 +221,11 @@ FAULTS = {
         ),
         ("inf", 2, "forward", "1", "inf"),
     ),
-    "a spike of the loss": (
+    "spike of a loss": (
         SPIKE.format(how="loss.data.mul_(1e4)"),
         ("spike", 30, "forward", "", "spike"),
     ),
-    "a spike of the gradient norm": (
+    "spike of a norm": (
         SPIKE.format(how="loss.register_hook(lambda gradient: gradient * 1e4)"),
         ("spike", 30, "backward", "", "spike"),
     ),

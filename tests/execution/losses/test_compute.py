@@ -127,7 +127,7 @@ def test_sum_and_norm_take_every_floating_tensor_and_no_target_or_reduction(
         found = compute_loss(name, output)
         assert not caplog.text
         compute_loss(name, output, "1")
-    assert f"target: not used by the loss {name}".split()[-1] in caplog.text
+    assert "target" in caplog.text and name in caplog.text
     torch.testing.assert_close(found.value.double(), every.sum() if name == "sum" else every.norm())
     assert (found.name, found.reduction, found.target, found.classes) == (name, "", "", None)
     with pytest.raises(LossError, match="reduction") as caught:
