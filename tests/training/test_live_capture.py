@@ -115,8 +115,7 @@ def by_hand(folder: Path, steps: int) -> list[dict[str, torch.Tensor]]:
     """What each step of the same training has, by PyTorch's own hooks."""
     (folder / "stop").unlink()
     subprocess.run([sys.executable, "train.py", str(steps)], cwd=folder, check=True, timeout=300)
-    kept: list[dict[str, torch.Tensor]] = torch.load(folder / "by_hand.pt")
-    return kept
+    return torch.load(folder / "by_hand.pt")
 
 
 def layer_of(key: str) -> str:

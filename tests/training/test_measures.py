@@ -528,12 +528,13 @@ def test_a_network_made_after_the_optimizer_is_measured_from_its_first_call(
     make, begin = MADE[how]
     with watched(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        judge = None if begin else make(model)
         for step in range(4):
             x = torch.randn(5, 3)
             y = model(x)
-            if step == begin:  # a step that has begun is measured without it
+            if step == begin > 0:  # a step that has begun is measured without it
                 judge = make(model)
-            if step >= begin:
+            if judge is not None:
                 y = judge(x if how == "copied" else y)
                 rms.append(y.detach().square().mean().sqrt().item())
                 y.register_hook(lambda grad: grads.append(grad.norm().item()))

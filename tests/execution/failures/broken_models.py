@@ -206,7 +206,8 @@ class Chatty(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.bn, self.drop, self.fc = nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(5, 1)
+        self.bn, self.drop = nn.BatchNorm1d(4), nn.Dropout()
+        self.fc = nn.Linear(5, 1)
 
     def forward(self, x):
         print("forward of Chatty")

@@ -85,13 +85,6 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
 
 
 @pytest.mark.slow
-def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> None:
-    [answer] = commands("hookscope check broken_models.py:Digits --shape 1x1x32x32")
-    assert answer.status == 1
-    assert "nn.Linear(144, 10)" in answer.stdout and "return self.fc1(x)" in answer.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
     commands: Commands, tmp_path: Path

@@ -240,9 +240,9 @@ def test_a_file_that_is_wrong_is_told_before_the_model_is_loaded(tmp_path: Path)
     (tmp_path / "late.py").write_text("raise KeyError('never run')\n")
     with pytest.raises(ModelError, match=r"broken.py, line 2, .*ValueError: no"):
         hookscope.grads(f"{tmp_path}/late.py:Net", loss=f"{tmp_path}/broken.py:loss")
-    for name in ("missing.py:loss", "broken.py"):  # which names no function
+    for name, function in (("missing.py", ":loss"), ("broken.py", "")):
         with pytest.raises(RequestError, match=name):
-            hookscope.grads("no_such_model", loss=f"{tmp_path}/{name}")
+            hookscope.grads("no_such_model", loss=f"{tmp_path}/{name}{function}")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int], t
         (None, "None", ""),
         ([None], "None", ""),
         ([object()], "object", ""),
-        ([[1, 2]], "", ""),
+        ([[1, 2]], "1, 2", ""),
         ("no.npy", "no.npy", ""),
     ],
 )
