@@ -106,9 +106,12 @@ def skipping(model: nn.Module, batch: Tensor, bad: float) -> None:
 
 
 def complex_numbers() -> nn.Module:
-    """Returns complex numbers, and has complex weights."""
-    inner = nn.Linear(6, 5, dtype=torch.complex64)
-    return Module(lambda self, x: self.inner(x.to(torch.complex64)), first=nn.ReLU(), inner=inner)
+    """Returns complex numbers, and has real weights and complex ones."""
+    return Module(
+        lambda self, x: self.inner(self.first(x).to(torch.complex64)),
+        first=nn.Linear(6, 6),
+        inner=nn.Linear(6, 5, dtype=torch.complex64),
+    )
 
 
 TRAININGS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Train]] = {
