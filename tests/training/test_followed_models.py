@@ -252,7 +252,7 @@ def test_record_without_a_model_records_what_the_block_calls() -> None:
     with hookscope.record(layers=["encoder", "decoder"], grads=True) as shot:
         decoder(encoder(torch.ones(1, 2))).sum().backward()
     assert shot["encoder/output.grad"].equal(decoder.weight)
-    refused = pytest.raises(hookscope.HookscopeError, match="Did you mean encoder")
+    refused = pytest.raises(hookscope.HookscopeError, match="encoder")
     with refused, hookscope.record(layers="encodr"):
         encoder(torch.ones(1, 2))
     assert not encoder._forward_hooks and not encoder._forward_pre_hooks

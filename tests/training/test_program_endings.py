@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,10 +89,20 @@ def without_torch(trace: str) -> str:
     return re.sub(r'  File "[^"]*torch/nn/modules/module.py".*\n(    .*\n)*', "", trace)
 
 
-def test_on_a_full_disk_the_program_ends_as_it_would(both_ways, work: Path) -> None:
-    ended = both_ways(MODEL, "--capture", largest_file=500)
-    assert ended.status == 0 and ended.messages
-    assert not list(work.glob("*.safetensors"))
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits")
+def test_on_a_full_disk_the_program_ends_as_it_would(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(MODEL)
+    command = [sys.executable, "-B", "-m", "hookscope", "run", "--capture", "program.py"]
+
+    def fill_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=fill_disk
+    )
+    assert done.returncode == 0
+    assert "hookscope: " in done.stderr and "File too large" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["program.py"]
 
 
 @pytest.mark.parametrize(
