@@ -11,8 +11,8 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from cProfile import Profile
 from contextlib import contextmanager
+from cProfile import Profile
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ try:
 except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
-MOST_MEMORY = (
-    160 << 20
-)  # bytes, 100 MB of them the buffer for an index, of Python's objects, while one damaged file of a few kilobytes is read
+# Bytes that reading a damaged file of a few kilobytes takes; 100 MB of them buffer an index.
+MOST_MEMORY = 160 << 20
 _MOST_ADDRESSES = 1 << 30  # bytes beyond those that the process has, whoever asks for them
 _SIZES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 # What stands in a value's place: of every type of JSON, some of them far from what is sensible.
@@ -184,7 +183,7 @@ def endure(
     """Have each of ``contents`` read from ``path``; return how many were refused.
 
     A file may be read in spite of its damage. One that is refused is refused in one sentence that
-    contains one of ``named``, by an error of ``kind`` with exit status 2. Either way little memory is taken.
+    contains one of ``named``, by an error of ``kind`` with exit status 2. Little memory is taken.
     """
     refused = 0
     tracemalloc.start(1)

@@ -35,8 +35,8 @@ class FileKind:
     """A kind of file that is read.
 
     ``write`` puts a sound one into an empty folder, with what belongs to it, and returns its path.
-    ``read`` reads it, as a user would let it be read. ``lenient`` are the ways of damage after which
-    it may be read each time: the file holds no more than text or numbers, or only a copy.
+    ``read`` reads it, as a user would let it be read. ``lenient`` are the ways of damage after
+    which it may be read each time: the file holds no more than text or numbers, or only a copy.
     ``named`` is what an error names, if it is neither the file nor its folder.
     """
 

@@ -1,4 +1,4 @@
-"""Files that were made to do harm: a sentence and exit status 2, little work, and no code is run."""
+"""Files that were made to do harm: a sentence, little work and memory, and no code is run."""
 
 from __future__ import annotations
 
