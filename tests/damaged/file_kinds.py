@@ -23,6 +23,9 @@ from hookscope.errors import HookscopeError, RequestError
 from hookscope.stores.features.folder import shard_name
 from tests.conftest import REPO
 from tests.sources.torchscript.examples import quietly
+from tests.stores.weights.saved_weights import FORMATS, State, save_gguf, save_set
+from tests.stores.weights.saved_weights import state as small_state
+from tests.zoo import Attention, Scriptable
 
 SAMPLES = REPO / "sample_models"
 DIGITS = f"{SAMPLES}/digits.py:trained"
@@ -78,13 +81,8 @@ def of_folder(name: str, sample: str, **added: str) -> Callable[[Path], Path]:
 # ---- weights -----------------------------------------------------------------------------------
 
 
-def state() -> dict[str, torch.Tensor]:
-    return {
-        "conv.weight": torch.randn(4, 3, 3, 3),
-        "fc.weight": torch.randn(5, 4).t(),
-        "steps": torch.tensor(3),
-        "half": torch.randn(6).bfloat16(),
-    }
+def of_format(kind: str, state: Callable[[], State]) -> Callable[[Path], Path]:
+    return lambda folder: FORMATS[kind](state(), folder)
 
 
 def saved(save: Callable[..., object], value: Any, **options: Any) -> bytes:
@@ -93,32 +91,13 @@ def saved(save: Callable[..., object], value: Any, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def safetensors_bytes(tensors: dict[str, torch.Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def arrays(save: Callable[..., object]) -> bytes:
-    buffer = io.BytesIO()
-    save(buffer, a=np.arange(12.0).reshape(3, 4), b=np.arange(5, dtype=">i2"))
-    return buffer.getvalue()
-
-
 def gguf_of(folder: Path) -> Path:
     import gguf
 
-    path = folder / "a.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_array("tokenizer.ggml.tokens", ["a", "b", "c"])
-    writer.add_tensor("plain", np.arange(6, dtype=np.float32).reshape(2, 3))
     kind = gguf.GGMLQuantizationType.Q8_0
-    writer.add_tensor("q", gguf.quantize(np.ones((2, 64), np.float32), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    packed = gguf.quantize(np.ones((2, 64), np.float32), kind)
+    values = {"plain": np.arange(6, dtype=np.float32).reshape(2, 3), "q": packed}
+    return save_gguf(folder / "a.gguf", values, {"tokenizer.ggml.tokens": ["a", "b"]}, q=kind)
 
 
 def read_weights(path: Path) -> None:
@@ -139,26 +118,12 @@ def read_weights(path: Path) -> None:
 
 
 def checkpoint() -> bytes:
-    value = {"epoch": 3, "state_dict": state(), "array": np.ones(3), "optimizer": {"lr": 0.1}}
+    value = {"epoch": 3, "state_dict": small_state(), "array": np.ones(3), "optimizer": {"lr": 0.1}}
     return saved(torch.save, value)
 
 
-OLD = {"_use_new_zipfile_serialization": False}
-for name, make in {
-    "a.safetensors": lambda: safetensors_bytes(state()),
-    "a.pth": checkpoint,
-    "old.pth": lambda: saved(torch.save, state(), **OLD),
-    "module.pt": lambda: saved(torch.save, nn.Sequential(nn.Linear(3, 2))),
-    "a.npz": lambda: arrays(np.savez),
-    "packed.npz": lambda: arrays(np.savez_compressed),
-    "a.npy": lambda: saved(lambda value, file: np.save(file, value), np.arange(6.0)),
-}.items():
-    KINDS[name] = FileKind(of_bytes(name, make), read_weights)
-KINDS["a.gguf"] = FileKind(gguf_of, read_weights)
-
-
 @cache
-def digits_state() -> dict[str, torch.Tensor]:
+def digits_state() -> State:
     return hookscope.load_model(DIGITS).module.state_dict()
 
 
@@ -166,57 +131,49 @@ def into_a_model(path: Path) -> None:
     hookscope.load_model(DIGITS, weights=path)
 
 
-for name, make in {
-    "model.safetensors": lambda: safetensors_bytes(digits_state()),
-    "model.pth": lambda: saved(torch.save, digits_state()),
-    "model-old.pth": lambda: saved(torch.save, digits_state(), **OLD),
+FILES = {"safetensors": "a.safetensors", "torch": "a.pth", "old torch": "old.pth"}
+for kind, name in FILES.items():
+    KINDS[name] = FileKind(of_format(kind, small_state), read_weights)
+    KINDS[f"model/{name}"] = FileKind(of_format(kind, digits_state), into_a_model)
+for kind, name in {
+    "packed torch": "packed.pth",
+    "npz": "a.npz",
+    "packed npz": "packed.npz",
 }.items():
-    KINDS[name] = FileKind(of_bytes(name, make), into_a_model)
+    KINDS[name] = FileKind(of_format(kind, small_state), read_weights)
+for name, make in {
+    "checkpoint.pth": checkpoint,
+    "module.pt": lambda: saved(torch.save, nn.Sequential(nn.Linear(3, 2))),
+    "a.npy": lambda: saved(lambda value, file: np.save(file, value), np.arange(6.0)),
+}.items():
+    KINDS[name] = FileKind(of_bytes(name, make), read_weights)
+KINDS["a.gguf"] = FileKind(gguf_of, read_weights)
 
 
-def of_set(name: str, ending: str) -> Callable[[Path], Path]:
+def of_set(name: str) -> Callable[[Path], Path]:
     """Weights in two files with an index, of which the one of that name is damaged."""
 
     def write(folder: Path) -> Path:
-        names = list(digits_state())
-        parts = {f"part-1{ending}": names[:3], f"part-2{ending}": names[3:]}
+        if "safetensors" in name:
+            return save_set(digits_state(), folder / "set") / name
+        keys = list(digits_state())
+        parts = {"part-1.bin": keys[:3], "part-2.bin": keys[3:]}
         for part, held in parts.items():
-            tensors = {name: digits_state()[name] for name in held}
-            safe = ending == ".safetensors"
-            data = safetensors_bytes(tensors) if safe else saved(torch.save, tensors)
-            (folder / part).write_bytes(data)
-        listed = {name: part for part, held in parts.items() for name in held}
-        begins = "model" if ending == ".safetensors" else "pytorch_model"
-        content = {"metadata": {"total_size": 1}, "weight_map": listed}
-        (folder / f"{begins}{ending}.index.json").write_text(json.dumps(content))
+            torch.save({key: digits_state()[key] for key in held}, folder / part)
+        listed = {key: part for part, held in parts.items() for key in held}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": listed}))
         return folder / name
 
     return write
 
 
-for name, ending in {
-    "model.safetensors.index.json": ".safetensors",
-    "pytorch_model.bin.index.json": ".bin",
-    "part-2.safetensors": ".safetensors",
-    "part-2.bin": ".bin",
-}.items():
-    KINDS[name] = FileKind(of_set(name, ending), lambda path: into_a_model(path.parent), cost=3)
+for name in (
+    *("model.safetensors.index.json", "model-00002-of-00002.safetensors"),
+    *("pytorch_model.bin.index.json", "part-2.bin"),
+):
+    KINDS[name] = FileKind(of_set(name), lambda path: into_a_model(path.parent), cost=3)
 
 # ---- models ------------------------------------------------------------------------------------
-
-
-class Branching(nn.Module):
-    """Has a loop, a branch and a dict, which a script has in its code."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv1d(1, 2, 3)
-        self.names = {"a": 1, "b": 2}
-
-    def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
-        for _ in range(2 if twice else 1):
-            x = torch.relu(self.inner(x)) * self.names["b"]
-        return x
 
 
 def net() -> nn.Module:
@@ -236,7 +193,7 @@ def exported() -> bytes:
 for name, make in {
     "scripted.pt": lambda: in_torchscript(lambda: torch.jit.script(net())),
     "traced.pt": lambda: in_torchscript(lambda: torch.jit.trace(net(), X)),
-    "branching.pt": lambda: in_torchscript(lambda: torch.jit.script(Branching())),
+    "branching.pt": lambda: in_torchscript(lambda: torch.jit.script(Scriptable())),
     "exported.pt2": exported,
 }.items():
     KINDS[name] = FileKind(of_bytes(name, make), hookscope.load_model, cost=2)
@@ -314,23 +271,12 @@ def complex_capture() -> hookscope.Capture:
     return hookscope.capture(nn.Identity(), input=torch.ones(3, 2, dtype=torch.complex128) * 1j)
 
 
-class Attention(nn.Module):
-    """Attends to itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x, x, x)[0]  # type: ignore[no-any-return]
-
-
 RESULTS: dict[str, Callable[[], hookscope.Capture]] = {
     "edited": lambda: hookscope.capture(
         DIGITS, input=FIVE, what=["input", "output"], edits="conv1=scale:0.5", compare=True
     ),
     "attention": lambda: hookscope.capture(
-        Attention().eval(), input=X.reshape(1, 1, 8), attention=True
+        Attention().eval(), input=torch.ones(2, 3, 4), attention=True
     ),
     "grads": lambda: hookscope.grads(
         DIGITS, input=FIVE, grad_edits="conv1=scale:0.5", compare=True
@@ -545,7 +491,7 @@ def read_dump(path: Path) -> None:
 
 RULES = '"blk.{n}.attn" = "layers.{n}.attn"\n"out" = "head"\n'
 KINDS["rules.toml"] = FileKind(of_settings("rules.toml", RULES), read_rules, named="")
-KINDS["dump/a.npz"] = FileKind(of_bytes("a.npz", lambda: arrays(np.savez)), read_dump)
+KINDS["dump/a.npz"] = FileKind(of_format("npz", small_state), read_dump)
 
 
 def stored_tree(folder: Path) -> Path:

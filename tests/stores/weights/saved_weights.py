@@ -88,11 +88,18 @@ def save_npz(tensors: State, path: Path, compressed: bool = False) -> Path:
     return path
 
 
-def save_gguf(path: Path, tensors: Mapping[str, np.ndarray], **kinds: Any) -> Path:
-    """Write a GGUF file; what is quantised already has its ``kinds``."""
+def save_gguf(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    lists: Mapping[str, list[Any]] | None = None,
+    **kinds: Any,
+) -> Path:
+    """Write a GGUF file with some metadata; what is quantised already has its ``kinds``."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
+    for name, entries in (lists or {}).items():
+        writer.add_array(name, entries)
     for name, values in tensors.items():
         writer.add_tensor(name, values, raw_dtype=kinds.get(name))
     writer.write_header_to_file()
