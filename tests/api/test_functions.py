@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models as zoo
 
@@ -21,6 +20,7 @@ from hookscope.errors import (
     LossError,
     ModelError,
 )
+from tests.conftest import REPO
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
 from tests.zoo import Module
@@ -196,13 +196,10 @@ def test_a_pass_without_values_leaves_nothing_in_the_model() -> None:
     assert net.calls == 1 and same_bits(shot.output, expected)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
-    [
-        "fasterrcnn_mobilenet_v3_large_320_fpn",
-        pytest.param("retinanet_resnet50_fpn", marks=pytest.mark.exhaustive),
-        pytest.param("ssd300_vgg16", marks=pytest.mark.exhaustive),
-    ],
+    ["fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssd300_vgg16"],
 )
 def test_detectors_are_captured_and_have_gradients(name: str) -> None:
     layers = ["*head*"]
@@ -340,9 +337,9 @@ def test_options_that_json_cannot_hold_are_named_by_their_type(tmp_path: Path) -
         found.save(tmp_path / "a")
         assert same_bits(found["4/bias.grad"], hookscope.load(tmp_path / "a")["4/bias.grad"])
     assert found.metadata["options"]["target"] == [1, 0]
-    weights = tmp_path / "weights.safetensors"
-    save_file(hookscope.load_model("alexnet").module.state_dict(), weights)
-    shot = hookscope.capture("alexnet", shape=(1, 3, 64, 64), layers=["."], weights=weights)
+    weights = REPO / "sample_models" / "digits.safetensors"
+    spec = f"{REPO}/sample_models/digits.py:DigitsCNN"
+    shot = hookscope.capture(spec, shape=(1, 1, 8, 8), layers=["."], weights=weights)
     assert shot.metadata["options"]["weights"] == str(weights)
 
 

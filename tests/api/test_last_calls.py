@@ -217,7 +217,7 @@ NAMES = [f"{name}{part}" for name in "abcd" for part in ("", ".0", ".1")] + ["un
 
 
 @given(seed=st.integers(0, 10**6), chosen=st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_no_call_of_any_selection_is_lost(seed: int, chosen: list[str]) -> None:
     net = Repeating(seed).eval()
     names = [name for name in chosen if dict(net.named_modules()).get(name) is not None]

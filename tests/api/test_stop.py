@@ -30,6 +30,7 @@ BUILD = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_a_model_of_torchvision_in_ones_own_file_stops_with_the_same_bits(
     name: str, tmp_path: Path
@@ -79,7 +80,9 @@ def test_a_scripted_and_an_exported_file_stop_with_the_same_bits(
     assert torch.equal(shot["1/output"], net[:2](LARGE))
 
 
-@pytest.mark.parametrize("wrap", ["nn.DataParallel", "torch.compile"])
+@pytest.mark.parametrize(
+    "wrap", ["nn.DataParallel", pytest.param("torch.compile", marks=pytest.mark.exhaustive)]
+)
 def test_a_wrapped_model_stops_with_the_same_bits(tmp_path: Path, wrap: str) -> None:
     spec = write(tmp_path, TWICE)
     with (tmp_path / "own.py").open("a") as file:
