@@ -49,7 +49,7 @@ class CountedCalls:
 
 
 @contextmanager
-def _few_addresses() -> Iterator[None]:
+def few_addresses() -> Iterator[None]:
     """Let the process take little more memory than it has, so that an attempt is an error."""
     status = Path("/proc/self/status")
     if resource is None or not status.exists():
@@ -192,7 +192,7 @@ def endure(
             path.write_bytes(content)
             tracemalloc.reset_peak()
             try:
-                with warnings.catch_warnings(), _few_addresses():
+                with warnings.catch_warnings(), few_addresses():
                     warnings.simplefilter("ignore")
                     read()
             except kind as error:
