@@ -44,7 +44,7 @@ def state(seed: int = 0) -> State:
 def saved(path: Path, tensors: State) -> Path:
     """A file of the format that its name says."""
     if path.suffix == ".safetensors":
-        return save_safetensors(tensors, path)
+        return save_safetensors({name: tensor.clone() for name, tensor in tensors.items()}, path)
     if path.suffix == ".npz":
         return save_npz(tensors, path)
     if path.suffix == ".gguf":
