@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.specs.checks import CHECKS
-from tests.conftest import REPO, needs_list
+from tests.conftest import REPO
 from tests.model_analysis.health.faulty import FOUND
 
 USUAL = {name for name, check in CHECKS.items() if not check.named}
@@ -125,28 +125,6 @@ def test_junit_has_a_case_for_each_check(run, tmp_path) -> None:
     assert suite.get("skipped") == "3"
     assert cases["uncalled"].find("failure").get("message").startswith("2.never: ")
     assert "2.idle" in cases["uncalled"].find("system-out").text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--only", "nana"], "'nana' is not one of nan, inf"),
-        (["--only", "nan", "--skip", "nan"], "No check is left."),
-        (["--dead", "1.5"], "it is a share"),
-        (["--floor", "-1"], "floor cannot be -1"),
-        (["--exploding", "nan"], "exploding cannot be nan"),
-        (["-o", "found.txt"], "does not have the extension of a report"),
-        (["-o", "no/folder/found.xml"], "does not exist"),
-        (["--forward-only", "--loss", "ce"], "which --forward-only skips"),
-        (["--forse"], "No such option"),
-        pytest.param(["resnt18"], "resnet18", marks=needs_list),
-    ],
-)
-def test_wrong_usage_is_told_before_torch_is_imported(run, arguments, said) -> None:
-    done = run("check", *arguments, env={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert (done.rc, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "| torch\n" not in done.stderr
 
 
 def test_a_file_that_is_not_ours_stays(run, tmp_path) -> None:

@@ -89,27 +89,6 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_envir
     assert not list(Path("features").glob(".rows*"))
 
 
-def test_what_cannot_be_run_is_refused(run, refused, photos) -> None:
-    for words, said in [
-        (("--ops",), "No such option '--ops'"),
-        (("--reduce", "men"), "mean"),
-        (("--stats-only", "--reduce", "mean"), "--stats-only stores no rows"),
-        (("-o", "features.npy"), "features.npy has the name of a file"),
-    ]:
-        assert said in refused(*EXTRACT, *words, cwd=photos.parent)
-    done = run("extract", "small.py:small", cwd=photos.parent)
-    assert done.rc == 2
-    assert "No input is given." in done.stderr
-
-
-def test_capture_into_a_folder_names_the_command_for_it(run, refused, photos) -> None:
-    said = refused("capture", "small.py:small", "-o", "features/", cwd=photos.parent)
-    assert "features/ is a folder; capture writes a single file." in said
-    assert "hookscope extract" in said
-    words = ("extract", "small.py:small", "--input", "photos/", "-o", "features/")
-    assert run(*words, cwd=photos.parent).rc == 0
-
-
 def test_a_run_that_cannot_begin_leaves_no_folder(run, photos) -> None:
     words = ("extract", "small.py:small", "--input", "photos", "-o", "deep/out/")
     done = run(*words, "--layer", "nosuch", cwd=photos.parent)
@@ -196,26 +175,6 @@ def test_lists_and_archives_are_taken_with_other_words(run, photos) -> None:
     assert named == [*(f"photos/{i}.png" for i in range(6)), *listed]
 
 
-def test_a_list_is_refused_by_commands_of_one_run(refused, photos) -> None:
-    (photos.parent / "list.txt").write_text("photos/1.png\n")
-    for verb in ("capture", "grads"):
-        assert "'@list.txt' lists many inputs, which only 'hookscope extract' reads" in refused(
-            verb, "small.py:small", "--input", "@list.txt", cwd=photos.parent
-        )
-
-
-@pytest.mark.slow
-def test_settings_are_its_own(run, photos) -> None:
-    (photos.parent / "hookscope.toml").write_text(
-        "[capture]\nops = true\n[extract]\nskip-bad = true\n"
-    )
-    env = {"HOOKSCOPE_EXTRACT_BATCH": "2", "HOOKSCOPE_CAPTURE_COMPARE": "1"}
-    done = run("extract", "small.py:small", "--input", "photos", cwd=photos.parent, env=env)
-    assert done.rc == 0, done.stderr
-    manifest = json.loads((photos.parent / "features" / "manifest.json").read_text())
-    assert (manifest["batch"], manifest["options"]["skip_bad"]) == (2, True)
-
-
 @pytest.mark.slow
 def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, refused, photos) -> None:
     work = photos.parent
@@ -235,29 +194,6 @@ def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, refused, photos) 
     assert "There is no file 'nosuch.png'." in done.stderr
 
 
-def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(refused, photos) -> None:
-    work = photos.parent
-    (work / "a.png").write_text("no image at all")
-    with tarfile.open(work / "bad.tar", "w") as archive:
-        archive.add(work / "a.png", "a.png")
-    assert "'bad.tar::a.png' is not an image: it looks like a text file." in refused(
-        "extract", "small.py:small", "--input", "bad.tar", "-o", "features/", cwd=work
-    )
-
-
-def test_help_names_folders_lists_and_archives(run) -> None:
-    text = " ".join(run("extract", "--help").stdout.split())
-    assert "-o, --output FOLDER" in text
-    for word in ("@LIST", ".tar", "FILE.py:NAME", "NAME a Dataset"):
-        assert word in text
-
-
-def test_a_file_as_the_folder_leads_to_export(run, photos: Path) -> None:
-    done = run("extract", "small.py:small", "--input", "photos", "-o", "f.npy", cwd=photos.parent)
-    assert done.rc == 2
-    assert done.stderr.endswith("hookscope export features/ --layer LAYER -o f.npy\n")
-
-
 @pytest.mark.slow
 def test_subfolders_are_classes_on_the_command_line_too(run, photos: Path) -> None:
     for name, numbers in (("odd", (1, 3, 5)), ("even", (0, 2, 4))):
@@ -273,17 +209,3 @@ def test_subfolders_are_classes_on_the_command_line_too(run, photos: Path) -> No
         assert [(line["label"], line["path"]) for line in table] == [
             (name, f"photos/{name}/{number}.png") for name, number in wanted
         ]
-
-
-def test_files_in_subfolders_are_checked_like_those_of_a_folder(refused, photos: Path) -> None:
-    (photos / "odd").mkdir()
-    for image in photos.glob("*.png"):
-        image.rename(photos / "odd" / image.name)
-    (photos / "odd" / "3.png").write_bytes(b"")
-    for words, said in [
-        (EXTRACT, "The file 'photos/odd/3.png' is empty."),
-        ((*EXTRACT, "--input", "nosuch/"), "There is no file 'nosuch/'."),
-        (("extract", "small.py:small", "--input", "small.py"), "does not name a function"),
-        (("extract", "small.py:small", "--input", "none.py:data"), "There is no file 'none.py'."),
-    ]:
-        assert said in refused(*words, cwd=photos.parent)

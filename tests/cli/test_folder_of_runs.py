@@ -81,16 +81,6 @@ def test_a_report_names_the_findings_of_each_run(run: Run, work: Path) -> None:
     assert run("report", "runs").stdout.splitlines()[1].startswith("A, train-2: Finished")
 
 
-def test_what_cannot_be_reported_together(run: Run, work: Path, repo: Path) -> None:
-    file = f"{repo}/sample_models/five.safetensors"
-    done = run("report", file, file, file, "-o", "x.html")
-    assert done.rc == 2 and "two result files beside each other, not 3" in done.stderr
-    done = run("report", "runs/train-2", "runs/train-2", file, "-o", "x.html")
-    assert done.rc == 2 and "another argument is not" in done.stderr
-    done = run("report", *["runs/train-2"] * 27, "-o", "x.html")
-    assert done.rc == 2 and "up to 26 runs, and these are 27" in done.stderr
-
-
 def test_diff_compares_the_first_run_with_each_of_the_others(run: Run, work: Path) -> None:
     one, two = "runs/train-10", "runs/train-2"
     done = run("diff", one, one, two)
@@ -142,12 +132,3 @@ def test_a_plot_of_runs_has_their_numbers_and_marks_what_is_not_finite(work: Pat
         assert ours[:30].tolist() == curve.values[:30].tolist()
     assert axes.lines[3].get_xdata().tolist() == list(range(30, 40))
     assert picture.kind == "curves"
-
-
-def test_what_does_not_fit_a_plot_of_runs(run: Run, work: Path) -> None:
-    done = run("plot", "runs", "--kind", "hist")
-    assert done.rc == 2 and "A training run is drawn as curves" in done.stderr
-    done = run("plot", "runs", "*")
-    assert done.rc == 2 and "up to 24 panels" in done.stderr
-    done = run("plot", "runs", "nosuch")
-    assert done.rc == 2 and "nosuch" in done.stderr

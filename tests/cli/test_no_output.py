@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import click
@@ -31,31 +30,6 @@ def test_nothing_is_written_and_the_result_is_the_same(
     assert "wrote" in with_file.stderr
     document = json.loads(run(*words, "--no-output", "--json").stdout)
     assert document["file"] is None
-
-
-@pytest.mark.slow
-def test_the_next_command_needs_no_file(run, repo: Path) -> None:
-    digits = repo / "sample_models" / "digits.py:trained"
-    shown = run("capture", digits, "--layer", "conv1")
-    assert "next: hookscope show " in shown.stderr.splitlines()[-1]
-    done = run("capture", digits, "--layer", "conv1", "--no-output")
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("next: hookscope grads ")
-    assert "--no-output" not in line
-    done = run(*shlex.split(line)[2:], "--no-output")
-    assert done.rc == 0, done.stderr
-    assert "next:" not in done.stderr
-
-
-@pytest.mark.slow
-def test_a_hook_that_fails_leaves_the_table_alone(run, repo: Path, tmp_path: Path) -> None:
-    samples = repo / "sample_models"
-    hook = f"fc={samples}/own_hook.py:nothing_below"
-    done = run("capture", samples / "digits.py:trained", "--hook", hook, "--no-output")
-    assert done.rc == 1
-    assert "conv1" in done.stdout
-    assert "Warning: the table contains only what was recorded before a hook failed." in done.stderr
-    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_an_existing_file_is_no_obstacle(parse) -> None:

@@ -14,7 +14,6 @@ import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.files import atomic_files
 from hookscope.files import output_path as outputs
-from tests.cli.test_light_imports import loaded
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"
 MODEL, FIVE, VALUES = (
@@ -22,55 +21,6 @@ MODEL, FIVE, VALUES = (
     f"{DIGITS}/five.png",
     f"{DIGITS}/five.safetensors",
 )
-FEATURES = f"{DIGITS}/features"
-PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
-# What each command that writes a file takes, and the endings that it knows.
-WRITERS = {
-    "capture": (["capture", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
-    "grads": (["grads", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
-    "step": (["step", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
-    "fingerprint": (["fingerprint", MODEL, "-o"], (".fp",)),
-    "ablate": (["ablate", MODEL, "-o"], (".json",)),
-    "sweep": (["sweep", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "lens": (["lens", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "probe": (["probe", FEATURES, "-o"], (".json", ".csv", *PICTURES)),
-    "similar": (["similar", FEATURES, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "attribute": (["attribute", MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "top": (["top", FEATURES, "-o"], (".json", ".csv", *PICTURES)),
-    "diff": (["diff", MODEL, MODEL, "-o"], (".json", ".csv", ".html", *PICTURES)),
-    "trace": (["trace", MODEL, "-o"], (".json", ".csv", ".html")),
-    "memory": (["memory", MODEL, "-o"], (".json", ".csv")),
-    "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
-    "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),
-    "plot": (["plot", VALUES, "-o"], PICTURES),
-    "filters": (["filters", MODEL, "conv1", "-o"], PICTURES),
-    "report": (["report", VALUES, "-o"], (".html",)),
-    "export": (["export", VALUES, "-o"], (".safetensors", ".npy", ".npz", ".parquet")),
-}
-ENDINGS = sorted({ending for _, known in WRITERS.values() for ending in known} | {".txt", ".pt"})
-
-
-def test_every_command_that_writes_is_here() -> None:
-    from hookscope.cli.main import cli
-
-    found = {n for n, c in cli.commands.items() for o in c.options() if o.section == "Output"}
-    # A folder, another one; a graph on standard output.
-    assert found == {*WRITERS, "extract", "run", "tree"}
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("command", WRITERS)
-def test_other_endings_are_refused_before_torch_is_imported(
-    clean_environment, tmp_path: Path, refused, command: str
-) -> None:
-    words, known = WRITERS[command]
-    others = [ending for ending in ENDINGS if ending not in known]
-    assert loaded(clean_environment, tmp_path, *words, f"out{others[0]}") <= {"numpy"}
-    for ending in others[:: len(others) - 1]:
-        said = refused(*words, f"out{ending}")
-        assert f"out{ending}" in said.splitlines()[0]
-        assert known[0] in said
-        assert not os.listdir(tmp_path / "work")
 
 
 @pytest.mark.slow

@@ -49,23 +49,6 @@ def test_of_several_ranks_the_first_is_shown_and_the_next_command_is_said(run, t
     assert "has the runs of 2 ranks" in (work / "train-1.html").read_text(encoding="utf-8")
 
 
-def test_a_run_and_a_capture_have_no_common_page(run, tmp_path, repo) -> None:
-    work = tmp_path / "work"
-    small_run(work / "train-1")
-    done = run("report", "train-1", repo / "sample_models" / "five.safetensors", cwd=work)
-    assert done.rc == 2
-    assert "train-1 is a folder, and another argument is not." in done.stderr
-    assert not list(work.glob("*.html"))
-
-
-def test_a_folder_that_is_no_run_is_an_error(run, tmp_path) -> None:
-    work = tmp_path / "work"
-    (work / "empty").mkdir(parents=True)
-    done = run("report", "empty", cwd=work)
-    assert done.rc == 2
-    assert "empty" in done.stderr and "hookscope run" in done.stderr
-
-
 def test_torch_is_not_loaded(tmp_path, clean_environment) -> None:
     folder = small_run(tmp_path / "train-1")
     code = (

@@ -60,42 +60,10 @@ def test_check_writes_json_sarif_and_junit(run, work: Path) -> None:
     assert suite.get("name") == "hookscope check bad" and suite.get("failures") == "1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["check", "bad", "--loss", "ce"], "--loss is for models, and bad is the folder of a"),
-        (["check", "bad", "--exploding", "9"], "--exploding is for models"),
-        (["check", "bad", "--model-arg", "a=1"], "--model-arg is for models"),
-        (
-            ["check", "bad", "--only", "nan"],
-            "The check nan is only for models and files of weights.",
-        ),
-        (["check", "resnet18", "--only", "spike"], "The check spike is only for training runs."),
-        (["diff", "bad", "resnet18"], "bad is the folder of a training run and resnet18 is not"),
-        (["diff", "good", "bad", "--equal-nan"], "--equal-nan is for models and captures"),
-        (["diff", "good", "bad", "--input", "zeros:1x3"], "--input is for models, and A and B"),
-        (["diff", "good", "ranks"], "ranks has the runs of 2 ranks"),
-        (["diff", "good", "bad", "--shift", "40"], "--shift 40 is not less than the number of"),
-        (["diff", "good", "bad", "--shift", "-1"], "Invalid value for --shift: -1 is not in"),
-        (["diff", "resnet18", "resnet18", "--shift", "3"], "--shift is for training runs, and A"),
-        (["diff", "good", "bad", "--atol", "-1"], "--atol -1.0 is not a valid tolerance"),
-    ],
-)
-def test_options_that_make_no_sense_are_errors(refused, work: Path, arguments, message) -> None:
-    said = refused(*arguments)
-    assert said.startswith(f"Error: {message}"), said
-
-
 def test_settings_for_all_commands_do_not_concern_a_run(run, work: Path) -> None:
     settings = {"HOOKSCOPE_DEVICE": "cuda", "HOOKSCOPE_MODEL": "resnet50"}
     assert run("check", "good", env=settings).rc == 0
     assert run("diff", "good", "good", env=settings).rc == 0
-
-
-def test_a_damaged_run_is_named(run, work: Path) -> None:
-    (work / "bad" / "run.json").write_text("{")
-    done = run("check", "bad")
-    assert (done.rc, done.stdout) == (2, "") and "run.json cannot be read" in done.stderr
 
 
 def test_diff_names_the_first_step_and_layer_and_its_status_tells(run, work: Path) -> None:

@@ -97,12 +97,6 @@ def test_config_flags_before_and_after_the_command(run, tmp_path: Path, before: 
     assert seed("--no-config", HOOKSCOPE_CONFIG="other.toml") == "0"
 
 
-def test_config_and_no_config_together_are_refused(run) -> None:
-    done = run("config", "--config", "x.toml", "--no-config")
-    assert done.rc == 2
-    assert done.stderr.startswith("Error: --config and --no-config cannot both be given.")
-
-
 def found_from(folder: Path) -> Path | None:
     file = config.find_project(folder, [])
     return file and file.path
@@ -234,11 +228,6 @@ FLOAT_OPTIONS = [
     for option in command.options()
     if isinstance(option.type, FloatParamType)
 ]
-
-
-def test_options_with_a_float_are_those_of_six_commands() -> None:
-    known = {"cam", "check", "diff", "gradcheck", "probe", "step"}
-    assert {name for name, _ in FLOAT_OPTIONS} == known
 
 
 @pytest.mark.parametrize(("name", "key"), FLOAT_OPTIONS)

@@ -18,7 +18,7 @@ from hookscope.stores.runs.series import SKIPPED, Series
 from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
-from tests.conftest import REPO, Refused, Run
+from tests.conftest import REPO, Run
 from tests.processes import run_python
 from tests.stores.runs.conftest import LOSS, model_info, run_info, write_run
 
@@ -27,19 +27,6 @@ SAMPLE = f"{REPO}/sample_models/run"
 
 def lines_of(path: str | Path, **options) -> str:
     return "\n".join(line.plain for line in display.text(TrainingRun(path), TextOptions(**options)))
-
-
-def test_the_summary_says_what_is_known_of_the_run(run: Run) -> None:
-    done = run("show", SAMPLE)
-    assert (done.rc, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:5] == [
-        "train.py --lr 0.2: finished, exit status 0.",
-        "40 steps in 0.400 s, 100 a second; layers measured in 7 (steps 0, 1, 2, 4, 8, 16, 32,"
-        " then every 50th).",
-        "Loss 1.449 at step 0, 1.201 at step 39.",
-        "Model model (Sequential): 212 parameters, 4 layers.",
-        "Optimizer optimizer (SGD): 1 group, for model.",
-    ]
 
 
 def test_a_row_has_the_last_values_of_a_layer(run: Run) -> None:
@@ -99,28 +86,6 @@ def test_json_has_the_run_or_the_curves(run: Run) -> None:
     curve = TrainingRun(SAMPLE).curve("fc2/output", "rms")
     assert curves["fc2/output"]["rms"]["steps"] == curve.steps.tolist()
     assert curves["fc2/output"]["rms"]["values"] == curve.values.tolist()
-
-
-@pytest.mark.parametrize(
-    ("words", "message", "repair"),
-    [
-        (["--layer", "fd1"], "'fd1' matches nothing", "Did you mean fc1"),
-        (["--layer", "fd*"], "'fd*' matches nothing", ""),
-        (["--layer", "fc*", "--layer", "!fc*"], "leave no layer", "!"),
-        (["fc2/weight.gard"], "matches nothing", "Did you mean fc2/weight.grad"),
-        (["fc2/weight[0]"], "has no slice", "brackets"),
-        (["fc2", "--layer", "fc1"], "KEY and --layer cannot be combined", "one of them"),
-        (["fc2", "--map"], "--map draws tensors", "Leave out --map"),
-        (["--count", "3"], "--count needs --map", "--map"),
-        (["--sort", "rsm"], "no column 'rsm'", "Did you mean rms"),
-    ],
-    ids=str,
-)
-def test_a_wrong_request_is_answered_with_a_repair(
-    refused: Refused, words: list[str], message: str, repair: str
-) -> None:
-    said = refused("show", SAMPLE, *words)
-    assert message in said and repair in said
 
 
 def test_the_layer_of_another_file_is_a_key(run: Run) -> None:
@@ -199,19 +164,6 @@ def test_a_summary_and_a_curve_fit_the_terminal(width: int) -> None:
         assert "last 20 of 40 steps" in " ".join(curve.split())
         assert curve.count("*" if ascii else "•") >= 20
         assert ("trend" in summary) == (width >= 80)
-
-
-def test_a_run_without_layers_and_losses_is_shown(run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "empty")
-    done = run("show", tmp_path / "empty")
-    assert done.rc == 0 and "0 steps in 0 s; layers measured in 0" in done.stdout
-
-
-def test_a_damaged_run_is_a_sentence(run: Run, tmp_path: Path) -> None:
-    write_run(tmp_path / "bad", [(0, {LOSS: 1.0})])
-    next((tmp_path / "bad").glob("*.safetensors")).write_bytes(b"")
-    done = run("show", tmp_path / "bad")
-    assert done.rc == 2 and "is damaged" in done.stderr and "Remove it" in done.stderr
 
 
 def test_a_notebook_shows_the_table() -> None:

@@ -81,33 +81,6 @@ def test_results_on_stdout_and_all_else_on_stderr(run, tiny) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", [True, False])
-def test_json_is_one_document_wherever_the_flag_stands(run, tiny, before) -> None:
-    words = ["--json", "-q"]
-    for command in ("models", "grads") if before else ("tree", "capture"):
-        arguments = {"models": ["vgg11"], "grads": ["tiny.py:Net", "--loss", "sum"]}
-        arguments = [command, *arguments.get(command, ["tiny.py:Net"])]
-        done = run(*(words + arguments if before else arguments + words))
-        assert (done.rc, done.stderr) == (0, ""), done.stderr
-        document = json.loads(done.stdout, parse_constant=pytest.fail)
-        assert document["schema"] == 1
-        assert document["command"] == command
-        assert done.stdout.isascii()
-        if command in ("capture", "grads"):
-            assert document["file"] == f"Net.{command}.safetensors"
-
-
-def test_json_on_every_light_command(run) -> None:
-    needed = {"completion": ["bash"]}
-    for name in ("config", "completion", "help"):
-        done = run(name, *needed.get(name, []), "--json")
-        document = json.loads(done.stdout)
-        assert (done.rc, document["schema"], document["command"]) == (0, 1, name)
-    assert json.loads(run("--json", "--version").stdout)["versions"]["hookscope"]
-    assert json.loads(run("--version", "--json").stdout)["versions"]["hookscope"]
-
-
-@pytest.mark.slow
 def test_layer_names_are_printed_as_they_are(run, tiny) -> None:
     done = run("tree", "tiny.py:Net", "--color")
     assert ":x:[red]é" in uncolored(done.stdout)

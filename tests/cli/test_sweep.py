@@ -44,28 +44,3 @@ def test_the_ending_chooses_page_or_picture(run: Run, tmp_path: Path, ending: st
     if ending != ".png":
         text = file.read_text(encoding="utf-8")
         assert "model.layers.2" in text and "·Italy" in text
-
-
-@pytest.mark.exhaustive
-def test_the_output_may_not_be_the_patch(run: Run, tmp_path: Path) -> None:
-    file = str(tmp_path / "a.json")
-    assert run("sweep", CAPITALS, *LAYERS, *ITALY, "-o", file).rc == 0
-    done = run("sweep", CAPITALS, *LAYERS, *ITALY, "--edit", f"patch:{file}", "-o", file)
-
-    assert done.rc == 2
-    assert "is an input of this command" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--positions", "9"), "Position 9 is out of range: the input has 5 tokens."),
-        (("--edit", "x=zero"), "'x=zero' names a layer"),
-    ],
-)
-def test_bad_input_gets_a_sentence(run: Run, words: tuple[str, ...], message: str) -> None:
-    done = run("sweep", CAPITALS, *LAYERS, *ITALY, *words, "--no-output")
-
-    assert done.rc == 2
-    assert message in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr

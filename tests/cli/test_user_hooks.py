@@ -55,24 +55,6 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
         assert json.loads(done.stdout)["failed"] == error.removeprefix("Error: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--hook", "no.py:f"], "There is no file 'no.py'."),
-        (["--hook", "f"], "'f' does not name a function."),
-        (["--hook", "a{b=os:f"], "has an unbalanced brace"),
-        (
-            ["--hook", "os:getcwd", "--hook-kind", "tensor"],
-            "'tensor' needs a backward pass, which capture",
-        ),
-        (["--hook-kind", "forward"], "--hook-kind is given without a hook."),
-        (["--hook", "os:a", "--hook-arg", "x"], "'x' is not KEY=VALUE."),
-    ],
-)
-def test_a_wrong_word_is_refused_with_status_2(refused, arguments, message) -> None:
-    assert message in refused("capture", *arguments)
-
-
 @pytest.mark.slow
 def test_trace_prints_indented_lines_and_writes_a_file_of_its_own(run, tmp_path: Path) -> None:
     word = f"{SAMPLES}/digits_scripted.pt"
