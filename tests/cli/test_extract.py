@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -117,17 +116,6 @@ def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_env
     assert b"3/6" in seen
 
 
-@pytest.mark.slow
-def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) -> None:
-    (photos / "2.png").write_bytes(b"")
-    (photos / "4.png").write_text("no image at all")
-    done = run(*EXTRACT, "-o", "features/", "--skip-bad", cwd=photos.parent)
-    assert done.rc == 0, done.stderr
-    assert "2 inputs could not be used" in done.stderr
-    table = (photos.parent / "features" / "inputs.jsonl").read_text().splitlines()
-    assert [n for n, line in enumerate(table) if "skipped" in json.loads(line)] == [2, 4]
-
-
 def run_twofold(environment: dict[str, str], *more: str) -> Finished:
     """Run the command in two processes, a batch a shard."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -160,22 +148,6 @@ def test_what_several_processes_did_is_told_of_all(photos, clean_environment) ->
 
 
 @pytest.mark.slow
-def test_lists_and_archives_are_taken_with_other_words(run, photos) -> None:
-    work = photos.parent
-    (work / "list.txt").write_text("photos/1.png\nphotos/3.png\n")
-    with tarfile.open(work / "two.tar", "w") as archive:
-        archive.add(photos / "0.png", "a.png")
-        archive.add(photos / "2.png", "b.png")
-    words = ("--input", "@list.txt", "--input", "two.tar", "--size", "8", "-o", "features/")
-    done = run(*EXTRACT, *words, cwd=work)
-    assert done.rc == 0, done.stderr
-    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
-    named = [json.loads(line)["path"] for line in lines]
-    listed = ["photos/1.png", "photos/3.png", "two.tar::a.png", "two.tar::b.png"]
-    assert named == [*(f"photos/{i}.png" for i in range(6)), *listed]
-
-
-@pytest.mark.slow
 def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, refused, photos) -> None:
     work = photos.parent
     (work / "list.txt").write_text("photos/1.png\nphotos/33.png\nphotos/3.png\n")
@@ -192,20 +164,3 @@ def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, refused, photos) 
     done = run(*words, "--skip-bad", "--input", "nosuch.png", "--force", cwd=work)
     assert done.rc == 2
     assert "There is no file 'nosuch.png'." in done.stderr
-
-
-@pytest.mark.slow
-def test_subfolders_are_classes_on_the_command_line_too(run, photos: Path) -> None:
-    for name, numbers in (("odd", (1, 3, 5)), ("even", (0, 2, 4))):
-        (photos / name).mkdir()
-        for number in numbers:
-            (photos / f"{number}.png").rename(photos / name / f"{number}.png")
-    for more in ((), ("--skip-bad", "--force")):
-        done = run(*EXTRACT, "-o", "features/", *more, cwd=photos.parent)
-        assert done.rc == 0, done.stderr
-        lines = (photos.parent / "features" / "inputs.jsonl").read_text().splitlines()
-        table = [json.loads(line) for line in lines]
-        wanted = [("even", number) for number in (0, 2, 4)] + [("odd", n) for n in (1, 3, 5)]
-        assert [(line["label"], line["path"]) for line in table] == [
-            (name, f"photos/{name}/{number}.png") for name, number in wanted
-        ]

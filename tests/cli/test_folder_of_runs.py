@@ -96,28 +96,6 @@ def test_diff_compares_the_first_run_with_each_of_the_others(run: Run, work: Pat
     assert done.rc == 2 and "resnet18 is not the folder of a training run" in done.stderr
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("words", "shows"),
-    [
-        (["runs/train-2"], ["loss", "gradients of the model", "learning rate"]),
-        (["runs"], ["loss", "gradients of the model", "learning rate"]),
-        (["runs", "loss", "fc/weight.*"], ["loss"]),
-        (["runs/train-2", "relu2/output"], ["relu2/output, rms", "relu2/output, dead"]),
-    ],
-)
-def test_plot_draws_the_curves_of_runs(run: Run, work: Path, words, shows: list[str]) -> None:
-    done = run("plot", *words, "-o", "x.png")
-    assert done.rc == 0, done.stderr
-    count = "1 curve" if "runs/train-2" in words else "2 curves"
-    for title in shows:
-        assert f"{title}: {count}" in done.stdout.splitlines()
-    assert (work / "x.png").read_bytes()[:4] == b"\x89PNG"
-    again = (work / "x.png").read_bytes()
-    assert run("plot", *words, "-o", "x.png").rc == 0
-    assert (work / "x.png").read_bytes() == again
-
-
 def test_a_plot_of_runs_has_their_numbers_and_marks_what_is_not_finite(work: Path) -> None:
     bad = HealthyRun().plant("loss", "value", float("nan"), range(30, 40))
     bad.write(work / "runs" / "train-11")

@@ -5,28 +5,11 @@
 
 from __future__ import annotations
 
-import inspect
-
 import click
 import pytest
 
-import hookscope
 from hookscope.cli.commands import GLOBAL, Command, Option
 from hookscope.cli.main import cli
-from hookscope.commands.show import SHOWN
-from hookscope.specs.public import HANDLERS
-from hookscope.specs.subject_kinds import (
-    CAPTURE_AND_DUMP,
-    CAPTURES,
-    FEATURES,
-    FINGERPRINTS,
-    MODEL_AND_DUMP,
-    MODEL_AND_FINGERPRINT,
-    MODEL_AND_WEIGHTS,
-    RUNS,
-    STRUCTURES,
-    WEIGHTS,
-)
 from tools import cli_reference
 
 COMMANDS = list(cli.commands)
@@ -65,43 +48,6 @@ def test_help_shows_every_option_and_default_but_no_variables_and_ranges(name: s
     for argument in command.params:
         if isinstance(argument, click.Argument):
             assert argument.help
-
-
-# How help and docstrings call each kind.
-WORDS = {
-    CAPTURES: ("capture", "result file"),
-    FEATURES: ("features",),
-    RUNS: (
-        "training run",
-        "folder of a run",
-        "curves of a run",
-        "numbers of a run",
-        "captures, runs",
-    ),
-    WEIGHTS: ("of weights", "or weights", "For weights"),
-    STRUCTURES: ("two models and --structure", "With ``structure``"),
-    MODEL_AND_WEIGHTS: ("a model and a file of weights", "one side is a model"),
-    MODEL_AND_DUMP: ("dump",),
-    CAPTURE_AND_DUMP: ("dump",),
-    FINGERPRINTS: ("fingerprint",),
-    MODEL_AND_FINGERPRINT: ("fingerprint",),
-}
-
-
-def test_help_and_docstrings_name_each_kind_that_is_handled() -> None:
-    commands = dict(cli.commands)  # their modules fill the table
-    handled = [*HANDLERS, *(("show", kind) for kind in SHOWN)]
-    assert {verb for verb, _ in handled} >= {"check", "diff", "export", "filters", "plot", "tree"}
-    missing = []
-    for verb, kind in handled:
-        arguments = [each for each in commands[verb].params if isinstance(each, click.Argument)]
-        texts = [" ".join([commands[verb].help or "", *(each.help or "" for each in arguments)])]
-        if verb != "show":  # it has no function
-            texts.append((inspect.getdoc(getattr(hookscope, verb)) or "").partition("\nArgs:")[0])
-        for text in texts:
-            if not any(word in " ".join(text.split()) for word in WORDS[kind]):
-                missing.append((verb, kind, text))
-    assert not missing
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import hookscope
 from hookscope.files.output_path import PAGE_MARK
-from tests.processes import run_python
 from tests.run_folders import small_run
 
 
@@ -47,12 +46,3 @@ def test_of_several_ranks_the_first_is_shown_and_the_next_command_is_said(run, t
     assert "train-1 has the runs of 2 ranks; the page shows rank0." in text
     assert f"'hookscope report {Path('train-1', 'rank1')}'" in text
     assert "has the runs of 2 ranks" in (work / "train-1.html").read_text(encoding="utf-8")
-
-
-def test_torch_is_not_loaded(tmp_path, clean_environment) -> None:
-    folder = small_run(tmp_path / "train-1")
-    code = (
-        "import sys, hookscope; hookscope.report(sys.argv[1]);"
-        "assert 'torch' not in sys.modules, 'torch'"
-    )
-    run_python("-c", code, folder, env=clean_environment, status=0)

@@ -8,10 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-import hookscope
-from hookscope.errors import RequestError
-from tests.conftest import REPO
-from tests.processes import run_python
 from tests.stores.runs.healthy_run import HealthyRun
 
 
@@ -79,37 +75,3 @@ def test_diff_names_the_first_step_and_layer_and_its_status_tells(run, work: Pat
     assert content["first_layer"]["layer"] == "relu2"
     assert run("diff", "good", "bad", "--atol", "1").rc == 0
     assert run("diff", "good", "bad", "--layer", "conv*").rc == 0
-
-
-def test_python_gives_the_same_results(work: Path) -> None:
-    [finding] = hookscope.check(work / "bad").findings
-    assert (finding.layer, finding.step, finding.model) == ("relu2", 9, "")
-    assert hookscope.check(work / "good", only="dead", dead=0.05).findings
-    assert "Health of" in repr(hookscope.check(work / "good"))
-    result = hookscope.diff(work / "good", str(work / "bad"))
-    assert repr(result) == "<RunDiff of 40 steps: first at step 9, relu2/output>"
-    assert "relu2/output" in result._repr_html_()
-    for wrong in ({"loss": "ce"}, {"input": "zeros:1"}, {"ceiling": 3.0}, {"weights": "default"}):
-        [name] = wrong
-        with pytest.raises(RequestError, match=f"{name} is for models"):
-            hookscope.check(work / "bad", **wrong)
-    for wrong in ({"map": {"a": "b"}}, {"depth": 0}, {"dtype": "float64"}):
-        [name] = wrong
-        with pytest.raises(
-            RequestError, match=rf"{name} is for models.*, and A and B are training runs"
-        ):
-            hookscope.diff(work / "good", work / "bad", **wrong)
-
-
-def test_neither_imports_torch(work: Path) -> None:
-    probe = (
-        "import sys, hookscope\n"
-        "hookscope.check('bad')\n"
-        "hookscope.diff('good', 'bad')\n"
-        "from hookscope.cli.main import main\n"
-        "for line in ('check good', 'diff good good'):\n"
-        "    try: main(line.split())\n"
-        "    except SystemExit as end: assert not end.code\n"
-        "assert 'torch' not in sys.modules"
-    )
-    run_python("-c", probe, cwd=work, env={"PYTHONPATH": str(REPO)}, status=0)

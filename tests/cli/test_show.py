@@ -65,13 +65,6 @@ def test_a_file_shows_the_table_that_its_run_printed(
     assert shown.stdout == printed.stdout and printed.rc == 0
 
 
-def test_torch_is_never_loaded(clean_environment: dict[str, str], file: Path) -> None:
-    for words in ([], ["-v"], ["0[0,1]"], ["0", "--map"], ["0", "--json"]):
-        heavy = loaded(clean_environment, file.parent, "show", str(file), *words)
-        assert not heavy & {"torch", "torchvision", "PIL"}, words
-        assert "numpy" in heavy  # or the probe saw nothing
-
-
 def test_a_key_shows_what_its_tensor_holds(run: Run, file: Path) -> None:
     done = run("show", file, "3", "--json")
     [document] = json.loads(done.stdout)["tensors"]
@@ -100,26 +93,6 @@ def test_a_slice_is_numpys(run: Run, file: Path) -> None:
         assert document["stats"]["max"] == kept.max()
         assert document["stats"]["std"] == pytest.approx(kept.std())
     assert not words
-
-
-def test_provenance_comes_with_v(run: Run) -> None:
-    done = run("show", FIVE, "-v")
-    assert "Provenance" not in run("show", FIVE).stdout
-    for fact in ("model.spec", "seed", "versions.torch", "inputs.0.sha256"):
-        assert re.search(rf"^{fact} +\S", done.stdout, re.MULTILINE), fact
-
-
-def test_keys_are_completed_from_the_file(run: Run, file: Path) -> None:
-    def complete(*words: str) -> list[str]:
-        line = " ".join(["hookscope", "show", *words])
-        env = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": line}
-        done = run(env=env | {"COMP_CWORD": str(len(words) + 1)})
-        assert (done.rc, done.stderr) == (0, "")
-        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
-
-    assert complete("net.safetensors", "") == ["0/output", "1/output", "3/output"]
-    assert complete("net.safetensors", "0/output", "3") == ["3/output"]
-    assert complete("missing", "") == []
 
 
 def test_completing_keys_needs_nothing_heavy(clean_environment: dict[str, str], file: Path) -> None:

@@ -19,7 +19,6 @@ from hookscope.stores.runs.training_run import TrainingRun
 from hookscope.views import display
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
-from tests.processes import run_python
 from tests.stores.runs.conftest import LOSS, model_info, run_info, write_run
 
 SAMPLE = f"{REPO}/sample_models/run"
@@ -170,16 +169,6 @@ def test_a_notebook_shows_the_table() -> None:
     html = hookscope.load(SAMPLE)._repr_html_()
     assert "<td" in html and "fc1" in html and "finished" in html
     assert "fc1" in RunSummary.of(TrainingRun(SAMPLE))._repr_html_()
-
-
-def test_torch_is_never_loaded() -> None:
-    probe = (
-        "import sys, hookscope\n"
-        f"run = hookscope.load({SAMPLE!r})\n"
-        "run.curve('loss', 'value'), run._repr_html_()\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    run_python("-c", probe, cwd=REPO, status=0)
 
 
 def test_the_sample_is_what_its_tool_writes(tmp_path: Path) -> None:

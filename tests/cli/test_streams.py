@@ -81,12 +81,6 @@ def test_results_on_stdout_and_all_else_on_stderr(run, tiny) -> None:
 
 
 @pytest.mark.slow
-def test_layer_names_are_printed_as_they_are(run, tiny) -> None:
-    done = run("tree", "tiny.py:Net", "--color")
-    assert ":x:[red]é" in uncolored(done.stdout)
-
-
-@pytest.mark.slow
 def test_an_ascii_stream_gets_ascii(run, tiny) -> None:
     for arguments in (["tree", "tiny.py:Net"], ["capture", "tiny.py:Net", "--force"]):
         done = run(*arguments, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
@@ -232,14 +226,6 @@ def test_a_closed_pipe_is_quiet_and_no_failure(repo, tmp_path, clean_environment
     for tail in ("head -1", "true", "{ exec <&-; sleep 0.5; }"):
         done = pipe_to(command, tail, clean_environment, tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-
-
-@on_unix
-@pytest.mark.slow
-def test_tree_into_head(tmp_path, clean_environment) -> None:
-    done = pipe_to("tree resnet18 -q", "head -1", clean_environment, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import REPO, Run
 
 CAPITALS = f"hf:{REPO}/sample_models/capitals"
@@ -30,17 +28,3 @@ def test_a_fact_is_found_from_the_command_line(run: Run, tmp_path: Path) -> None
     assert cell[3] == "·Italy" and float(cell[4]) > 20
     assert document["command"] == "sweep" and document["finished"]
     assert document["cells"] == json.loads(out.read_text())["cells"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("ending", [".html", ".png"])
-def test_the_ending_chooses_page_or_picture(run: Run, tmp_path: Path, ending: str) -> None:
-    file = tmp_path / f"a{ending}"
-    words = ("sweep", CAPITALS, *LAYERS, *ITALY, "--positions", "3,4", "-o", str(file))
-    done = run(*words)
-
-    assert done.rc == 0, done.stderr
-    assert f"wrote {file}" in done.stderr
-    if ending != ".png":
-        text = file.read_text(encoding="utf-8")
-        assert "model.layers.2" in text and "·Italy" in text

@@ -110,17 +110,3 @@ def test_check_names_the_tensor_and_fails(run: Run, file: Path) -> None:
     log = json.loads((file.parent / "a.sarif").read_text())
     [result] = log["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a.safetensors"
-
-
-def test_pictures_and_a_page_are_written(run: Run, file: Path) -> None:
-    assert run("filters", file.name).rc == 0
-    assert (file.parent / "a.filters.png").is_file()
-    done = run("plot", file.name, "layer.1", "-o", "m.svg", "--json")
-    assert json.loads(done.stdout)["shows"] == ["layer.1.weight (8x4)"]
-    done = run("report", file.name)
-    assert done.rc == 0
-    assert done.stdout.splitlines() == [
-        "4 tensors of 3 layers.",
-        "layer.0.bias: 1 of its 4 entries are NaN",
-    ]
-    assert (file.parent / "a.html").read_text().startswith("<!doctype html>")
