@@ -36,7 +36,7 @@ def example_input():
         (RuntimeError("can't allocate memory: you tried"), "Out of memory.", "--shape", 1),
         (
             ImportError("libtorch_cpu.so: failed to map segment from shared object"),
-            "Memory ran out during the import of a package.",
+            "import of a package",
             "ulimit -v",
             1,
         ),
@@ -44,7 +44,7 @@ def example_input():
             RuntimeError(
                 "Caught RuntimeError in DataLoader worker process 0. can't allocate memory"
             ),
-            "Memory ran out in a process that reads the inputs.",
+            "reads the inputs",
             "fewer --workers",
             1,
         ),
@@ -63,13 +63,13 @@ def example_input():
         (ModuleNotFoundError("No", name="torch"), "torch is not installed.", "pip install", 1),
         (
             ImportError("libcudart.so.12: cannot open", name="torch._C"),
-            "torch is installed but cannot be imported: libcudart",
+            "imported: libcudart",
             "pip install",
             1,
         ),
         (
             RuntimeError("operator torchvision::nms does not exist"),
-            "does not match torch",
+            "match torch",
             "pip install",
             1,
         ),

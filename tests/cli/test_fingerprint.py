@@ -38,12 +38,12 @@ def test_a_model_is_the_same_as_its_file_and_another_weight_is_found(run, tmp_pa
     assert "weights: as built by" in other.stderr  # there is one model, so not "weights of A"
     gone = run("diff", MODEL, "nett.fp")
     assert gone.rc == 2
-    assert "There is no file 'nett.fp'.\nDid you mean net.fp?" in gone.stderr
+    assert "Did you mean net.fp?" in gone.stderr
     untrained = MODEL.replace("trained", "DigitsCNN")
     random = run("diff", untrained, "net.fp", "--input", FIVE, "-o", "page.html")
     assert random.rc == 1
-    assert "The first difference is in conv1/output (Conv2d)" in random.stdout
-    assert "is the first beyond its rounding" in (work / "page.html").read_text()
+    assert "conv1/output (Conv2d)" in random.stdout
+    assert "beyond its rounding" in (work / "page.html").read_text()
 
 
 @pytest.mark.slow
@@ -64,9 +64,9 @@ def test_a_model_on_the_meta_device_has_no_fingerprint(tmp_path: Path) -> None:
     net, x = torch.nn.Sequential(torch.nn.Linear(4, 2)), torch.ones(1, 4)
     hookscope.fingerprint(net, input=x).save(tmp_path / "net.fp")
     empty = torch.nn.Sequential(torch.nn.Linear(4, 2, device="meta"))
-    with refused(RequestError, "The model is on the meta device", hint="Load the weights"):
+    with refused(RequestError, "meta device", hint="Load the weights"):
         hookscope.fingerprint(empty, input=x)
-    with refused(RequestError, "The model is on the meta device", hint="Load the weights"):
+    with refused(RequestError, "meta device", hint="Load the weights"):
         hookscope.diff(empty, tmp_path / "net.fp", input=x)
 
 
@@ -74,9 +74,9 @@ def test_a_model_on_the_meta_device_has_no_fingerprint(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda text: text.replace("fingerprint 1", "fingerprint 9"), "has format 9"),
-        (lambda text: text.replace("1x16x8x8", "1xx8", 1), "is damaged in line 16"),
-        (lambda text: text[:-400], "is damaged in line"),
-        (lambda text: text.replace("=fc/output", "=fd/output"), "is damaged in line"),
+        (lambda text: text.replace("1x16x8x8", "1xx8", 1), "line 16"),
+        (lambda text: text[:-400], "in line"),
+        (lambda text: text.replace("=fc/output", "=fd/output"), "in line"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, change, message: str) -> None:
@@ -163,7 +163,7 @@ def test_the_fixture_writes_only_when_told_and_names_the_layer(tmp_path: Path, w
     assert "3 passed" in run_tests()
     test.write_text(PLUGIN.format(slope=0.5).replace("LeakyReLU(slope)", "LeakyReLU(slope + 0.1)"))
     failed = run_tests()
-    assert "2 failed" in failed and "The first difference is in 1/output (LeakyReLU)" in failed
+    assert "2 failed" in failed and "1/output (LeakyReLU)" in failed
     assert "hookscope diff golden" in failed
     assert before == {file: file.read_bytes() for file in golden.iterdir()}
 
@@ -207,6 +207,6 @@ def test_two_tests_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> No
         )
     done = run_pytest(tmp_path)
     assert "1 failed, 1 passed" in done
-    assert "test_net.fp was written by another test, test_a.py::test_net" in done
+    assert "another test, test_a.py::test_net" in done
     known = open_fingerprint(tmp_path / "golden" / "test_net.fp")
     assert known.metadata["test"].endswith("test_a.py::test_net")

@@ -31,6 +31,12 @@ CODE = [
     ("grads", "[grads]\nloss = 'evil.py:loss'"),
     ("check", "[check]\nloss = 'evil:loss'"),
 ]
+# Options of free texts that name neither code nor a file.
+HARMLESS = """against attn box by channels correlation device-map direction hash heads hook-kind
+    layer limit positions reduce rename scores shape size sort type what chat norm head colormap
+    opt-arg max-memory mean std calls stop-on units memory shard-size max-bytes only skip baseline
+    generate receptive splits color-by
+"""
 EVIL = """
 import pathlib, torch
 pathlib.Path(__file__).with_name("ran").touch()
@@ -51,7 +57,7 @@ def write(text: str, name: str = "hookscope.toml") -> Path:
 @pytest.mark.parametrize(("command", "text"), CODE)
 def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str) -> None:
     file = write(text)
-    with pytest.raises(SettingsError, match="a project's file may not do that") as caught:
+    with pytest.raises(SettingsError, match="may not do that") as caught:
         parse(command)
     assert str(file) in caught.value.message
     assert f"--config {file}" in caught.value.hint
@@ -62,12 +68,6 @@ def test_code_is_refused_unless_the_file_is_named(parse, command: str, text: str
 
 def test_every_option_that_takes_a_free_text_was_judged() -> None:
     """A new one may name code or files; then it belongs into the lists here."""
-    harmless = set(
-        "against attn box by channels correlation device-map direction hash heads hook-kind layer"
-        " limit positions reduce rename scores shape size sort type what chat norm head colormap"
-        " opt-arg max-memory mean std calls stop-on units memory shard-size max-bytes only skip"
-        " baseline generate receptive splits color-by".split()
-    )
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method", "output"}
     judged |= {"chrome", "weights", "edit", "grad-edit", "adapter", "tokenizer", "target"}
     judged |= {"labels", "map", "config"}
@@ -78,7 +78,7 @@ def test_every_option_that_takes_a_free_text_was_judged() -> None:
         for option in each.options()
         if not (option.is_flag or option.count or isinstance(option.type, closed))
     }
-    assert free - judged - harmless == set()
+    assert free - judged - set(HARMLESS.split()) == set()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_force_and_trust_are_never_taken(parse, key: str, value: str) -> None:
         with pytest.raises(SettingsError, match="must be true or false"):
             parse("capture")
         return
-    with pytest.raises(SettingsError, match=f"sets {key}, which a project's settings file may not"):
+    with pytest.raises(SettingsError, match=f"sets {key}, "):
         parse("capture")
     write(f"[capture]\n{key} = false")
     assert parse("capture").params[key] is False
@@ -213,7 +213,7 @@ def test_a_file_of_another_user_is_ignored_with_a_note(run, tmp_path: Path) -> N
     rows = {(row["command"], row["option"]): row["value"] for row in document["settings"]}
     assert rows["grads", "seed"] == 5  # the search goes on above it
     assert document["ignored"] == [str(file)]
-    assert done.stderr.count("belongs to another user and is ignored") == 1
+    assert done.stderr.count("another user") == 1
     assert str(file) in done.stderr
     assert run("config", "--config", file).rc == 2  # named, it is read
     file.unlink()

