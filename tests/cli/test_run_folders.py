@@ -69,7 +69,7 @@ def test_diff_names_the_first_step_and_layer_and_its_status_tells(run, work: Pat
     done = run("diff", "good", "bad")
     assert done.rc == 1
     line = "at step 9: relu2/output, dead 0.1 in A and 1 in B."
-    assert line in done.stdout.splitlines()
+    assert line in done.stdout
     content = json.loads(run("diff", "good", "bad", "--json").stdout)
     assert (content["same"], content["first"]["step"]) == (False, 9)
     assert content["first_layer"]["layer"] == "relu2"
