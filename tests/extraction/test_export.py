@@ -265,13 +265,3 @@ def test_texts_that_are_too_long_for_a_header_are_left_out_with_a_warning(
     assert "by" in caplog.text
     assert load_file(path)["n"].tolist() == list(range(7))
     assert plain_columns(path) is None
-
-
-def test_a_file_with_columns_is_shown_without_their_texts(run, folder, tmp_path: Path) -> None:
-    with_columns(folder, {"label": ["cat"] * 7, "n": list(range(7))})
-    path = hookscope.export(folder, tmp_path / "f.safetensors", layers="conv").path
-    shown = run("show", path, "-v")
-    assert shown.rc == 0 and "n, label" in shown.stdout and "cat, cat" not in shown.stdout
-    for command in (("show", path, "n", "--json"), ("report", path), ("diff", path, path)):
-        done = run(*command)
-        assert done.rc == 0, done.stderr

@@ -26,8 +26,8 @@ from hookscope.extraction.shard_writer import (
     ShardFile,
     StoredColumn,
 )
-from hookscope.stores.features.folder import read_json, shard_name
-from hookscope.stores.features.location import Location, parse_location
+from hookscope.stores.features.folder import shard_name
+from hookscope.stores.features.location import Location
 
 from .conftest import contents
 
@@ -193,17 +193,6 @@ def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
     launch(*restarting, "out/", "force")
     launch("script.py", "undisturbed/", "-")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") != older
-
-
-@pytest.mark.exhaustive
-def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -> None:
-    launch("script.py", "undisturbed/", "-")
-    launch(*TORCHRUN, "--nproc-per-node", "2", "script.py", "out/", "die", well=False)
-    assert 0 < len(list((tmp_path / "out").glob("rows-*"))) < 12
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    launch(*TORCHRUN, "--nproc-per-node", "3", "script.py", "out/", "resume")
-    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
-    assert read_json(parse_location(tmp_path / "out"), "manifest.json")["rows"] == 12
 
 
 @pytest.mark.exhaustive

@@ -47,7 +47,7 @@ def notices(out: Path) -> bool:
 @pytest.mark.parametrize(
     ("every", "seed"), [(5, 0), pytest.param(1, None, marks=pytest.mark.exhaustive)]
 )
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [*TABLES, SHARD])
 def test_a_flipped_bit_in_any_byte_is_noticed(tmp_path: Path, name: str, every, seed) -> None:
     extract(tmp_path / "out")
     whole = (tmp_path / "out" / name).read_bytes()
@@ -85,6 +85,9 @@ def test_a_damaged_manifest_is_mended_from_its_copy(tmp_path, caplog, kind, dama
     file.unlink() if damage is None else file.write_text(damage)
     with pytest.raises((RequestError, ResultsFileError)):
         hookscope.load(out)
+    if damage is None:
+        with pytest.raises(RequestError, match="interrupted"):
+            extract(out, **kind)
     if damage == "{":  # and it lets no other command go on
         with pytest.raises(RequestError, match=r"batch was 2\b.* 3 "):
             extract(out, **kind, batch=3, resume=True)

@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 from sklearn.decomposition import PCA
 from torch import nn
-from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import LayerError, RequestError
 from hookscope.extraction.channel_statistics import QUANTILES
 from tests.refusals import refused
 
-from .conftest import contents, entries, extract_six_rows, index_of, joined
+from .conftest import contents, entries, index_of, joined
 from .conftest import extract_photos as extract
 
 
@@ -60,15 +59,15 @@ class Last(nn.Module):
         return x.movedim(1, 3)
 
 
-def test_a_map_with_its_channels_last_is_reduced_over_its_positions(tmp_path) -> None:
-    given = {"model": nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 3, 1), Last())}
-    given |= {"layers": ["1", "2"], "input": TensorDataset(torch.rand(6, 64))}
-    extract_six_rows(tmp_path / "mean", **given, reduce="mean")
-    one, other = (joined(tmp_path / "mean", f"{n}/output") for n in (1, 2))
-    assert one.shape == (6, 3) and torch.equal(one, other)
-    extract_six_rows(tmp_path / "stats", **given, stats_only=True)
+def test_a_map_with_its_channels_last_is_reduced_over_its_positions(photos, tmp_path) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Last())
+    given = {"layers": ["0", "1"], "input": str(photos), "preprocess": "none", "size": 16}
+    hookscope.extract(net, tmp_path / "mean", reduce="mean", workers=0, **given)
+    one, other = (joined(tmp_path / "mean", f"{n}/output") for n in (0, 1))
+    assert one.shape == (12, 4) and torch.equal(one, other)
+    hookscope.extract(net, tmp_path / "stats", stats_only=True, workers=0, **given)
     found = load_file(tmp_path / "stats" / "statistics.safetensors")
-    assert torch.equal(found["1/output.mean"], found["2/output.mean"])
+    assert torch.equal(found["0/output.mean"], found["1/output.mean"])
 
 
 def test_the_largest_lie_beside_their_places(photos, tmp_path, whole) -> None:
