@@ -142,18 +142,6 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     assert int(done.stdout) < 80_000  # KiB
 
 
-def test_the_command_replaces_no_foreign_file(run, folder: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    for name in ("a.npy", "a.safetensors"):
-        (work / name).write_text("mine")
-        done = run("export", folder, "-l", "conv", "-o", name)
-        assert done.rc == 2 and "--force" in done.stderr
-        assert (work / name).read_text() == "mine"
-    assert run("export", folder, "-l", "conv", "-o", "a.npy", "--force").rc == 0
-    assert np.array_equal(np.load(work / "a.npy"), wanted("conv/output"))
-
-
 @pytest.mark.parametrize("block", [None, 64])
 def test_a_row_an_input_with_path_and_lists(folder, tmp_path, monkeypatch, block) -> None:
     if block:  # several row groups

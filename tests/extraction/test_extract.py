@@ -227,15 +227,6 @@ def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> Non
     assert hookscope.verify(out).ok
 
 
-def test_without_a_size_a_shard_is_a_sixteenth_of_the_rows(tmp_path) -> None:
-    rows = torch.rand(32, 4)
-    given = {"layers": "0", "input": TensorDataset(rows), "batch": 2, "workers": 0}
-    net = nn.Sequential(nn.Linear(4, 3))
-    done = hookscope.extract(net, tmp_path / "out", **given)
-    assert [shard["rows"] for shard in done.manifest["shards"]] == [2] * 16
-    assert torch.allclose(joined(tmp_path / "out", "0/output"), net(rows))
-
-
 @pytest.mark.parametrize("moment", ["begun", "finished"])
 def test_what_a_killed_process_had_half_written_is_no_part_of_the_results(
     photos, tmp_path, moment

@@ -151,14 +151,6 @@ def test_what_items_draw_depends_neither_on_processes_nor_on_interruptions(home)
         found.dataset("head", with_path=True)
 
 
-def test_every_third_item(home) -> None:
-    extract(Tensors(VALUES), "out", every=3, batch=1)
-    extract(Tensors(VALUES[::3]), "third", batch=1)
-    ours, theirs = (joined(home / name, "head/output") for name in ("out", "third"))
-    assert torch.equal(ours, theirs)
-    assert [entry["item"] for entry in entries(home / "out")] == [0, 3, 6, 9]
-
-
 class Stream(IterableDataset):
     def __iter__(self):
         yield torch.zeros(3, 16, 16)
@@ -188,12 +180,6 @@ def test_choices_for_images_are_refused_where_there_are_none(home) -> None:
     for name, value in {"size": 8, "decode": "fast"}.items():
         with pytest.raises(RequestError, match=f"{name} is for"):
             extract("data.py:own", "out", **{name: value})
-
-
-def test_a_dataset_of_another_length_is_no_resumption(home) -> None:
-    extract(Tensors(VALUES[:6]), "out")
-    with pytest.raises(RequestError, match=r"rows was 6.* 7 "):
-        extract(Tensors(VALUES[:7]), "out", resume=True)
 
 
 class Holes(Tensors):

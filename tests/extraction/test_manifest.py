@@ -68,13 +68,6 @@ def test_no_bit_of_a_json_file_can_be_flipped_unnoticed(tmp_path: Path) -> None:
             folder.read_json(location, "a.json")
 
 
-def test_a_folder_written_before_there_were_checksums_opens(tmp_path: Path) -> None:
-    old = write_features(tmp_path / "old", {"fc/output": ramp(4, 2)}, 2)
-    assert "checksum" not in (old / "manifest.json").read_text()
-    assert hookscope.verify(old).ok
-    assert np.array_equal(hookscope.load(old)["fc"][:], ramp(4, 2).numpy())
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("damage", ["", "{", "[" * 100_000, "{}", "null", '{"rows": 6}', None])
 def test_a_damaged_manifest_is_mended_from_its_copy(tmp_path, caplog, kind, damage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,17 +231,6 @@ def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp
     shard.write_bytes(sound.replace(b'"F32"', b'"I32"'))
     with pytest.raises(ResultsFileError, match=r"I32.*F32"):
         read_all(out)
-
-
-@pytest.mark.slow
-def test_the_status_tells_damage_that_is_found_from_damage_in_the_way(run, tmp_path) -> None:
-    out = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
-    os.remove(out / "rows-00000002.safetensors")
-    assert run("export", str(out), "-o", str(tmp_path / "a.npy")).rc == 2
-    assert run("verify", str(out)).rc == 1
-    (out / "manifest.json").write_text("{")
-    assert run("show", str(out)).rc == 2
-    assert run("verify", str(out)).rc == 1
 
 
 def test_files_of_others_stay_whatever_becomes_of_the_results(tmp_path) -> None:

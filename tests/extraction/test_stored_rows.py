@@ -197,23 +197,6 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
         hookscope.load(out)["head"]
 
 
-def test_statistics_open_with_show(run, photos, tmp_path, whole) -> None:
-    extract(photos, tmp_path / "out", stats_only=True, layers="relu")
-    file = tmp_path / "out" / "statistics.safetensors"
-    assert "relu/output.std" in hookscope.load(file)
-    header, first, second, *_ = (row.split() for row in run("show", file).stdout.splitlines())
-    for row, key in ((first, "relu/output"), (second, "relu:2/output")):
-        cells = dict(zip(header, row, strict=False))
-        wide = whole[key].double()
-        assert (cells["channels"], cells["values"]) == ("4", str(12 * 4 * 256))
-        for name, true in (("mean", wide.mean()), ("std", wide.std(correction=0))):
-            assert float(cells[name]) == pytest.approx(true.item(), rel=5e-6)
-        assert float(cells["median"]) == pytest.approx(wide.median().item(), rel=1 / 32)
-        assert float(cells["max"]) == pytest.approx(wide.max().item(), rel=5e-6)
-        assert int(cells["dead"]) == (whole[key].amax((0, 2, 3)) <= 0).sum()
-    assert "4x7" in run("show", file, "relu/output.quantiles").stdout
-
-
 def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
     given = {"stats_only": True, "batch": 2}
     extract(photos, tmp_path / "undisturbed", **given)

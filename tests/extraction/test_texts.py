@@ -211,13 +211,6 @@ def test_a_resumed_run_writes_the_same_bytes(
     assert positions == {"tokens" if reduce == "max" else None}
 
 
-def test_long_texts_are_cut_on_request(tmp_path: Path, bert: str, lines: Path) -> None:
-    layer = "bert.encoder.layer.0"
-    rows_of(bert, layer, lines, tmp_path / "out", reduce="last", max_tokens=5)
-    tokens = [entry["tokens"] for entry in hookscope.load(tmp_path / "out").inputs]
-    assert max(tokens) == 5 and min(tokens) < 5
-
-
 # The content of a file, and where the mistake is.
 MISTAKES = [
     ("a.jsonl", '{"body": "x"}\n', "'text'"),

@@ -126,4 +126,6 @@ def test_special_tokens_have_their_names_in_place_of_spans(tmp_path: Path) -> No
 
 def test_a_cut_text_has_the_spans_of_its_first_tokens(tmp_path: Path, gpt2: str) -> None:
     entries = list(features_of(tmp_path, gpt2, "max", max_tokens=2).inputs)
-    assert [len(entry["spans"].split()) for entry in entries] == [e["tokens"] for e in entries]
+    tokens = [entry["tokens"] for entry in entries]
+    assert [len(entry["spans"].split()) for entry in entries] == tokens
+    assert (min(tokens), max(tokens)) == (1, 2)

@@ -125,18 +125,3 @@ def test_what_is_no_folder_of_features_is_refused(tmp_path: Path) -> None:
     write_json(parse_location(tmp_path), ".parts/plan.json", {"rows": 8})
     with pytest.raises(StoreError, match="0 of 8 rows"):
         hookscope.verify(tmp_path)
-
-
-def test_the_status_tells_the_verdict(run, folder: Path, tmp_path: Path) -> None:
-    done = run("verify", folder)
-    assert (done.rc, done.stderr) == (0, "")
-    assert "8 rows in 3 shards" in done.stdout
-    lose(SECOND)(folder)
-    cut("rows-00000006.safetensors")(folder)
-    done = run("verify", folder)
-    assert done.rc == 1 and "2 files" in done.stdout and "--resume" in done.stderr
-    document = json.loads(run("verify", folder, "--json").stdout)
-    assert not document["ok"]
-    named = [one["file"] for one in document["damages"]]
-    assert named == [SECOND, "rows-00000006.safetensors"]
-    assert run("verify", tmp_path / "none").rc == 2
