@@ -47,7 +47,7 @@ def broken_rules(entry: Entry, said: Said) -> list[str]:
     errors = [line for line in said.err.splitlines() if line.startswith("Error: ")]
     # One that quotes the error of a program ends as that does.
     found += [
-        f"no full stop: {x}" for x in errors if x.count("Error: ") < 2 and x[-1] not in ".?:)"
+        f"no full stop: {x}" for x in errors if x.count("Error: ") < 2 and x[-1] not in ".?:)'"
     ]
     if entry.prompt == "$" and said.status == 2 and not errors and entry.words() != ["hookscope"]:
         found.append("status 2 without an error")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,6 @@ from torchvision import models
 from hookscope import load_model as load
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import downloads
-from tests.processes import run_python
 from tests.refusals import refused
 
 
@@ -97,7 +98,7 @@ def test_weights_out_of_reach_are_asked_for_once_and_the_ways_round_named(
 ) -> None:
     asked, urlopen = [], downloads.urlopen
     monkeypatch.setattr(downloads, "urlopen", lambda *a, **k: asked.append(a) or urlopen(*a, **k))
-    with pytest.raises(WeightsError, match="server") as caught:
+    with pytest.raises(WeightsError, match="reached") as caught:
         load("resnet18", weights="default")
     assert len(asked) == 1
     assert str(cache / "resnet18-f37072fd.pth") in caught.value.message
@@ -118,7 +119,7 @@ def test_a_cached_file_is_not_unpickled_into_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, {"x": Evil()})
-    with pytest.raises(WeightsError, match="read"):
+    with pytest.raises(WeightsError, match="cannot be read"):
         load("squeezenet1_1", weights="default")
     assert not Path("ran").exists()
 
@@ -132,7 +133,9 @@ def test_a_cut_off_cached_file_is_named_with_its_repair(cache: Path) -> None:
 
 
 def test_unknown_weights_are_answered_with_the_known_ones() -> None:
-    with refused(RequestError, "'IMAGENET1K_V3'", hint="IMAGENET1K_V1, IMAGENET1K_V2"):
+    with refused(
+        RequestError, "no weights called 'IMAGENET1K_V3'", hint="IMAGENET1K_V1, IMAGENET1K_V2"
+    ):
         load("resnet50", weights="IMAGENET1K_V3")
 
 
@@ -184,7 +187,7 @@ def test_a_download_is_kept_only_if_its_hash_is_right(
     if right:
         assert Path(downloads.fetch(url)).read_bytes() == Served.body
     else:
-        with pytest.raises(WeightsError, match="hash"):
+        with pytest.raises(WeightsError, match="invalid hash value"):
             downloads.fetch(url)
         assert not list(cache.iterdir())
     assert capsys.readouterr().out == ""
@@ -201,7 +204,7 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
         not_executed.bind(("127.0.0.1", 0))
         not_executed.listen()
         url = f"http://127.0.0.1:{not_executed.getsockname()[1]}/w-00000000.pth"
-        with pytest.raises(WeightsError, match=r"answer|timed out"):
+        with pytest.raises(WeightsError, match=r"within|timed"):
             downloads.fetch(url)
 
 
@@ -215,4 +218,5 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
         "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
         "load('lraspp_mobilenet_v3_large')\n"
     )
-    run_python("-c", code, status=0)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
