@@ -78,19 +78,14 @@ def extract_photos(photos: Path, folder: Path | str, **more: Any) -> Any:
     return hookscope.extract(f"{photos.parent}/small.py:Small", folder, **more)
 
 
-def begin_again(out: Path) -> None:
-    """Turn a finished folder into an unfinished one with an entry in ``.parts`` per shard."""
+def leave_unfinished(out: Path, lost: int) -> None:
+    """Turn a finished folder into one of a run interrupted before the shard of row ``lost``."""
     location = parse_location(out)
     document = folder.read_json(location, "manifest.json")
     finished = {"schema", "shards", "executed", "not_executed", "fitted"}
     resumption.start_run(
         location, {name: document[name] for name in document if name not in finished}
     )
-
-
-def leave_unfinished(out: Path, lost: int) -> None:
-    """Turn a finished folder into one of a run interrupted before the shard of row ``lost``."""
-    begin_again(out)
     (out / manifest.part_name(lost)).unlink()
     (out / folder.shard_name(lost)).unlink()
 

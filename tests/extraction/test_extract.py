@@ -22,7 +22,7 @@ from hookscope.errors import InputError, LayerError, RequestError
 from hookscope.extraction.shard_writer import ShardFile
 from hookscope.files.input_list import list_entries
 
-from .conftest import begin_again, contents, entries, flip_last_bit, index_of, joined
+from .conftest import contents, entries, flip_last_bit, index_of, joined
 from .conftest import extract_photos as extract
 
 SHARDS = [f"rows-{first:08d}.safetensors" for first in (0, 4, 8)]
@@ -61,12 +61,6 @@ def test_the_folder_tells_what_is_in_it(photos, tmp_path) -> None:
         assert (len(data), hashlib.sha256(data).hexdigest()) == (line["bytes"], line["sha256"])
     others = {"manifest.json", "features.safetensors.index.json", "inputs.jsonl"}
     assert {path.name for path in out.iterdir()} == {*others, *SHARDS}
-
-
-def test_processes_that_read_ahead_change_nothing(photos, tmp_path) -> None:
-    extract(photos, tmp_path / "one", workers=0)
-    extract(photos, tmp_path / "two", workers=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 @pytest.mark.parametrize("wrapper", [torch.compile, nn.DataParallel, nn.Sequential])
@@ -225,22 +219,6 @@ def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> Non
     size = sum(tensor.nbytes for tensors in files for tensor in tensors.values())
     assert index["metadata"]["total_size"] == size
     assert hookscope.verify(out).ok
-
-
-@pytest.mark.parametrize("moment", ["begun", "finished"])
-def test_what_a_killed_process_had_half_written_is_no_part_of_the_results(
-    photos, tmp_path, moment
-) -> None:
-    out = tmp_path / "out"
-    extract(photos, out)
-    before = contents(out)
-    if moment == "begun":
-        begin_again(out)
-    for name in (".parts/.00000004.json.part", ".manifest.json.part", f".{SHARDS[2]}.part"):
-        (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_text("")
-    extract(photos, out, resume=True)
-    assert contents(out) == before
 
 
 class Wide(nn.Module):

@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 import hookscope
 from hookscope.errors import InputError, RequestError
 from hookscope.files.input_list import list_entries
-from tests.conftest import Run
 
 from .conftest import contents, leave_unfinished
 
@@ -168,22 +167,6 @@ def reviews(count: int) -> list[dict[str, Any]]:
 def write_lines(path: Path, rows: list[Any]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return f"{path}:body"
-
-
-@pytest.mark.exhaustive
-def test_a_probe_reads_the_label_of_a_file_of_texts(run: Run, repo: Path, tmp_path: Path) -> None:
-    rows = reviews(40)
-    spec = write_lines(tmp_path / "reviews.jsonl", rows)
-    words = ("--layer", "model.layers.?", "--input", spec, "--reduce", "last", "-o", "features/")
-    made = run("extract", f"hf:{repo}/sample_models/capitals", *words)
-    assert made.rc == 0, made.stderr
-    assert made.stderr.count("tags") == 1 and "label, stars, good" in made.stderr
-    probed = run("probe", "features/", "--labels", "label", "--json")
-    assert probed.rc == 0, probed.stderr
-    scores = [layer["mean"] for layer in json.loads(probed.stdout)["layers"]]
-    assert min(scores) > 0.9  # the last token alone tells the two forms apart
-    wrong = run("probe", "features/", "--labels", "lable")
-    assert wrong.rc == 2 and "label, stars, good" in wrong.stderr
 
 
 def test_every_format_gives_the_same_labels(tmp_path: Path, gpt2: str) -> None:

@@ -188,15 +188,6 @@ def test_a_dataloader_gives_rows_and_paths_in_its_order(folder: Path, workers: i
     assert [t.tolist() for t in plain.__getitems__([4, 1])] == ramp(7, 4)[[4, 1]].tolist()
 
 
-def test_opened_features_travel_to_other_processes(folder: Path) -> None:
-    features = hookscope.load(folder)
-    rows = features["conv"]
-    rows[:]
-    for copy in (pickle.loads(pickle.dumps(features))["conv"], pickle.loads(pickle.dumps(rows))):
-        assert np.array_equal(copy[2:6], ramp(*SHAPE).numpy()[2:6])
-    assert pickle.loads(pickle.dumps(features.inputs))[3]["row"] == 3
-
-
 def test_an_address_is_read_like_a_folder(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     out = write_features(tmp_path / "f", {"fc/output": ramp(7, 4, 3)}, 3)
@@ -389,9 +380,3 @@ def test_arrays_on_disk_go_to_workers_of_a_dataloader(many, tmp_path, start: str
     last = taken[(len(taken) - 1) // 16 * 16 :]
     expected = [-(-len(taken) // 16), pytest.approx(float(last.astype("f8").sum()))]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [expected] * 2
-
-
-def test_a_dataloader_reads_every_row_once_in_any_order(many: Path) -> None:
-    loader = DataLoader(hookscope.load(many).dataset("i"), batch_size=5000, shuffle=True)
-    seen = torch.cat(list(loader))
-    assert torch.equal(seen.sort().values, ramp(MANY, dtype=torch.int64))

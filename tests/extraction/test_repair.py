@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,76 +10,12 @@ import pytest
 import hookscope
 from hookscope.errors import InputError, RequestError, ResultsFileError, StoreError
 from hookscope.stores.features import folder, manifest
-from hookscope.stores.features.location import Location, parse_location
+from hookscope.stores.features.location import parse_location
 from tests.refusals import refused
 
-from .conftest import contents, extract_photos, flip_last_bit, leave_unfinished
+from .conftest import contents, extract_photos, flip_last_bit
 from .conftest import extract_six_rows as extract
 from .handwritten_features import ramp, write_features
-
-
-class Dying(Location):
-    """A folder in which only a limited number of files can be removed."""
-
-    def __init__(self, word: Path, files: int) -> None:
-        super().__init__(str(word))
-        self.left = iter(range(files))
-
-    def remove(self, name: str) -> None:
-        next(self.left)
-        super().remove(name)
-
-
-KINDS = [{}, {"stats_only": True}, {"reduce": "pca:2"}]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_killed_while_it_clears_the_folder_it_may_begin_again(tmp_path, kind) -> None:
-    out = tmp_path / "out"
-    extract(out, **kind)
-    whole = contents(out)
-    for number in range(len(whole)):
-        for word in ("resume", "force"):
-            broken = tmp_path / f"{word}{number}"
-            shutil.copytree(out, broken)
-            with pytest.raises(StopIteration):
-                folder.clear_folder(Dying(broken, number))
-            extract(broken, **kind, **{word: True})
-            assert contents(broken) == whole
-
-
-TABLE_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda kept: kept[:-9],
-    "no text": lambda kept: b"\xff\n" + kept,
-    "no rows": lambda kept: b"[]\n3\n" * 3,
-}
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("damage", ["missing", *TABLE_DAMAGES])
-def test_a_damaged_table_of_inputs_is_mended(tmp_path, kind, damage) -> None:
-    out = tmp_path / "out"
-    extract(out, **kind)
-    whole, table = contents(out), out / "inputs.jsonl"
-    if damage == "missing":
-        table.unlink()
-    else:
-        table.write_bytes(TABLE_DAMAGES[damage](table.read_bytes()))
-    extract(out, resume=True, **kind)
-    assert contents(out) == whole
-
-
-def test_what_was_half_written_of_what_was_half_written_goes_too(tmp_path) -> None:
-    out = tmp_path / "out"
-    extract(out, stats_only=True)
-    whole = contents(out)
-    half = out / "..statistics.safetensors.part.x1.part"
-    half.mkdir()
-    (half / ".statistics.safetensors.part").write_bytes(b"half")
-    (half / ".tmpXYZ").write_bytes(b"half")
-    extract(out, stats_only=True, resume=True)
-    assert not half.exists()
-    assert contents(out) == whole
 
 
 def test_a_run_that_a_bad_image_ended_goes_on_without_it(photos, tmp_path) -> None:
@@ -133,21 +67,6 @@ def test_no_manifest_is_written_where_something_removed_a_part(tmp_path, monkeyp
 
 
 FITTED_DAMAGES = [Path.unlink, lambda path: path.write_bytes(b"x" * 40), flip_last_bit]
-
-
-@pytest.mark.parametrize("damage", FITTED_DAMAGES)
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_rows_are_projected_with_is_verified_and_fitted_again(tmp_path, damage, begun) -> None:
-    out = tmp_path / "out"
-    extract(out, reduce="pca:2")
-    whole, fitted = contents(out), out / "pca.safetensors"
-    if begun:
-        leave_unfinished(out, 2)
-    damage(fitted)
-    if not begun:
-        assert [one.file for one in hookscope.verify(out).damages] == ["pca.safetensors"]
-    assert extract(out, reduce="pca:2", resume=True).resumed == (4 if begun else 6)
-    assert contents(out) == whole
 
 
 JUNK = (None, [], {}, 0, -1, "x", 1e99, [[]], {"a": 1}, True)
@@ -253,16 +172,3 @@ def test_a_folder_of_another_programs_is_left_alone(tmp_path, word) -> None:
     with pytest.raises(RequestError, match="other files"):
         extract(tmp_path, **word)
     assert set(contents(tmp_path).values()) == {b"{}"}
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3", '{"first": 0}'])
-def test_what_tells_of_a_shard_and_is_damaged_costs_that_shard_alone(tmp_path, content) -> None:
-    out = tmp_path / "out"
-    extract(out)
-    whole = contents(out)
-    leave_unfinished(out, 2)
-    (out / ".parts" / "00000000.json").write_text(content)
-    with pytest.raises(StoreError, match="2 of 6 rows"):
-        hookscope.load(out)
-    assert extract(out, resume=True).resumed == 2
-    assert contents(out) == whole
