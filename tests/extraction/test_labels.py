@@ -169,27 +169,6 @@ def write_lines(path: Path, rows: list[Any]) -> str:
     return f"{path}:body"
 
 
-def test_every_format_gives_the_same_labels(tmp_path: Path, gpt2: str) -> None:
-    import datasets
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [{name: row[name] for name in ("body", "label")} for row in reviews(20)]
-    specs = [write_lines(tmp_path / "a.jsonl", rows)]
-    with (tmp_path / "a.tsv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["label", "body"], delimiter="\t")
-        writer.writeheader()
-        writer.writerows(rows)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
-    data = datasets.Dataset.from_list(rows).class_encode_column("label")
-    assert data[0]["label"] == 1  # a number, with a name
-    data.save_to_disk(tmp_path / "folder")
-    specs += [f"{tmp_path / name}:body" for name in ("a.tsv", "a.parquet", "folder")]
-    for number, spec in enumerate(specs):
-        found = extract(tmp_path / f"out{number}", spec, gpt2, every=2)
-        assert found.column("label") == [row["label"] for row in rows[::2]], spec
-
-
 def test_several_files_have_the_columns_of_all(tmp_path: Path, gpt2: str) -> None:
     specs = [
         write_lines(tmp_path / "a.jsonl", [{"body": "Paris", "label": 1}]),

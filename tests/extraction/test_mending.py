@@ -46,6 +46,10 @@ def alter(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], objec
     return lambda out: (out / name).write_bytes(change((out / name).read_bytes()))
 
 
+def flip(name: str) -> Callable[[Path], object]:
+    return lambda out: flip_last_bit(out / name)
+
+
 def leave_halves(out: Path) -> None:
     """What killed processes had half written, and one that was writing away such a half."""
     half = "..statistics.safetensors.part.x1.part"
@@ -56,52 +60,44 @@ def leave_halves(out: Path) -> None:
     (out / half / ".tmpXYZ").write_bytes(b"half")
 
 
-PLAN, PARTS, FITTED = ".parts/plan.json", ".parts/0*.json", "pca.safetensors"
-MANIFESTS = ["", "{", "[" * 100_000, "{}", "null", '{"rows": 6}']
+def both(*damages: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda out: [damage(out) for damage in damages]
+
+
+PLAN, PART, PARTS = ".parts/plan.json", ".parts/00000000.json", ".parts/0*.json"
+MANIFEST, FITTED, ALL = "manifest.json", "pca.safetensors", tuple(KINDS)
+TEXTS = [b"", b"{", b"[" * 100_000, b"{}", b"null", b'{"rows": 6}']
 CASES = {
-    **{
-        f"manifest {text[:9]}": Case(
-            write(text.encode(), "manifest.json"), 6, tuple(KINDS), named="manifest.json"
-        )
-        for text in MANIFESTS
-    },
-    "manifest missing": Case(lose("manifest.json"), 6, tuple(KINDS)),
-    "manifest and index": Case(write(b"{", "manifest.json", INDEX), 0, named="manifest.json"),
-    "table missing": Case(lose(TABLE), None, tuple(KINDS)),
-    "table cut": Case(alter(TABLE, lambda data: data[:-9]), None, tuple(KINDS)),
-    "table no text": Case(alter(TABLE, lambda data: b"\xff\n" + data), None, tuple(KINDS)),
-    "table no rows": Case(write(b"[]\n3\n" * 3, TABLE), None, tuple(KINDS)),
+    **{f"manifest {t[:9]}": Case(write(t, MANIFEST), 6, ALL, None, MANIFEST) for t in TEXTS},
+    "manifest missing": Case(lose(MANIFEST), 6, ALL),
+    "manifest and index": Case(write(b"{", MANIFEST, INDEX), 0, named=MANIFEST),
+    "table missing": Case(lose(TABLE), None, ALL),
+    "table cut": Case(alter(TABLE, lambda data: data[:-9]), None, ALL),
+    "table no text": Case(alter(TABLE, lambda data: b"\xff\n" + data), None, ALL),
+    "table no rows": Case(write(b"[]\n3\n" * 3, TABLE), None, ALL),
     "table changed": Case(alter(TABLE, lambda data: data.replace(b'm": 3', b'm": 8')), 4),
     "shard missing": Case(lose(SHARD), 4),
-    "shard flipped": Case(lambda out: flip_last_bit(out / SHARD), 4),
-    "halves": Case(leave_halves, 6, tuple(KINDS)),
+    "shard flipped": Case(flip(SHARD), 4),
+    "halves": Case(leave_halves, 6, ALL),
     "halves of a begun run": Case(leave_halves, 4, ("rows", "pca"), 4),
     "fitted missing": Case(lose(FITTED), 6, ("pca",)),
-    "fitted flipped": Case(lambda out: flip_last_bit(out / FITTED), 6, ("pca",)),
+    "fitted flipped": Case(flip(FITTED), 6, ("pca",)),
     "fitted missing in a begun run": Case(lose(FITTED), 4, ("pca",), 2),
     "fitted cut in a begun run": Case(alter(FITTED, lambda data: data[:40]), 4, ("pca",), 2),
-    "fitted flipped in a begun run": Case(lambda out: flip_last_bit(out / FITTED), 4, ("pca",), 2),
+    "fitted flipped in a begun run": Case(flip(FITTED), 4, ("pca",), 2),
     "plan": Case(write(b"{", PLAN), 4, lacks=4, named=PLAN),
-    "plan and index": Case(
-        lambda out: (write(b"{", PLAN)(out), lose(INDEX)(out)), 0, lacks=4, named=PLAN
-    ),
-    "all parts": Case(write(b"{", PARTS), 4, lacks=4, named=".parts/00000000.json"),
-    "all parts and index": Case(
-        lambda out: (write(b"{", PARTS)(out), lose(INDEX)(out)),
-        0,
-        lacks=4,
-        named=".parts/00000000.json",
-    ),
-    **{
-        f"part {text}": Case(write(text.encode(), ".parts/00000000.json"), 2, lacks=2)
-        for text in ("", "[]", "3", '{"first": 0}')
-    },
+    "plan and index": Case(both(write(b"{", PLAN), lose(INDEX)), 0, lacks=4, named=PLAN),
+    "all parts": Case(write(b"{", PARTS), 4, lacks=4, named=PART),
+    "all parts and index": Case(both(write(b"{", PARTS), lose(INDEX)), 0, lacks=4, named=PART),
+    "part without text": Case(write(b"", PART), 2, lacks=2),
+    "part of a list": Case(write(b"[]", PART), 2, lacks=2),
+    "part of a number": Case(write(b"3", PART), 2, lacks=2),
+    "part without a file": Case(write(b'{"first": 0}', PART), 2, lacks=2),
 }
+PAIRS = [(name, kind) for name, case in CASES.items() for kind in case.kinds]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(n, k) for n, case in CASES.items() for k in case.kinds]
-)
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_damaged_folder_is_mended(tmp_path, caplog, name: str, kind: str) -> None:
     case, out, options = CASES[name], tmp_path / "out", KINDS[kind]
     extract(out, **options)
@@ -113,6 +109,9 @@ def test_a_damaged_folder_is_mended(tmp_path, caplog, name: str, kind: str) -> N
     if case.lacks is not None or name.startswith("manifest"):
         with pytest.raises(HookscopeError):
             hookscope.load(out)
+    told = {"fitted": FITTED, "table": TABLE, "shard": SHARD}.get(name.split()[0])
+    if told and case.lacks is None:
+        assert [damage.file for damage in hookscope.verify(out).damages] == [told]
     with pytest.raises(HookscopeError):  # neither mended nor replaced without being told so
         extract(out, **options)
     assert contents(out) == damaged

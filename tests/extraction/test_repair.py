@@ -132,22 +132,10 @@ def test_whatever_is_in_the_table_of_inputs_a_reader_says_that_it_is_damaged(tmp
         assert not hookscope.verify(out).ok
 
 
-def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp_path) -> None:
+def test_a_shard_of_another_dtype_is_damaged(tmp_path) -> None:
     out = write_features(tmp_path / "f", {"fc/output": ramp(4, 12)}, 2)
     shard = out / "rows-00000002.safetensors"
-    sound = shard.read_bytes()
-    at = sound.index(b'"fc/output[')
-    for location in range(at, int.from_bytes(sound[:8], "little") + 8):
-        for byte in b'0139}" ':
-            data = sound[:location] + bytes([byte]) + sound[location + 1 :]
-            shard.write_bytes(data)
-            try:
-                read_all(out)
-            except ResultsFileError as error:
-                assert error.exit_code == 2
-            else:
-                assert data[8:].replace(b" ", b"") == sound[8:].replace(b" ", b"")
-    shard.write_bytes(sound.replace(b'"F32"', b'"I32"'))
+    shard.write_bytes(shard.read_bytes().replace(b'"F32"', b'"I32"'))
     with pytest.raises(ResultsFileError, match=r"I32.*F32"):
         read_all(out)
 

@@ -86,29 +86,52 @@ def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.Monk
 # Folders.
 
 
-def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path) -> None:
-    location = Location(str(tmp_path / "out"))
+@pytest.mark.parametrize("word", ["{}/out", "memory://hookscope-resuming/", "local://{}/out"])
+def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path, word: str) -> None:
+    location = parse_location(word.format(tmp_path))
+    assert isinstance(location, RemoteLocation) is ("://" in word)
+    location.check_writable()
     assert location.names() == [] and location.size("a") is None
-    for name, data in {"b/c.json": b"12", "b/d.json": b"3", "a": b""}.items():
+    for name, data in {"b/c.json": b"12", "b/deep/d": b"3", "a": b""}.items():
         location.write(name, data)
-    assert location.names() == ["a", "b/c.json", "b/d.json"]
-    assert (location.size("b/c.json"), location.size("a"), location.size("b")) == (2, 0, None)
+    assert location.names() == ["a", "b/c.json", "b/deep/d"]
+    assert (location.size("b/c.json"), location.size("a")) == (2, 0)
+    assert "://" in word or location.size("b") is None
     with location.open("b/c.json") as file:
         assert file.read() == b"12"
-    location.remove("b/c.json")
-    assert (tmp_path / "out" / "b").is_dir()
-    location.remove("b/d.json")
-    assert not (tmp_path / "out" / "b").exists()
-    location.remove("a")
-    assert (tmp_path / "out").is_dir() and location.names() == []
     scratch = location.scratch("x")
-    assert scratch == tmp_path / "out" / ".x.part"
     scratch.write_text("y")
     location.publish(scratch, "x")
-    assert contents(tmp_path / "out") == {"x": b"y"}
-    assert str(location) == str(tmp_path / "out")
+    assert not scratch.exists() and location.names() == ["a", "b/c.json", "b/deep/d", "x"]
     again = pickle.loads(pickle.dumps(location))
-    assert type(again) is Location and again.names() == ["x"]
+    assert type(again) is type(location) and again.names() == location.names()
+    if "memory" not in word:
+        assert contents(tmp_path / "out")["b/c.json"] == b"12"
+    for name in ("a", "b/deep/d", "x"):
+        location.remove(name)
+    assert location.names() == ["b/c.json"]
+    # Of another run, in a folder of the same name: a name below an address is all of it.
+    location.write("hookscope-resuming/b/c.json", b"2")
+    location.remove("b/c.json")
+    assert location.names() == ["hookscope-resuming/b/c.json"]
+    location.remove("hookscope-resuming/b/c.json")
+
+
+def test_scratch_room_is_in_the_folder_or_given_back(tmp_path: Path) -> None:
+    location = Location(str(tmp_path / "out"))
+    location.write("b/c", b"")
+    location.remove("b/c")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]  # the folder itself stays
+    assert location.scratch("x") == tmp_path / "out" / ".x.part"
+    assert str(location) == str(tmp_path / "out")
+    remote = parse_location(f"local://{tmp_path}/out")
+    remote.remove("none")
+    room = remote.scratch("x").parent
+    assert pickle.loads(pickle.dumps(remote)).scratch("x").parent != room
+    assert room.is_dir() and not room.is_relative_to(tmp_path)
+    del remote
+    gc.collect()
+    assert not room.exists()
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> None:
@@ -134,6 +157,8 @@ def test_a_folder_can_be_made_where_its_parents_allow_it(tmp_path: Path, monkeyp
     parse_location("file://out").write("a", b"1")
     assert contents(tmp_path / "work") == {"out/a": b"1"}
     assert type(parse_location(Path("out"))) is Location
+    with pytest.raises(RequestError, match="nosuchprotocol"):
+        parse_location("nosuchprotocol://a/b")
 
 
 @pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="rights bind not")
@@ -144,46 +169,6 @@ def test_a_folder_without_rights_is_refused(tmp_path: Path) -> None:
             Location(str(tmp_path / "out")).check_writable()
     finally:
         tmp_path.chmod(0o700)
-
-
-def test_an_address_is_a_folder_too() -> None:
-    location = parse_location("memory://hookscope-resuming/")
-    assert isinstance(location, RemoteLocation)
-    location.check_writable()
-    assert location.names() == [] and location.size("a") is None
-    location.write("b/c", b"12")
-    location.write("a", b"345")
-    assert location.names() == ["a", "b/c"] and location.size("a") == 3
-    scratch = location.scratch("x")
-    scratch.write_bytes(b"6")
-    location.publish(scratch, "x")
-    assert not scratch.exists() and location.names() == ["a", "b/c", "x"]
-    with location.open("x") as file:
-        assert file.read() == b"6"
-    again = pickle.loads(pickle.dumps(location))
-    assert again.names() == location.names() and again.scratch("x") != scratch
-    # Of another run, in a folder of the same name: a name below an address is all of it.
-    location.write("hookscope-resuming/x", b"2")
-    for name in ("a", "b/c", "x", "none"):
-        location.remove(name)
-    assert location.names() == ["hookscope-resuming/x"]
-    location.remove("hookscope-resuming/x")
-    with pytest.raises(RequestError, match="nosuchprotocol"):
-        parse_location("nosuchprotocol://a/b")
-
-
-def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path: Path) -> None:
-    location = parse_location(f"local://{tmp_path}/out")
-    assert isinstance(location, RemoteLocation)
-    location.write("b/deep/c", b"12")
-    location.write("a", b"3")
-    assert contents(tmp_path) == {"out/b/deep/c": b"12", "out/a": b"3"}
-    assert location.names() == ["a", "b/deep/c"]
-    room = location.scratch("x").parent
-    assert room.is_dir() and not room.is_relative_to(tmp_path)
-    del location
-    gc.collect()
-    assert not room.exists()
 
 
 # The identity of a model.

@@ -158,26 +158,32 @@ def test_every_form_of_a_table_gives_the_same_rows(tmp_path: Path, gpt2: str, li
     import pyarrow
     from pyarrow import parquet
 
-    rows = [{"n": n, "body": text} for n, text in enumerate(TEXTS)]
+    rows = [{"label": f"{n % 3}s", "body": text} for n, text in enumerate(TEXTS)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "plain.jsonl").write_text("".join(json.dumps(text) + "\r\n" for text in TEXTS))
-    with (tmp_path / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["n", "body"])
-        writer.writeheader()
-        writer.writerows(rows)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    datasets.Dataset.from_list([{"text": text} for text in TEXTS]).save_to_disk(tmp_path / "folder")
+    for name, delimiter in {"a.csv": ",", "a.tsv": "\t"}.items():
+        with (tmp_path / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["label", "body"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
+    data = datasets.Dataset.from_list(rows).class_encode_column("label")
+    assert data[1]["label"] == 1  # a number, with a name
+    data.save_to_disk(tmp_path / "folder")
     (tmp_path / "data.other").write_bytes(lines.read_bytes())
-    specs = ["a.jsonl:body", "plain.jsonl", "a.csv:body", "a.parquet:body", "folder"]
-    specs = [str(tmp_path / spec) for spec in specs] + [f"lines:{tmp_path}/data.other"]
+    names = ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "folder"]
+    specs = {f"{tmp_path}/{name}:body": f"{tmp_path}/{name}" for name in names}
+    specs |= {f"{tmp_path}/plain.jsonl": f"{tmp_path}/plain.jsonl"}
+    specs |= {f"lines:{tmp_path}/data.other": f"{tmp_path}/data.other"}
     layer, options = "transformer.h.1", {"reduce": "mean", "batch": 8}
     expected = rows_of(gpt2, layer, lines, tmp_path / "lines", **options)
-    for number, spec in enumerate(specs):
+    for number, (spec, path) in enumerate(specs.items()):
         out = tmp_path / f"out{number}"
-        found = rows_of(gpt2, layer, spec, out, **options)
-        assert np.array_equal(found, expected), spec
-        path = hookscope.load(out).inputs[2]["path"]
-        assert path == f"{spec.split(':')[-2 if ':body' in spec else -1]}:3"
+        assert np.array_equal(rows_of(gpt2, layer, spec, out, **options), expected), spec
+        features = hookscope.load(out)
+        assert features.inputs[2]["path"] == f"{path}:3"
+        if spec.endswith(":body"):
+            assert features.column("label") == [row["label"] for row in rows], spec
 
 
 def test_several_files_every_and_the_table_of_inputs(tmp_path: Path, gpt2: str) -> None:
