@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,18 @@ def leave_unfinished(out: Path, lost: int) -> None:
     )
     (out / manifest.part_name(lost)).unlink()
     (out / folder.shard_name(lost)).unlink()
+
+
+def mount(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of a size, as long as it is wanted."""
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(line, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

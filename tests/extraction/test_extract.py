@@ -21,6 +21,7 @@ import hookscope
 from hookscope.errors import InputError, LayerError, RequestError
 from hookscope.extraction.shard_writer import ShardFile
 from hookscope.files.input_list import list_entries
+from tests.zoo.specimen import Module
 
 from .conftest import contents, entries, flip_last_bit, index_of, joined
 from .conftest import extract_photos as extract
@@ -176,22 +177,12 @@ def test_what_makes_no_sense_is_refused(photos, tmp_path, wrong) -> None:
     assert not (tmp_path / "out").exists()
 
 
-class Turn(nn.Module):
-    def forward(self, x):
-        return x.T
-
-
-class Sum(nn.Module):
-    def forward(self, x):
-        return x.sum(0)
-
-
 def test_rows_along_another_dimension_come_to_the_front(tmp_path) -> None:
-    rows = TensorDataset(torch.rand(6, 4))
-    net = nn.Sequential(nn.Linear(4, 3), Turn(), Sum())
+    rows, total = TensorDataset(torch.rand(6, 4)), Module(lambda self, x: x.sum(0))
+    net = nn.Sequential(nn.Linear(4, 3), Module(lambda self, x: x.T), total)
     hookscope.extract(net, tmp_path / "out", layers=["0", "1"], input=rows, batch=4, workers=0)
     assert torch.equal(joined(tmp_path / "out", "1/output"), joined(tmp_path / "out", "0/output"))
-    net = nn.Sequential(nn.Linear(4, 3), Sum())
+    net = nn.Sequential(nn.Linear(4, 3), total)
     with pytest.raises(LayerError, match="1/output"):  # which has no dimension for them
         hookscope.extract(net, tmp_path / "sum", layers="1", input=rows, workers=0)
 
@@ -221,11 +212,6 @@ def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> Non
     assert hookscope.verify(out).ok
 
 
-class Wide(nn.Module):
-    def forward(self, x):
-        return x.repeat(1, 77)
-
-
 @pytest.mark.exhaustive
 def test_the_batches_held_behind_a_slow_disk_fit_into_the_memory(tmp_path, monkeypatch) -> None:
     write, held = ShardFile.write, []
@@ -243,7 +229,8 @@ def test_the_batches_held_behind_a_slow_disk_fit_into_the_memory(tmp_path, monke
 
     monkeypatch.setattr(ShardFile, "write", slowly)
     values, memory = torch.rand(64, 1), 7520
+    model = Module(lambda self, x: x.repeat(1, 77))
     more = {"workers": 0, "layers": ".", "memory": memory}
-    done = hookscope.extract(Wide(), tmp_path / "out", input=TensorDataset(values), **more)
+    done = hookscope.extract(model, tmp_path / "out", input=TensorDataset(values), **more)
     batch = done.manifest["batch"] * 77 * 4
     assert 4 * batch == max(held) <= memory

@@ -29,7 +29,7 @@ from hookscope.extraction.shard_writer import (
 from hookscope.stores.features.folder import shard_name
 from hookscope.stores.features.location import Location
 
-from .conftest import contents
+from .conftest import contents, mount
 
 resource = pytest.importorskip("resource")  # which Windows does not have
 pytestmark = pytest.mark.slow
@@ -58,16 +58,7 @@ def capture(photos, clean_environment) -> Callable[..., subprocess.CompletedProc
 
 @pytest.fixture
 def narrow(tmp_path) -> Iterator[Path]:
-    """A file system of 64 kB."""
-    folder = tmp_path / "narrow"
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    try:
-        subprocess.run(line, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    yield from mount(tmp_path / "narrow", "64k")
 
 
 @pytest.mark.exhaustive

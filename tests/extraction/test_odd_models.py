@@ -14,34 +14,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import CheckFailed, HookscopeError
 from tests.refusals import refused
+from tests.zoo.specimen import Module
 
 from .conftest import contents
 
 VALUES = torch.rand(11, 4, generator=torch.Generator().manual_seed(0))
 
 
-class Of(nn.Module):
-    """A model that is a function."""
-
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
-
-
 def extract(
     function: Callable[[Tensor], Any], folder: Path, values: Tensor = VALUES, **more
 ) -> Any:
     more = {"batch": 5, "shard_size": 1, "workers": 0, "layers": "."} | more
-    hookscope.extract(Of(function), folder, input=TensorDataset(values), **more)
+    model = Module(lambda self, x: function(x))
+    hookscope.extract(model, folder, input=TensorDataset(values), **more)
     return hookscope.load(folder)
 
 

@@ -19,6 +19,7 @@ from hookscope.extraction import shape_probe
 from hookscope.hooks.layers import layers_of
 from hookscope.specs.tensor_key import OUTPUT
 from tests.refusals import refused
+from tests.zoo.specimen import Module
 
 from .conftest import extract_photos
 
@@ -89,18 +90,6 @@ def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path, dtype: tor
     assert torch.equal(found, expected)
 
 
-class Repeating(nn.Module):
-    """A model that calls its layer again, depending on what ``again`` returns."""
-
-    def __init__(self, again: Callable[[Tensor], bool]) -> None:
-        super().__init__()
-        self.part, self.head, self.again = nn.Linear(4, 4), nn.Linear(4, 2), again
-
-    def forward(self, x):
-        x = self.part(x)
-        return self.head(self.part(x) if self.again(x) else x)
-
-
 def is_small(x: Tensor) -> bool:
     try:
         return bool(x.sum() < 1e9)
@@ -111,7 +100,11 @@ def is_small(x: Tensor) -> bool:
 @pytest.mark.parametrize("again", [is_small, lambda x: bool(torch.rand(()) < 2)])
 def test_a_model_whose_calls_may_depend_on_data_does_not_stop_early(tmp_path, again) -> None:
     # A run without values may show another call as the last one.
-    model = Repeating(again).eval()
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        x = self.part(x)
+        return self.head(self.part(x) if again(x) else x)
+
+    model = Module(forward, part=nn.Linear(4, 4), head=nn.Linear(4, 2)).eval()
     done = extract(model, tmp_path / "out", layers="part", batch=6)
     assert done.manifest["stopped_after"] is None
     features = hookscope.load(tmp_path / "out")
@@ -149,7 +142,7 @@ class Odd(nn.Module):
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18": (torchvision.models.resnet18, (3, 64, 64)),
-    "vit_b_16": (torchvision.models.vit_b_16, (3, 224, 224)),
+    "vit": (partial(torchvision.models.VisionTransformer, 32, 16, 2, 2, 16, 16), (3, 32, 32)),
     "lstm": (lambda: nn.LSTM(5, 7), (9, 5)),  # the rows are the second dimension
     "bfloat16": (lambda: torchvision.models.resnet18().bfloat16(), (3, 64, 64)),
     **{f"width {n}": (partial(Odd, n), (4,)) for n in (5, 6, 7, 14, 77, 17017)},

@@ -19,7 +19,7 @@ from hookscope.stores.features.location import write_error
 from tests.processes import run_python
 from tests.refusals import refused
 
-from .conftest import contents
+from .conftest import contents, mount
 from .handwritten_features import ramp, write_features
 
 
@@ -46,15 +46,7 @@ def extract(photos: Path, tmp_path: Path) -> Callable[..., object]:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A separate file system."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(line, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root may mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+    yield from mount(tmp_path / "disk", "8m")
 
 
 def remount(disk: Path, how: str) -> None:

@@ -16,6 +16,7 @@ import hookscope
 from hookscope.errors import LayerError, RequestError
 from hookscope.extraction.channel_statistics import QUANTILES
 from tests.refusals import refused
+from tests.zoo.specimen import Module
 
 from .conftest import contents, entries, index_of, joined
 from .conftest import extract_photos as extract
@@ -54,13 +55,9 @@ def test_reduced_rows_are_those_of_the_whole_ones(photos, tmp_path, whole) -> No
         extract(photos, tmp_path / "mean", reduce="max", resume=True)
 
 
-class Last(nn.Module):
-    def forward(self, x):
-        return x.movedim(1, 3)
-
-
 def test_a_map_with_its_channels_last_is_reduced_over_its_positions(photos, tmp_path) -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Last())
+    last = Module(lambda self, x: x.movedim(1, 3))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), last)
     given = {"layers": ["0", "1"], "input": str(photos), "preprocess": "none", "size": 16}
     hookscope.extract(net, tmp_path / "mean", reduce="mean", workers=0, **given)
     one, other = (joined(tmp_path / "mean", f"{n}/output") for n in (0, 1))

@@ -16,7 +16,6 @@ import safetensors.numpy
 import soundfile
 import torch
 from PIL import Image
-from torch import nn
 
 from hookscope.errors import InputError
 from hookscope.inputs import audio_input, video_input
@@ -32,15 +31,12 @@ from hookscope.sources.model_loader import wrap
 from hookscope.specs.input_spec import check_file_type, parse_inputs
 from tests.damage import damaged, endure, few_or_many
 from tests.memory import memory_below
-
-
-class Anything(nn.Module):
-    def forward(self, *args: object, **kwargs: object) -> None: ...
+from tests.zoo.specimen import Module
 
 
 def _model() -> LoadedModel:
     return replace(
-        wrap(Anything()),
+        wrap(Module(lambda self, *args, **kwargs: None)),
         layout=clip_layout(4),
         shape=(1, 3, 4, 8, 8),
         own_text=TextRecipe(lambda texts: torch.tensor([len(t) for t in texts]), "lengths"),

@@ -36,16 +36,16 @@ from hookscope.sources.weights import load_file_into
 from tests.archives import rezip
 from tests.memory import memory_below
 from tests.refusals import refused
+from tests.zoo.specimen import Module
 
 MEBIBYTE = 1 << 20
 
 
-class Anything(nn.Module):
-    def forward(self, *args: object, **kwargs: object) -> None: ...
+ANY = wrap(Module(lambda self, *args, **kwargs: None))
 
 
 def value_of(path: Path) -> object:
-    return build_batch(wrap(Anything()), str(path)).value
+    return build_batch(ANY, str(path)).value
 
 
 def swollen(path: Path) -> None:
@@ -91,7 +91,7 @@ def test_text_that_is_too_long_is_not_read(tmp_path: Path, name: str, size: int,
     with open(path, "wb") as file:
         file.write(b"1,2\n")
         file.truncate(4 << 30)  # takes no room on the disk
-    model = replace(wrap(Anything()), own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
+    model = replace(ANY, own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
     with memory_below(3 * size * MEBIBYTE), refused(InputError, f"{size} MiB", hint=hint):
         build_batch(model, str(path))
 
