@@ -170,13 +170,6 @@ def test_a_cut_off_image_is_refused(kind: str, tmp_path: Path) -> None:
         decode_image(path.read_bytes(), str(path))
 
 
-def test_a_file_that_is_no_image_is_named_for_what_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "notes.png"
-    path.write_text("nothing to see")
-    with pytest.raises(InputError, match="text file"):
-        decode_image(path.read_bytes(), str(path))
-
-
 @given(st.binary(min_size=1, max_size=200))
 def test_no_bytes_whatever_get_past_the_error(data: bytes) -> None:
     for start in (b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"\xff\xd8\xff", b"RIFF"):
@@ -186,18 +179,9 @@ def test_no_bytes_whatever_get_past_the_error(data: bytes) -> None:
             assert exc.hint  # some random bytes do make an image
 
 
-def test_an_image_that_unpacks_to_gigapixels_is_refused() -> None:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        check = struct.pack(">I", zlib.crc32(kind + body))
-        return struct.pack(">I", len(body)) + kind + body + check
-
-    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
-    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
-    with pytest.raises(InputError, match=r"bomb\.png"):
-        decode_image(bomb, "bomb.png")
-
-
 def test_bytes_come_from_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="text file"):
+        decode_image(b"nothing to see", "notes.png")
     (tmp_path / "a").write_bytes(b"abc")
     assert read_bytes(str(tmp_path / "a")) == b"abc"
     with pytest.raises(InputError, match="cannot be read"):
@@ -255,6 +239,16 @@ def test_the_largest_image_that_is_opened_takes_no_more_memory_than_documented(n
     assert peak_of(lambda: decode_image(data, "large")) < most
 
 
+def png(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")]
+    chunks = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def gif(width: int, height: int) -> bytes:
     screen = struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(6)
     frame = b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x02\x4c\x01\x00;"
@@ -284,14 +278,16 @@ def bmp(width: int, height: int) -> bytes:
 
 @needs_proc
 @pytest.mark.parametrize(
-    "data",
-    [gif(65535, 65535), tiff(2**31 - 1, 2**31 - 1), webp(16384, 16384), bmp(2**30, 2**30)],
-    ids=["GIF", "TIFF", "WebP", "BMP"],
+    ("make", "side"),
+    [(png, 60000), (gif, 65535), (tiff, 2**31 - 1), (webp, 16384), (bmp, 2**30)],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_header_that_claims_gigabytes_is_refused_without_taking_them(data: bytes) -> None:
+def test_a_header_that_claims_gigabytes_is_refused_without_taking_them(
+    make: Callable[[int, int], bytes], side: int
+) -> None:
     def read() -> None:
         with pytest.raises(InputError, match="bomb"):
-            decode_image(data, "bomb")
+            decode_image(make(side, side), "bomb")
 
     assert peak_of(read) < 100_000_000
 
