@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import wave
+from functools import cache
 from pathlib import Path
 
 import av
@@ -22,7 +23,12 @@ from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_loader import wrap
 from tests.refusals import refused
 
-ANY = wrap(torch.nn.Identity())
+
+@cache
+def anything() -> LoadedModel:
+    return wrap(torch.nn.Identity())
+
+
 COLORS = [(n * 8, 255 - n * 8, 60) for n in range(32)]
 
 
@@ -58,18 +64,18 @@ def test_sound_is_a_batch_of_samples_at_its_own_rate(tmp_path: Path) -> None:
         file.setsampwidth(2)
         file.setframerate(8000)
         file.writeframes(samples.tobytes())
-    batch = build_batch(ANY, str(tmp_path / "a.wav"))
+    batch = build_batch(anything(), str(tmp_path / "a.wav"))
     assert batch.value.shape == (1, 4000)
     assert torch.equal(batch.value[0], torch.from_numpy(samples.astype(np.float32) / 32768))
     assert "mono at 8000 Hz" in batch.note
-    assert build_batch(ANY, [str(tmp_path / "a.wav")] * 2).value.shape == (2, 4000)
+    assert build_batch(anything(), [str(tmp_path / "a.wav")] * 2).value.shape == (2, 4000)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
 def test_channels_become_their_mean(tmp_path: Path, name: str) -> None:
     left, right = tone(16000), tone(16000, hertz=880)
     soundfile.write(tmp_path / name, np.stack([left, right], 1), 16000)
-    found = build_batch(ANY, str(tmp_path / name)).value[0].numpy()
+    found = build_batch(anything(), str(tmp_path / name)).value[0].numpy()
     assert np.allclose(found, (left + right) / 2, atol=0.05 if name == "a.ogg" else 1e-4)
 
 
@@ -95,9 +101,9 @@ def test_sounds_that_make_no_batch_are_refused(tmp_path: Path) -> None:
         wavfile.write(tmp_path / f"{name}.wav", rate, tone(rate, seconds).astype(np.float32))
     a, b, c = (str(tmp_path / f"{name}.wav") for name in "abc")
     with pytest.raises(InputError, match="4000, 4800"):
-        build_batch(ANY, [a, b])
+        build_batch(anything(), [a, b])
     with pytest.raises(InputError, match="8000 Hz, 16000 Hz"):
-        build_batch(ANY, [a, c])
+        build_batch(anything(), [a, c])
 
 
 def test_what_else_a_file_calls_sample_rate_is_not_heeded(tmp_path: Path) -> None:
