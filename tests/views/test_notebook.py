@@ -18,7 +18,7 @@ import hookscope
 from hookscope.model_analysis.cams.overlay import draw_overlay
 from hookscope.views.text.text_table import NOTEBOOK_ROWS
 from tests.processes import run_python
-from tests.views.test_display import RESULTS
+from tests.views.text.samples import SAMPLES
 
 DIGITS = "sample_models/digits.py:trained"
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "&amp;", "esc\x1b[31m")
@@ -52,9 +52,9 @@ def cells(result: Any) -> list[list[str]]:
     return Page(result._repr_html_()).rows
 
 
-@pytest.mark.parametrize("command", RESULTS)
+@pytest.mark.parametrize("command", SAMPLES)
 def test_every_result_is_html_with_its_table_and_a_short_text(command: str) -> None:
-    result = RESULTS[command][0]()
+    result = SAMPLES[command]()
     page = Page(result._repr_html_())
     assert set(page.tags) <= {
         *("div", "table", "thead", "tbody", "tr", "th", "td", "p", "details", "summary")
