@@ -44,6 +44,11 @@ needs_list = pytest.mark.skipif(
 Run = Callable[..., Finished]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--refresh`` writes what is said now into the transcripts; a review reads the difference."""
+    parser.addoption("--refresh", action="store_true", help="write the transcripts anew")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is exhaustive
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Of the cases of a test marked ``sampled(n)``, all but every n-th are exhaustive."""

@@ -1,10 +1,11 @@
-"""Commands run in forks of a process that has imported torch and torchvision.
+"""Commands run in forks of a process that has imported torch, torchvision and hookscope.
 
 Importing them takes seconds, again for each of some thousand commands. A fork has them at once; all
 else is what ``python -m hookscope`` gives a command: a process, streams, a folder, an environment
-and an exit status of its own, and hookscope itself imported anew. The process that forks has one
-thread and does nothing else. What is settled when Python starts cannot be changed in a fork: for
-another such setting, and on other systems than Linux, a command gets a process of its own.
+and an exit status of its own. What a command imports, and when, is not seen here. The process that
+forks has one thread and does nothing else. What is settled when Python starts cannot be changed in
+a fork: for another such setting, and on other systems than Linux, a command gets a process of its
+own.
 
 ``python -m tools.warm_process FD`` is that process; it reads requests from the socket FD.
 """
@@ -14,8 +15,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -36,6 +39,9 @@ _AT_START = ("PYTHON", "LC_", "LANG", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _LATER = {"TORCH_HOME"}
 
 _LONGEST = 1 << 20  # bytes of a request
+
+# Modules of hookscope that no command imports.
+_NOT_OF_COMMANDS = ("__main__", "pytest_plugin", "notebook")
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,11 @@ def _serve(channel: socket.socket) -> None:
     import safetensors.torch  # noqa: F401
     import torchvision  # noqa: F401
 
+    import hookscope
+
+    for module in pkgutil.walk_packages(hookscope.__path__, "hookscope."):
+        if module.name.rpartition(".")[2] not in _NOT_OF_COMMANDS:
+            importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
     # What PyTorch would take down at the end of a process takes longer than most commands.
