@@ -28,13 +28,8 @@ OTHERS = {
     *("_asdict", "_at_fork_reinit", "_exit", "_getframe", "_replace"),  # of Python, some documented
     *("_args_from_interpreter_flags", "_run_module_as_main"),  # of subprocess and runpy
     "_render_traceback_",  # of IPython
-    *(
-        "_attn_implementation",
-        "_from_config",
-        "_hf_hook",
-        "_no_split_modules",
-        "_skip_keys_device_placement",
-    ),
+    *("_attn_implementation", "_from_config", "_hf_hook", "_no_split_modules"),
+    "_skip_keys_device_placement",
     "_ortvalue",  # of onnxruntime
     "_resolve_features",  # of datasets
 }

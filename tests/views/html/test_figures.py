@@ -170,7 +170,7 @@ def test_the_last_label_without_room_to_the_right_ends_at_its_tick(tmp_path) -> 
 
 def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, tmp_path) -> None:
     path = str(repo / "img.png")
-    shot = hookscope.capture("resnet18", input=path, layers=["."], what=["input"])
+    shot = hookscope.capture("squeezenet1_1", input=path, layers=["."], what=["input"])
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
@@ -202,7 +202,7 @@ def test_an_input_of_unknown_making_is_said_to_be_scaled(tmp_path) -> None:
 def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) -> None:
     """What a layer inside gets may have been made anything of on the way."""
     path = str(repo / "img.png")
-    shot = hookscope.capture("resnet18", input=path, layers=["conv1"], what=["input"])
+    shot = hookscope.capture("squeezenet1_1", input=path, layers="features.0", what="input")
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None

@@ -236,29 +236,3 @@ def test_graphviz_draws_each_module(ran) -> None:
     assert done.stderr == b""
     nodes = [line for line in done.stdout.splitlines() if line.startswith(b"node ")]
     assert len(nodes) == len(HOSTILE) * (1 if ran else 2) + (not ran)
-
-
-# The command
-
-
-def test_the_command_prints_the_graph_of_the_library(run, repo) -> None:
-    model = "sample_models/digits.py:trained"
-    tree = hookscope.tree(str(repo / "sample_models/digits.py") + ":trained", layers=["conv*"])
-    for flag, text in (("--mermaid", tree.mermaid()), ("--dot", tree.dot())):
-        done = run("tree", model, "--layer", "conv*", flag, cwd=repo)
-        assert done.rc == 0, done.stderr
-        assert done.stdout == text.replace(tree.model, model) + "\n"
-
-
-def test_forms_of_a_tree_cannot_be_combined(refused) -> None:
-    for flags in (("--mermaid", "--dot"), ("--dot", "--json")):
-        assert "cannot be combined" in refused("tree", "alexnet", *flags)
-
-
-def test_a_graph_that_mermaid_refuses_by_default_is_a_warning(run) -> None:
-    few, many = (run("tree", "densenet201", "--mermaid", *more) for more in (("--depth", 2), ()))
-    assert few.rc == many.rc == 0
-    assert "Warning" not in few.stderr
-    arrows = many.stdout.count(" --> ")
-    assert arrows > 500
-    assert f"this graph has {arrows} and {len(many.stdout) - 1:,}." in many.stderr
