@@ -17,7 +17,7 @@ import hookscope
 from hookscope.model_analysis.cams.overlay import draw_overlay
 from hookscope.views.text.text_table import NOTEBOOK_ROWS
 from tests.processes import run_python
-from tests.views.text.samples import SAMPLES
+from tests.views.text.samples import SAMPLES, captured
 
 DIGITS = "sample_models/digits.py:trained"
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "&amp;", "esc\x1b[31m")
@@ -52,23 +52,19 @@ def cells(result: Any) -> list[list[str]]:
 
 
 def test_names_are_escaped_wherever_they_stand() -> None:
-    capture = hookscope.Capture()
-    for name in HOSTILE:
-        capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
-    capture.metadata = {
-        "model": {"spec": HOSTILE[0], "weights": "random"},
-        "top": [[{"index": 1, "label": HOSTILE[1], "probability": 0.5}]],
-    }
+    capture = captured(
+        {name: torch.ones(2) for name in HOSTILE},
+        HOSTILE[0],
+        model={"spec": HOSTILE[0], "weights": "random"},
+        top=[[{"index": 1, "label": HOSTILE[1], "probability": 0.5}]],
+    )
     html = capture._repr_html_()
     assert "<script" not in html and "<img" not in html and "\x1b" not in html
     assert [row[0] for row in cells(capture)[1:5]] == [*HOSTILE[:3], r"esc\x1b[31m"]
 
 
 def test_a_long_table_is_cut() -> None:
-    capture = hookscope.Capture()
-    for i in range(NOTEBOOK_ROWS + 1):
-        capture.put(torch.ones(1), module=f"m{i}", type="X", call=1, what="output", kind="output")
-    html = capture._repr_html_()
+    html = captured({f"m{i}": torch.ones(1) for i in range(NOTEBOOK_ROWS + 1)})._repr_html_()
     shown, summary, folded = html.partition("<details><summary>180 more rows</summary>")
     assert summary and folded.count("</details>") == 1
     assert (shown.count("<tr>"), folded.count("<tr>")) == (1 + 20, 1 + NOTEBOOK_ROWS - 20)

@@ -20,6 +20,7 @@ from hookscope.views.html.capture_page import CapturePage, PageLimits, build_pag
 from hookscope.views.html.page import PageFigure
 from hookscope.views.html.page_images import input_figure
 from hookscope.views.images.colors import ColorScale
+from tests.views.text.samples import captured
 
 SMALL = PageLimits(4, 16)
 SVG_HEIGHT = 60
@@ -213,13 +214,9 @@ def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) 
 
 
 def test_colours_of_what_is_not_finite_are_told_and_no_scale_is_where_nothing_is(tmp_path) -> None:
-    capture = hookscope.Capture()
-    for n, entries in enumerate(
-        [[torch.nan] * 4, [torch.inf] * 4, [0.0, 1.0, torch.nan, torch.inf]]
-    ):
-        value = torch.tensor(entries).reshape(1, 1, 2, 2)
-        capture.put(value, module=f"{n}", type="X", call=1, what="output", kind="output")
-    capture.save(tmp_path / "a.safetensors")
+    entries = [[torch.nan] * 4, [torch.inf] * 4, [0.0, 1.0, torch.nan, torch.inf]]
+    tensors = {f"{n}": torch.tensor(x).reshape(1, 1, 2, 2) for n, x in enumerate(entries)}
+    captured(tensors).save(tmp_path / "a.safetensors")
     page = page_of(tmp_path / "a.safetensors")
     captions = [figures(page, f"{n}/output")[-1].caption for n in range(3)]
     assert [text.split("; ")[1:] for text in captions] == [

@@ -9,6 +9,7 @@ from torch import nn
 import hookscope
 from tests.views.error_results import SCRIPT
 from tests.views.html.test_in_a_browser import wait_for_panel
+from tests.views.text.samples import captured
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +55,8 @@ def test_boxes_hold_what_is_inside_a_module_and_arrows_follow_the_first_calls(op
     assert page.locator("#graph .unused").count() == 1
 
 
-def test_modules_of_which_no_order_is_known_have_no_arrows(opened, tmp_path) -> None:
-    capture = hookscope.Capture()
-    for name in ("a", "b"):
-        capture.put(torch.ones(2), module=name, type="X", call=1, what="output", kind="output")
-    capture.save(tmp_path / "a.safetensors")
-    page = opened(hookscope.report(tmp_path / "a.safetensors").html)
+def test_modules_of_which_no_order_is_known_have_no_arrows(opened) -> None:
+    page = opened(hookscope.report(captured({"a": torch.ones(2), "b": torch.ones(2)})).html)
     assert shown_boxes(page) == ["(model)", "a", "b"]
     assert arrows(page) == []
 
@@ -174,11 +171,9 @@ def test_the_summary_is_beside_the_figures_and_a_wide_screen_is_used(opened, htm
 def test_random_weights_are_stated_at_the_top_and_beside_the_classes(opened, tmp_path) -> None:
     random, trained = (tmp_path / f"{name}.safetensors" for name in ("random", "trained"))
     for file, weights in ((random, "random"), (trained, "IMAGENET1K_V1")):
-        capture = hookscope.Capture()
-        capture.put(torch.ones(1, 2), module="fc", type="X", call=1, what="output", kind="output")
         top = [[{"index": 1, "label": "tabby", "probability": 0.5}]]
-        capture.metadata = {"model": {"spec": "resnet18", "weights": weights}, "top": top}
-        capture.save(file)
+        model = {"spec": "resnet18", "weights": weights}
+        captured({"fc": torch.ones(1, 2)}, model=model, top=top).save(file)
     page = opened(hookscope.report(random).html)
     note = page.locator(".untrained")
     assert note.inner_text().startswith("Untrained model.")

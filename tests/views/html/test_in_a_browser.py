@@ -15,6 +15,7 @@ from hookscope.errors import LayerError
 from hookscope.specs.patterns import compile_pattern, layer_text
 from hookscope.stores.capture_file import open_capture
 from tests.views.error_results import SCRIPT
+from tests.views.text.samples import captured
 
 
 def shown_layers(page) -> list[str]:
@@ -266,17 +267,15 @@ def test_no_panel_is_wider_than_a_phone(opened, pages) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
-    capture = hookscope.Capture()
-    capture.put(torch.ones(1, 2), module="a", type="X", call=1, what="output", kind="output")
+def test_a_long_command_wraps_on_a_phone(opened) -> None:
     glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
-    capture.metadata = {
-        "command": "capture",
-        "model": {"spec": "models/a_network.py:Classifier"},
-        "options": {"layers": [glob], "what": ["input", "output"]},
-    }
-    capture.save(tmp_path / "a.safetensors")
-    page = opened(hookscope.report(tmp_path / "a.safetensors").html, width=360)
+    shot = captured(
+        {"a": torch.ones(1, 2)},
+        command="capture",
+        model={"spec": "models/a_network.py:Classifier"},
+        options={"layers": [glob], "what": ["input", "output"]},
+    )
+    page = opened(hookscope.report(shot).html, width=360)
     assert page.inner_text(".command").count(glob) == 1
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert page.eval_on_selector(".command", "e => e.scrollWidth <= e.clientWidth")

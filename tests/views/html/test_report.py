@@ -32,6 +32,7 @@ from hookscope.views.html.page_table import tensor_difference
 from hookscope.views.images.colors import scale_for
 from hookscope.views.text.shared_parts import ALERT_STYLE
 from tests.processes import run_python
+from tests.views.text.samples import captured
 
 SMALL = PageLimits(4, 16)
 
@@ -47,14 +48,10 @@ def holding(records: list[Record]) -> Recording:
     return recording
 
 
-def saved(
-    tmp_path: Path, values: torch.Tensor, type: str = "X", kind: str = "output"
-) -> CaptureFile:
+def saved(tmp_path: Path, values: torch.Tensor, *types: str) -> CaptureFile:
     """A file with one tensor, of a run on an image."""
-    capture = hookscope.Capture()
-    capture.put(values, module="a", type=type, call=1, what="x", kind=kind)
-    capture.metadata["arguments"] = [{"name": "0", "shape": [2, 3, 28, 28]}]
-    capture.save(tmp_path / "a.safetensors")
+    arguments = [{"name": "0", "shape": [2, 3, 28, 28]}]
+    captured({"a": values}, *types, arguments=arguments).save(tmp_path / "a.safetensors")
     return open_capture(tmp_path / "a.safetensors")
 
 
@@ -143,16 +140,11 @@ def test_more_tensors_are_shown_smaller() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_path) -> None:
-    capture = hookscope.Capture()
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(1, 16, 12, 12, generator=generator)
-    for n in range(4100):
-        module = f"a_rather_long_name_of_a_layer_{n}.block"
-        capture.put(
-            values.clone(), module=module, type="Conv2d", call=1, what="output", kind="output"
-        )
-    capture.save(tmp_path / "large.safetensors")
-    page = hookscope.report(tmp_path / "large.safetensors")
+    values = torch.randn(1, 16, 12, 12, generator=torch.Generator().manual_seed(0))
+    names = [f"a_rather_long_name_of_a_layer_{n}.block" for n in range(4100)]
+    file = tmp_path / "large.safetensors"
+    captured({name: values.clone() for name in names}, "Conv2d").save(file)
+    page = hookscope.report(file)
     assert len(page.html.encode()) < MAX_PAGE_BYTES
     assert page.tensors <= 3000
     assert page.chosen
@@ -289,21 +281,11 @@ def test_a_figure_that_raises_becomes_a_note() -> None:
 # The file
 
 
-def test_hostile_names_are_text_everywhere(tmp_path) -> None:
-    names = [
-        '"><img src=x onerror=alert(1)>',
-        "</script>",
-        "\u2028",
-        "{{ 7*7 }}",
-        "'\x00",
-    ]
-    capture = hookscope.Capture()
-    for name in names:
-        capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
+def test_hostile_names_are_text_everywhere() -> None:
+    names = ('"><img src=x onerror=alert(1)>', "</script>", "\u2028", "{{ 7*7 }}", "'\x00")
+    capture = captured({name: torch.ones(2) for name in names}, "</script>")
     capture.metadata = {"model": {"spec": "</title><b>"}, "command": "<i>"}
-    path = tmp_path / "a.safetensors"
-    capture.save(path)
-    html = hookscope.report(path).html
+    html = hookscope.report(capture).html
     for text in ("<img src=x", "</title><b>", "\u2028", "\x00", "<i>\n"):
         assert text not in html
     assert "{{ 7*7 }}" in html

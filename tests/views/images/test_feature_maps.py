@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import RequestError
-from hookscope.hooks.capture import Capture
 from hookscope.specs.plot_options import PlotOptions
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.stores.capture_file import open_capture
@@ -23,6 +22,7 @@ from hookscope.views.images.feature_maps import (
     read_feature_maps,
     resize_maps,
 )
+from tests.views.text.samples import captured
 
 
 def maps_of(
@@ -33,12 +33,10 @@ def maps_of(
     image: tuple[int, int] | None = None,
     **chosen: Any,
 ) -> FeatureMaps:
-    capture = Capture()
-    capture.put(tensor, module="a", type=type, call=1, what="output", kind=kind)
-    capture.metadata["arguments"] = [{"name": "0", "shape": [1, 3, *image]}] if image else []
-    capture.save(tmp_path / "a")
+    arguments = [{"name": "0", "shape": [1, 3, *image]}] if image else []
+    captured({"a": tensor}, type, kind, arguments=arguments).save(tmp_path / "a")
     index, options = chosen.pop("index", WHOLE), PlotOptions(**chosen)
-    return read_feature_maps(open_capture(tmp_path / "a"), "a/output", index, options)
+    return read_feature_maps(open_capture(tmp_path / "a"), f"a/{kind}", index, options)
 
 
 def ramp(*shape: int) -> Tensor:

@@ -22,6 +22,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.views.images import plot_choice
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.images.figures import canvas
+from tests.views.text.samples import captured
 
 Save = Callable[..., Path]
 
@@ -47,10 +48,7 @@ def holding(tmp_path: Path) -> Save:
     """Save tensors as the outputs of layers of these names."""
 
     def make(type: str = "Conv2d", kind: str = "output", **tensors: Tensor) -> Path:
-        capture = Capture()
-        for name, tensor in tensors.items():
-            capture.put(tensor, module=name, type=type, call=1, what=kind, kind=kind)
-        capture.save(tmp_path / "b.safetensors")
+        captured(tensors, type, kind).save(tmp_path / "b.safetensors")
         return tmp_path / "b.safetensors"
 
     return make

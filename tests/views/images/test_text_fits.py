@@ -25,6 +25,7 @@ from hookscope.views.display import draw_analysis
 from hookscope.views.images.figures.drawing import paper_style
 from hookscope.views.images.matrices import AttentionHeads, draw_attention
 from tests.views.error_results import deep, local_diff
+from tests.views.text.samples import captured
 
 MODEL = "sample_models/digits.py:trained"
 CAPITALS = "hf:sample_models/capitals"
@@ -141,15 +142,12 @@ def test_texts_of_attention_fit(count: int, heads: int, word: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.3e-4, 0.013, 130.0, 1.3e5])
-def test_numbers_beside_a_colour_bar_fit(size: float, tmp_path: Path) -> None:
-    shot = hookscope.Capture()
+def test_numbers_beside_a_colour_bar_fit(size: float) -> None:
     value = size * torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)
     for kind in ("output", "output.grad"):
-        shot.put(value.clone(), module="conv", type="Conv2d", call=1, what=kind, kind=kind)
-    shot.save(tmp_path / "a.safetensors")
-    for scale in ("grid", "each"):
-        drawing = hookscope.plot(tmp_path / "a.safetensors", "conv/*", kind="maps", scale=scale)
-        assert faults(drawing.figure) == []
+        for scale in ("grid", "each"):
+            shot = captured({"conv": value}, "Conv2d", kind)
+            assert faults(hookscope.plot(shot, "conv", kind="maps", scale=scale).figure) == []
 
 
 def test_the_exponent_of_a_gradient_at_an_image_fits(repo: Path) -> None:
@@ -229,17 +227,10 @@ def test_texts_of_errors_over_depth_fit(count: int) -> None:
     assert faults(draw_analysis(result, 150).figure) == []
 
 
-def many(names: list[str], *shape: int) -> hookscope.Capture:
-    shot = hookscope.Capture()
-    for name in names:
-        shot.put(torch.randn(shape), module=name, type="A", call=1, what="output", kind="output")
-    return shot
-
-
 @pytest.mark.parametrize("layers", [1, 3, 40, 400])
 def test_names_of_layers_fit(layers: int) -> None:
     names = [f"encoder.layers.encoder_layer_{i}.mlp" for i in range(layers)]
-    figure = hookscope.plot(many(names, 9), kind="flow").figure
+    figure = hookscope.plot(captured({name: torch.randn(9) for name in names}), kind="flow").figure
     assert faults(figure) == []
     shown = [label.get_text() for label in figure.axes[0].get_yticklabels() if label.get_text()]
     assert len(shown) == layers or 40 <= len(shown) < layers
@@ -250,7 +241,7 @@ def test_names_of_layers_fit(layers: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 16, 60])
 @pytest.mark.parametrize("scale", ["grid", "each"])
 def test_panels_and_their_titles_lie_apart(count: int, scale: str) -> None:
-    shot = many(["a_long_name_of_a_module." * 5 + "last"], 1, 60, 6, 9)
+    shot = captured({"a_long_name_of_a_module." * 5 + "last": torch.randn(1, 60, 6, 9)})
     figure = hookscope.plot(shot, count=count, scale=scale, kind="maps").figure
     assert faults(figure) == []
     frames = [axes.get_window_extent() for axes in figure.axes if axes.images]
@@ -263,15 +254,9 @@ def test_panels_and_their_titles_lie_apart(count: int, scale: str) -> None:
         )
 
 
-def stored(kind: str, *shape: int) -> hookscope.Capture:
-    shot = hookscope.Capture()
-    values = torch.rand(shape, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    shot.put(values, module="a", type="A", call=1, what=kind, kind=kind)
-    return shot
-
-
 def plotted(*shape: int, kind: str = "output", **how: object) -> Figure:
-    return hookscope.plot(stored(kind, *shape), "a", **how).figure
+    values = torch.rand(shape, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    return hookscope.plot(captured({"a": values}, kind=kind), "a", **how).figure
 
 
 def filtered(inputs: int, outputs: int = 7, **how: object) -> Figure:

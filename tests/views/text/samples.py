@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +64,17 @@ def put(capture: Capture, name: str, tensor: Tensor, **other: object) -> None:
     """Record ``tensor`` as an output of ``name`` unless told otherwise."""
     origin = {"type": "Conv2d", "call": 1, "what": "output", "kind": "output", **other}
     capture.put(tensor, module=name, **origin)  # type: ignore[arg-type]
+
+
+def captured(
+    tensors: Mapping[str, Tensor], type: str = "X", kind: str = "output", **metadata: Any
+) -> Capture:
+    """A recording of these tensors, one of each layer."""
+    capture = Capture()
+    for name, tensor in tensors.items():
+        capture.put(tensor, module=name, type=type, call=1, what=kind, kind=kind)
+    capture.metadata |= metadata
+    return capture
 
 
 def coverage(*modules: str, idle: tuple[str, str, str]) -> Coverage:
