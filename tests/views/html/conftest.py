@@ -120,11 +120,16 @@ def opened(browser: Any, tmp_path: Path, said: list[str]) -> Iterator[Callable[.
     """
     contexts: list[Any] = []
 
-    def load(html: str, width: int = 1280, dark: bool = False, at: str = "") -> Any:
+    def load(
+        html: str, width: int = 1280, dark: bool = False, at: str = "", scripts: bool = True
+    ) -> Any:
         file = tmp_path / "page.html"
         file.write_text(html, encoding="utf-8")
         scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        size = {"width": width, "height": 800}
+        context = browser.new_context(
+            viewport=size, color_scheme=scheme, java_script_enabled=scripts
+        )
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()

@@ -36,10 +36,6 @@ def shown_rows(page, column: str) -> list[str]:
     return page.eval_on_selector_all("#table tbody tr", script, titles.index(column))
 
 
-def focused(page) -> str:
-    return page.evaluate("document.activeElement.dataset.name")
-
-
 def wait_for_panel(page, name: str) -> None:
     """Wait until the layer's panel is the one that is shown: the page follows its address."""
     page.wait_for_function(
@@ -127,7 +123,7 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
     page = opened(html)
     page.focus(".tree li[tabindex='0']")
     press = page.keyboard.press
-    for key, at in [
+    for keys, at in [
         ("ArrowDown", "stage1"),
         ("ArrowRight", "stage1.0"),
         ("ArrowLeft", "stage1"),
@@ -135,17 +131,15 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
         ("ArrowUp", "fc"),
         ("Home", "."),
         ("ArrowUp", "."),
+        ("ArrowDown", "stage1"),
     ]:
+        press(keys)
+        assert page.evaluate("document.activeElement.dataset.name") == at, keys
+    for key, closed in (("ArrowLeft", True), ("ArrowRight", False)):
         press(key)
-        if key == "ArrowUp" and at == ".":
-            continue
-        assert focused(page) == at, key
-    press("ArrowDown")
-    press("ArrowLeft")
-    assert "stage1.0" not in shown_layers(page)
-    assert page.get_attribute(".tree [data-name=stage1]", "aria-expanded") == "false"
-    press("ArrowRight")
-    assert "stage1.0" in shown_layers(page)
+        assert ("stage1.0" not in shown_layers(page)) is closed
+        state = page.get_attribute(".tree [data-name=stage1]", "aria-expanded")
+        assert state == ("false" if closed else "true")
     press("ArrowDown")
     press("Enter")
     wait_for_panel(page, "stage1.0")
@@ -159,11 +153,9 @@ def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
 def test_a_click_collapses_and_a_filter_looks_into_what_is_closed(opened, html) -> None:
     page = opened(html)
     page.click(".tree [data-name=stage2] b")
-    assert "stage2.0" not in shown_layers(page)
-    page.fill("#filter", "stage2.0")
-    assert "stage2.0" in shown_layers(page)
-    page.fill("#filter", "")
-    assert "stage2.0" not in shown_layers(page)
+    for typed, seen in (("", False), ("stage2.0", True), ("", False)):
+        page.fill("#filter", typed)
+        assert ("stage2.0" in shown_layers(page)) is seen
     page.click(".tree [data-name=fc]")
     wait_for_panel(page, "fc")
 
@@ -259,14 +251,6 @@ def test_dark_follows_the_system_until_somebody_says_otherwise(opened, html) -> 
     assert ground(light) == 255
 
 
-def test_no_panel_is_wider_than_a_phone(opened, pages) -> None:
-    page = opened(pages["pair"](), width=360)
-    for node in range(page.locator(".panel").count()):
-        page.evaluate("n => { location.hash = `n${n}`; }", node)
-        page.wait_for_function("n => document.getElementById(`n${n}`).offsetParent", arg=node)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 def test_a_long_command_wraps_on_a_phone(opened) -> None:
     glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
     shot = captured(
@@ -283,22 +267,14 @@ def test_a_long_command_wraps_on_a_phone(opened) -> None:
     assert page.eval_on_selector("#theme", "e => e.getClientRects()[0].height") < 45
 
 
-def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
-    page = opened(html, dark=True)
+def test_paper_has_the_table_whole_and_no_controls(opened, pages) -> None:
+    page = opened(pages["pair"](), width=1047, dark=True)  # an A4 page lying on its side
     page.emulate_media(media="print")
-    assert not page.locator("#filter").is_visible()
-    assert not page.locator(".tree").is_visible()
+    assert not page.locator("#filter").is_visible() and not page.locator(".tree").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    box = page.evaluate(
-        "(s => [s.scrollHeight, s.clientHeight])(document.querySelector('.scroll'))"
-    )
-    assert box[0] == box[1]
-    assert page.pdf().startswith(b"%PDF")
-
-
-def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, pages) -> None:
-    page = opened(pages["pair"](), width=1047)  # an A4 page lying on its side, as the table has it
-    page.emulate_media(media="print")
+    heights = "(s => [s.scrollHeight, s.clientHeight])(document.querySelector('.scroll'))"
+    whole, shown = page.evaluate(heights)
+    assert whole == shown
     assert page.evaluate("document.documentElement.scrollWidth") == 1047
     broken = page.eval_on_selector_all(
         "#table td.number",
@@ -306,12 +282,11 @@ def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, 
         range.selectNodeContents(cell); return range.getClientRects().length > 1; }).length""",
     )
     assert broken == 0
-    page.set_viewport_size({"width": 718, "height": 1000})
+    page.set_viewport_size({"width": 718, "height": 1000})  # letters are those of a screen
     assert page.eval_on_selector(".flow text", "e => getComputedStyle(e).fontSize") == "12px"
     sizes = re.findall(rb"/MediaBox *\[ *0 0 ([\d.]+) ([\d.]+)", page.pdf(format="A4"))
     lying = [float(width) > float(height) for width, height in sizes]
-    assert lying == sorted(lying)
-    assert set(lying) == {False, True}
+    assert lying == sorted(lying) and set(lying) == {False, True}
 
 
 def test_the_flow_leads_to_the_layer(opened, folder) -> None:
@@ -361,31 +336,35 @@ def cut_short(source: Path, target: Path) -> Path:
     return target
 
 
-def test_two_files_stand_side_by_side(opened, pages) -> None:
+def test_two_files_stand_side_by_side_on_a_screen_and_fit_a_phone(opened, pages) -> None:
     page = opened(pages["pair"]())
-    page.click(".tree [data-name='stage1.0']")
-    wait_for_panel(page, "stage1.0")
-    heads = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') h4")
-    assert heads.all_inner_texts() == ["A", "B"]
-    page.click(".tree [data-name='fc']")
-    wait_for_panel(page, "fc")
-    assert page.locator(".panel:not([hidden]) h4").all_inner_texts() == ["only in A"] * 2
+    for name, heads in (("stage1.0", ["A", "B"]), ("fc", ["only in A"] * 2)):
+        page.click(f".tree [data-name='{name}']")
+        wait_for_panel(page, name)
+        shown = page.locator(".panel:not([hidden]) h4").all_inner_texts()
+        assert shown == heads * (len(shown) // len(heads))
     boxes = [box.bounding_box() for box in page.locator(".side").all()]
-    assert boxes[0]["y"] == boxes[1]["y"]
-    assert boxes[0]["x"] < boxes[1]["x"]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
+    page.set_viewport_size({"width": 360, "height": 800})
+    for node in range(page.locator(".panel").count()):
+        page.evaluate("n => { location.hash = `n${n}`; }", node)
+        page.wait_for_function("n => document.getElementById(`n${n}`).offsetParent", arg=node)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_without_its_script_the_page_still_shows_everything(browser, html, tmp_path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(html, encoding="utf-8")
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(file.as_uri())
+def test_without_its_script_the_page_still_shows_everything_and_the_graph_folds(
+    opened, html
+) -> None:
+    page = opened(html, scripts=False)
     parts = page.locator(".panel, .tree li, #table tr").all()
     assert len(parts) > 30
     for part in parts:
         part.wait_for(state="visible")
-    context.close()
+    inner = page.locator("#graph details:has(> summary:has-text('stage2')) > ol > li").first
+    before = inner.is_visible()
+    page.locator("#graph summary:has-text('stage2')").last.click(position={"x": 3, "y": 10})
+    assert (before, inner.is_visible()) == (True, False)
+    assert not page.locator("#unfold").is_visible()
 
 
 def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html) -> None:
