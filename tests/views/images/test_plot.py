@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,22 +163,12 @@ def test_nan_and_infinities_have_colours_of_their_own_and_are_counted(holding: S
 
 
 @pytest.mark.parametrize("size", [1e-40, 1e38])
-def test_the_smallest_and_the_largest_numbers_are_drawn(
-    holding: Save, size: float, tmp_path
-) -> None:
+def test_the_smallest_and_the_largest_numbers_are_drawn(holding: Save, size, tmp_path) -> None:
     drawing = hookscope.plot(holding(a=torch.tensor([[[[-1.0, 1.0]]]]) * size), "a")
     assert drawing.save(tmp_path / "a.png")
 
 
 # Distributions
-
-
-@pytest.mark.parametrize("patterns", [["0"], ["0", "1"]])
-def test_a_histogram_names_its_tensor_once(saved: Save, patterns: list[str]) -> None:
-    figure = hookscope.plot(saved(conv(), 1, 3, 8, 8), patterns, kind="hist").figure
-    texts = "\n".join(text.get_text() for text in figure.findobj(Text))
-    assert [texts.count(f"{name}/output") for name in patterns] == [1] * len(patterns)
-    assert texts.count("mean ") == len(patterns)
 
 
 def test_bars_are_numpys_histogram(saved: Save) -> None:
@@ -189,6 +180,9 @@ def test_bars_are_numpys_histogram(saved: Save) -> None:
     assert [bar.get_x() for bar in axes.patches] == pytest.approx(edges[:-1].tolist())
     assert axes.get_yscale() == "log"
     assert f"mean {array.mean():.3g}, std {array.std():.3g}" in axes.get_title()
+    both = hookscope.plot(file, ["0", "1"], kind="hist").figure
+    texts = "\n".join(text.get_text() for text in both.findobj(Text))
+    assert [texts.count(f"{name}/output") for name in "01"] == [1, 1]  # named once
 
 
 def test_the_gradient_at_a_layer_is_drawn_without_those_of_its_parameters(
@@ -285,48 +279,41 @@ def test_one_huge_layer_leaves_room_for_the_others(holding: Save) -> None:
 # Tokens and attention
 
 
-def test_heat_is_position_by_channel(holding: Save) -> None:
+@pytest.mark.parametrize(
+    ("type", "kind", "channels", "part"),
+    [
+        ("LayerNorm", None, None, lambda tensor: tensor[0]),
+        ("LayerNorm", None, [9, 3], lambda tensor: tensor[0][:, [9, 3]]),
+        ("Conv1d", "heat", None, lambda tensor: tensor[0].T),
+    ],
+)
+def test_heat_is_position_by_channel(holding: Save, type: str, kind, channels, part) -> None:
     tensor = torch.randn(2, 7, 40)
-    drawing = hookscope.plot(holding("LayerNorm", a=tensor), "a")
+    drawing = hookscope.plot(holding(type, a=tensor), "a", kind=kind, channels=channels)
     [axes] = panels(drawing.figure)
     assert drawing.kind == "heat"
-    assert np.array_equal(values(axes), tensor[0].numpy())
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("channel", "position")
-    drawing = hookscope.plot(holding("LayerNorm", a=tensor), "a", channels=[9, 3])
-    [axes] = panels(drawing.figure)
-    assert np.array_equal(values(axes), tensor[0][:, [9, 3]].numpy())
-    FigureCanvasAgg(drawing.figure).draw()
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["9", "3"]
+    assert np.array_equal(values(axes), part(tensor).numpy())
+    if type == "LayerNorm":
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("channel", "position")
+    if channels:
+        FigureCanvasAgg(drawing.figure).draw()
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["9", "3"]
 
 
-def test_heat_of_signals_has_their_channels(holding: Save) -> None:
-    tensor = torch.randn(2, 7, 40)
-    [axes] = panels(hookscope.plot(holding("Conv1d", a=tensor), "a", kind="heat").figure)
-    assert np.array_equal(values(axes), tensor[0].T.numpy())
-
-
-def test_attention_is_drawn_head_by_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["self_attn/attention", "self_attn"])
+def test_attention_is_drawn_head_by_head_before_the_output_of_its_layer(key: str) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
     shot = hookscope.capture(layer, attention=True, input=torch.randn(2, 5, 12))
-    shot.save(tmp_path / "a.safetensors")
-    drawing = hookscope.plot(tmp_path / "a.safetensors", "self_attn/attention")
+    assert {r.kind for r in shot.records if r.module == "self_attn"} == {"attention", "output"}
+    drawing = hookscope.plot(shot, key)
     assert drawing.kind == "attention"
     drawn = panels(drawing.figure)
     assert [axes.get_title() for axes in drawn] == ["head 0", "head 1", "head 2"]
     for axes, head in zip(drawn, shot["self_attn/attention"][0], strict=True):
         assert np.array_equal(values(axes), head.numpy())
         assert values(axes).sum(1) == pytest.approx(np.ones(5))
-
-
-def test_a_layer_with_attention_weights_is_drawn_by_them(tmp_path: Path) -> None:
-    layer = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
-    shot = hookscope.capture(layer, attention=True, input=torch.randn(2, 5, 12))
-    shot.save(tmp_path / "a.safetensors")
-    assert {r.kind for r in shot.records if r.module == "self_attn"} == {"attention", "output"}
-    drawing = hookscope.plot(tmp_path / "a.safetensors", "self_attn")
-    assert (drawing.kind, len(panels(drawing.figure))) == ("attention", 3)
-    assert hookscope.plot(tmp_path / "a.safetensors", ["self_attn", "linear1"]).kind == "hist"
+    assert hookscope.plot(shot, [key, "linear1"]).kind == "hist"
 
 
 def test_attention_of_several_calls_stands_in_rows(holding: Save) -> None:
@@ -497,23 +484,32 @@ def test_channels_of_a_gradient_that_are_named_are_drawn_as_they_are() -> None:
     assert len(panels(hookscope.plot(shot, "./input.0.grad", kind="maps").figure)) == 4
 
 
-def test_a_scale_each_ends_at_the_percentile_of_its_panel(holding: Save) -> None:
-    gradient = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
-    file = holding(kind="output.grad", a=gradient)
-    figure = hookscope.plot(file, "a", kind="maps", scale="each").figure
-    bounds = [float(np.percentile(channel.abs().numpy(), 99)) for channel in gradient[0]]
-    assert [axes.images[0].get_clim()[1] for axes in panels(figure)] == pytest.approx(bounds)
+def odd(*shape: int) -> Tensor:
+    """Values of which one in a hundred is much larger than the others."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)) ** 5
 
 
-def test_a_gradient_with_one_entry_is_drawn_to_that(holding: Save) -> None:
+def one_entry() -> Tensor:
     gradient = torch.zeros(1, 1, 20, 20)
     gradient[0, 0, 3, 4] = -2.0
-    figure = hookscope.plot(holding(kind="output.grad", a=gradient), "a", kind="maps").figure
-    assert panels(figure)[0].images[0].get_clim() == (-2.0, 0.0)
+    return gradient
 
 
-def test_values_keep_their_whole_range(holding: Save) -> None:
-    tensor = torch.randn(1, 1, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
-    figure = hookscope.plot(holding(a=tensor), "a", kind="maps").figure
-    assert panels(figure)[0].images[0].get_clim()[1] == tensor.abs().max().item()
-    assert "percentile" not in head_of(figure)
+@pytest.mark.parametrize(
+    ("kind", "scale", "make", "ends"),
+    [
+        ("output.grad", "each", partial(odd, 1, 3, 20, 20), lambda x: np.percentile(x, 99, (1, 2))),
+        ("output.grad", "grid", one_entry, None),
+        ("output", "grid", partial(odd, 1, 1, 20, 20), lambda x: [x.max()]),
+    ],
+    ids=["a percentile of each panel", "one entry that is not zero", "values to their ends"],
+)
+def test_colours_of_gradients_end_at_a_percentile_and_those_of_values_do_not(
+    holding: Save, kind: str, scale: str, make, ends
+) -> None:
+    tensor = make()
+    figure = hookscope.plot(holding(kind=kind, a=tensor), "a", kind="maps", scale=scale).figure
+    limits = [axes.images[0].get_clim() for axes in panels(figure)]
+    wanted = [(-2.0, 0.0)] if ends is None else [(-x, x) for x in ends(tensor[0].abs().numpy())]
+    assert np.allclose(limits, wanted)
+    assert ("percentile" in head_of(figure)) is (kind == "output.grad")

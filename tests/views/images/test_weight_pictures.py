@@ -108,14 +108,16 @@ def test_a_long_curve_is_the_range_of_each_cell(file: Path) -> None:
     np.testing.assert_array_equal(curve.high, cells.max(axis=1))
 
 
-def test_filters_take_the_weight_of_a_layer(file: Path) -> None:
-    assert hookscope.filters(file).shows[0].startswith("a.kernels.weight (20x3x5x5)")
-    assert hookscope.filters(file, "fc").shows == ("fc.weight (50x70)",)
-    assert (
-        hookscope.filters(file, "a.kernels", channels=[3, 1])
-        .shows[0]
-        .endswith("filters 3, 1 of 20, in colour")
-    )
+@pytest.mark.parametrize(
+    ("keys", "options", "shows"),
+    [
+        ((), {}, "a.kernels.weight (20x3x5x5): filters 0-15 of 20, in colour"),
+        ("fc", {}, "fc.weight (50x70)"),
+        ("a.kernels", {"channels": [3, 1]}, "filters 3, 1 of 20, in colour"),
+    ],
+)
+def test_filters_take_the_weight_of_a_layer(file: Path, keys, options, shows: str) -> None:
+    assert hookscope.filters(file, *filter(None, [keys]), **options).shows[0].endswith(shows)
 
 
 @pytest.mark.parametrize(
