@@ -8,23 +8,21 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import MissingKeyError
+from tests.zoo import Module
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 3)
-        self.relu = nn.ReLU()
-        self.lstm = nn.LSTM(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.relu(self.relu(self.conv(x)))
-        return self.lstm(y.flatten(0, 1))[0]
+def net() -> nn.Module:
+    return Module(
+        lambda self, x: self.lstm(self.relu(self.relu(self.conv(x))).flatten(0, 1))[0],
+        conv=nn.Conv2d(1, 2, 3),
+        relu=nn.ReLU(),
+        lstm=nn.LSTM(4, 4),
+    )
 
 
 @pytest.fixture(scope="module")
 def shot() -> hookscope.Capture:
-    return hookscope.capture(Net(), input=torch.ones(1, 1, 6, 6), what=["input", "output"])
+    return hookscope.capture(net(), input=torch.ones(1, 1, 6, 6), what=["input", "output"])
 
 
 def test_a_layer_stands_for_its_output(shot: hookscope.Capture) -> None:
@@ -35,11 +33,11 @@ def test_a_layer_stands_for_its_output(shot: hookscope.Capture) -> None:
 
 
 def test_a_layer_without_an_output_stands_for_its_only_tensor() -> None:
-    grads = hookscope.grads(Net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["param"])
+    grads = hookscope.grads(net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["param"])
     assert "conv/weight.grad" in grads and "conv/bias.grad" in grads
     with pytest.raises(MissingKeyError, match="2 tensors"):
         grads["conv"]
-    only = hookscope.grads(Net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["output"])
+    only = hookscope.grads(net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["output"])
     assert only["conv"] is only["conv/output.grad"]
 
 

@@ -91,6 +91,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> dict[str, A
     folder = tmp_path_factory.mktemp("notebook")
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
     x, file = {"input": torch.ones(2, 4)}, repo / "sample_models" / "five.safetensors"
+    picture = str(repo / "sample_models" / "five.png")
     with hookscope.record(net) as recorded:
         net(x["input"])
     return {
@@ -101,18 +102,14 @@ def results(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> dict[str, A
         "diff": hookscope.diff(net, net, **x),
         "export": hookscope.export(file, folder / "a.npz"),
         "extract": hookscope.extract(
-            f"{repo}/{DIGITS}",
-            folder / "f",
-            layers="fc",
-            input=str(repo / "sample_models/five.png"),
+            f"{repo}/{DIGITS}", folder / "f", layers="fc", input=picture, workers=0
         ),
         "features": hookscope.load(repo / "sample_models" / "features"),
         "gradcheck": hookscope.gradcheck(net, shape=[(2, 4)]),
         "grads": hookscope.grads(net, loss="sum", **x),
         "attribute": hookscope.attribute(
-            f"hf:{repo}/sample_models/capitals", input="text:the capital of", by="gradxinput"
+            f"{repo}/sample_models/letters.py:Letters", input="text:hello", by="gradxinput"
         ),
-        "lens": hookscope.lens(f"hf:{repo}/sample_models/capitals", input="text:the capital of"),
         "load": hookscope.load(file),
         "record": recorded,
         "report": hookscope.report(file),

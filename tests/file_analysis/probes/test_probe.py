@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from sklearn.model_selection import train_test_split
 import hookscope
 from hookscope.errors import EnvironmentFault, RequestError
 from tests.extraction.handwritten_features import write_features
+from tests.file_analysis.inputs_table import set_column
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +28,8 @@ def digits(tmp_path_factory) -> tuple[Path, np.ndarray, np.ndarray]:
     folder = tmp_path_factory.mktemp("digits") / "f"
     images = torch.from_numpy(pixels.reshape(-1, 8, 8)).float()
     write_features(folder, {"pixels/output": images, "same/output": torch.ones(600, 3)}, 256)
-    store_labels(folder, classes.tolist())
+    set_column(folder, classes.tolist())
     return folder, pixels, classes
-
-
-def store_labels(folder: Path, labels: list) -> None:
-    """Store a label in each line of the table of inputs, as ``extract`` does."""
-    lines = (folder / "inputs.jsonl").read_text(encoding="utf-8").splitlines()
-    entries = [json.loads(line) for line in lines]
-    for entry, label in zip(entries, labels, strict=True):
-        entry.pop("label", None)
-        entry |= {} if label is None else {"label": label}
-    text = "".join(f"{json.dumps(entry)}\n" for entry in entries)
-    (folder / "inputs.jsonl").write_text(text, encoding="utf-8")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["inputs"]["columns"] = ["label"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def standardized(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +96,7 @@ def test_a_layer_with_nan_has_a_note_and_others_keep_their_scores(tmp_path: Path
     bad = good.clone()
     bad[4, 1] = math.inf
     folder = write_features(tmp_path / "f", {"good/output": good, "bad/output": bad}, 6)
-    store_labels(folder, [*"ab" * 10])
+    set_column(folder, [*"ab" * 10])
     found = hookscope.probe(folder)
     assert found.layer("bad").scores == () and math.isnan(found.layer("bad").mean)
     assert len(found.layer("good").scores) == 5
@@ -138,7 +124,7 @@ def test_labels_that_cannot_be_probed_are_refused(
 ) -> None:
     folder = write_features(tmp_path / "f", {"a/output": torch.randn(20, 3)}, 6)
     if labels:
-        store_labels(folder, labels)
+        set_column(folder, labels)
     if "\n" in options.get("labels", ""):
         (tmp_path / "y.csv").write_text(options["labels"])
         options = {"labels": str(tmp_path / "y.csv")}

@@ -22,6 +22,7 @@ import hookscope
 from hookscope.errors import EnvironmentFault, RequestError, StoreError
 from hookscope.file_analysis import layer_rows, scatter_run
 from tests.extraction.handwritten_features import write_features
+from tests.file_analysis.inputs_table import change_inputs, set_column
 
 
 def features(folder: Path, rows: int, shape: tuple[int, ...], labels=None, **more) -> np.ndarray:
@@ -32,18 +33,6 @@ def features(folder: Path, rows: int, shape: tuple[int, ...], labels=None, **mor
     if labels is not None:
         set_column(folder, labels)
     return tensor.double().numpy().reshape(rows, -1)
-
-
-def set_column(folder: Path, values, name: str = "label") -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["inputs"]["columns"] = [name]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    table = folder / "inputs.jsonl"
-    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
-    for entry, value in zip(entries, values, strict=True):
-        entry.pop(name, None)
-        entry |= {} if value is None else {name: value}
-    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
 
 def check_pca(found, values: np.ndarray) -> None:
@@ -270,16 +259,12 @@ def test_the_numbers_on_the_axes_of_the_page_are_those_of_the_points(
 def test_the_page_has_names_images_and_neighbours(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     features(tmp_path / "f", 6, (4,), ["<b>", "a", "a", "<b>", "a", None])
-    table = tmp_path / "f" / "inputs.jsonl"
-    entries = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
-    for entry, color in zip(entries, ("red", "lime", None, "blue", "red", "red"), strict=True):
-        entry |= {"path": f"{entry['row']}.png", "sha256": ""}
+    for row, color in enumerate(("red", "lime", None, "blue", "red", "red")):
         if color:
-            Image.new("RGB", (8, 4), color).save(entry["path"])
-            entry["sha256"] = hashlib.sha256(Path(entry["path"]).read_bytes()).hexdigest()
-        else:
-            entry["sha256"] = "0" * 64
-    table.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+            Image.new("RGB", (8, 4), color).save(f"{row}.png")
+        data = Path(f"{row}.png").read_bytes() if color else b""
+        about = {"path": f"{row}.png", "sha256": hashlib.sha256(data).hexdigest()}
+        change_inputs(tmp_path / "f", {row: about})
     found = hookscope.plot(tmp_path / "f", neighbors=2)
     found.save("x.html")
     page = Path("x.html").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -20,6 +19,7 @@ from hookscope.errors import RequestError
 from hookscope.file_analysis import layer_rows
 from hookscope.files import strict_json
 from tests.extraction.handwritten_features import write_features
+from tests.file_analysis.inputs_table import change_inputs
 
 WIDE, TALL = (
     (24, {"a/output": (9, 5), "b/output": (30,)}),
@@ -159,19 +159,12 @@ def test_ranks_of_equal_distances_are_their_mean() -> None:
     assert np.array_equal(average_ranks(values), rankdata(values))
 
 
-def change_input(folder: Path, row: int, **change) -> None:
-    table = folder / "inputs.jsonl"
-    lines = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
-    lines[row] |= change
-    table.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-
-
 def test_folders_of_different_inputs_are_refused(tmp_path: Path) -> None:
     a, _ = features(tmp_path / "a", *TALL)
     b, _ = features(tmp_path / "b", *TALL, seed=1)
-    change_input(b, 17, path="moved.jpg")  # the same file, by its hash
+    change_inputs(b, {17: {"path": "moved.jpg"}})  # the same file, by its hash
     assert hookscope.similar(a, b).rows == 120
-    change_input(b, 17, sha256="1")
+    change_inputs(b, {17: {"sha256": "1"}})
     with pytest.raises(RequestError, match=r"Row 17 of .* moved.jpg"):
         hookscope.similar(a, b)
     c, _ = features(tmp_path / "c", *WIDE)
@@ -182,7 +175,7 @@ def test_folders_of_different_inputs_are_refused(tmp_path: Path) -> None:
 def test_skipped_rows_are_left_out_of_both(tmp_path: Path) -> None:
     a, (x, _) = features(tmp_path / "a", *TALL)
     b, (_, y) = features(tmp_path / "b", *TALL, seed=1)
-    change_input(b, 5, skipped="it is damaged")
+    change_inputs(b, {5: {"skipped": "it is damaged"}})
     found = hookscope.similar(a, b)
     assert found.rows == 119
     assert [note for note in found.notes if "1 row" in note]

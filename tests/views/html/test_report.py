@@ -33,6 +33,7 @@ from hookscope.views.images.colors import scale_for
 from hookscope.views.text.shared_parts import ALERT_STYLE
 from tests.processes import run_python
 from tests.views.text.samples import captured
+from tests.zoo import Side
 
 SMALL = PageLimits(4, 16)
 
@@ -223,16 +224,7 @@ def test_the_tree_marks_a_layer_with_every_warning_of_its_tensors(tmp_path) -> N
 
 
 def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
-    class Branch(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.side, self.idle = (nn.Linear(2, 2) for _ in range(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.side(x)  # outside the loss: it has no gradient
-            return self.used(x)
-
-    hookscope.grads(Branch(), input=torch.ones(1, 2), loss="sum").save(tmp_path / "a.safetensors")
+    hookscope.grads(Side(), shape=(1, 4), loss="sum").save(tmp_path / "a.safetensors")
     both = [open_capture(tmp_path / "a.safetensors")] * 2
     for files in (both[:1], both):
         page = build_page(files, SMALL)
@@ -241,7 +233,7 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
         assert [row.kind for row in page.rows] == sorted(row.kind for row in page.rows)
         notes = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
         assert len(notes) == len(rows)
-        assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(notes)
+        assert {("never", ""), ("aside", "output.grad"), ("aside", "weight.grad")} <= set(notes)
         for key, cell in notes.items():
             start = "does not exist" if key[1] else "never ran"
             assert cell.text.startswith(f"{start} in A: " if len(files) > 1 else f"{start}: ")

@@ -24,6 +24,7 @@ from hookscope.views.images import plot_choice
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.images.figures import canvas
 from tests.views.text.samples import captured
+from tests.zoo import Module
 
 Save = Callable[..., Path]
 
@@ -434,24 +435,13 @@ def test_names_are_no_formulas_and_no_markup(saved: Save, tmp_path: Path) -> Non
 # Gradients, and the place of everything on the page
 
 
-class Summed(nn.Module):
-    """Its gradient at each pixel is the weight there, whatever the image."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(1)
-        self.weight = nn.Parameter(torch.randn(*shape, generator=generator) ** 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * self.weight).flatten(1).sum(1, keepdim=True)
-
-
 def gradient_at_images(channels: int = 3) -> tuple[hookscope.Capture, np.ndarray]:
-    model = Summed(channels, 24, 32)
-    shot = hookscope.grads(
-        model, layers=["."], what="input", shape=(2, channels, 24, 32), loss="sum"
-    )
-    return shot, model.weight.detach().double().numpy()
+    """The gradient at each pixel is the weight there, whatever the image."""
+    weight = nn.Parameter(odd(channels, 24, 32))
+    model = Module(lambda self, x: (x * weight).flatten(1).sum(1, keepdim=True))
+    shape = (2, channels, 24, 32)
+    shot = hookscope.grads(model, layers=["."], what="input", shape=shape, loss="sum")
+    return shot, weight.detach().double().numpy()
 
 
 def head_of(figure: Figure) -> str:
@@ -470,7 +460,7 @@ def test_the_gradient_at_an_image_is_one_picture_to_its_99th_percentile() -> Non
     head = head_of(drawing.figure)
     assert f"99th percentile, {bound:.3g} (largest {wanted.max():.3g})" in head
     assert "sample 0 of 2" in head and "3 channels" in drawing.shows[0]
-    assert "the model (Summed)" in drawing.figure.get_suptitle()
+    assert "the model (Module)" in drawing.figure.get_suptitle()
 
 
 def test_channels_of_a_gradient_that_are_named_are_drawn_as_they_are() -> None:

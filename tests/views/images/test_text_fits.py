@@ -94,10 +94,10 @@ def capture(what: str, tmp_path: Path) -> Path:
 
 
 PLOTS = [
+    ("values", [], {}),
     ("attention", [], {"kind": "attention"}),
     ("attention", ["model.layers.1.self_attn"], {}),
     ("attention", ["model.layers.1.self_attn"], {"scale": "each"}),
-    ("values", [], {}),
     ("values", ["conv1"], {}),
     ("values", ["conv*"], {"kind": "hist"}),
     ("values", ["fc"], {}),
@@ -174,13 +174,13 @@ def test_the_legend_of_probes_is_beside_the_panel(repo: Path, monkeypatch) -> No
 
 
 ANALYSES: dict[str, Callable[[], object]] = {
+    "sweep": lambda: hookscope.sweep(MODEL, edit="zero", input="sample_models/five.png"),
     "attribute": lambda: hookscope.attribute(
         CAPITALS, input=FRANCE, target=" Paris", baseline=" warm"
     ),
     "occlusion": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="occlusion"),
     "rollout": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="rollout"),
     "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
-    "sweep": lambda: hookscope.sweep(MODEL, edit="zero", input="sample_models/five.png"),
     "positions": lambda: hookscope.sweep(
         CAPITALS,
         edit="zero",
