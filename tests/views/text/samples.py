@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,15 @@ ODD_NAMES = (
     *(":x:", "[red]bold[/red]", "a" * 300, "naïve", "層", "two\nlines", "esc\x1b[31m"),
     *("rtl\u202e", "lone\ud800", "trailing ", "🙂" * 50),
 )
+
+
+def same_as_golden(name: str, lines: Iterable[str]) -> None:
+    """Compare a text with a golden file; HOOKSCOPE_REFRESH_GOLDENS=1 writes the file first."""
+    path = Path(__file__).parent / "goldens" / f"{name}.txt"
+    text = "".join(f"{line}\n" for line in lines)
+    if os.environ.get("HOOKSCOPE_REFRESH_GOLDENS"):
+        path.write_bytes(text.encode())
+    assert text == path.read_bytes().decode(), f"{path.name} differs"
 
 
 def small_tree() -> ModuleTree:

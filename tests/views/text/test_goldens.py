@@ -6,9 +6,7 @@ These results have odd values in every place; what commands print of real models
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,6 @@ from hookscope.views.text.table import CollectedTables, Table
 from hookscope.views.text.text_table import TextOptions
 from tests.views.text import samples
 
-GOLDENS = Path(__file__).parent / "goldens"
 RESULTS = {
     **samples.SAMPLES,
     "edited": samples.edited,
@@ -40,16 +37,13 @@ def texts(result: Any, options: TextOptions) -> list[str]:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_output_is_the_golden_one(name: str) -> None:
-    result, path = RESULTS[name](), GOLDENS / f"{name}.txt"
+    result = RESULTS[name]()
     lines = [
         line
         for width in (40, 80, None)
         for line in (f"== {width or 'a pipe'}", *texts(result, TextOptions(width)))
     ]
-    text = "".join(f"{line}\n" for line in lines)
-    if os.environ.get("HOOKSCOPE_REFRESH_GOLDENS"):
-        path.write_bytes(text.encode())
-    assert text == path.read_bytes().decode(), f"{path.name} differs"
+    samples.same_as_golden(name, lines)
 
 
 def tables_of(result: Any) -> list[Table]:
