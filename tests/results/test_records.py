@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -160,63 +159,45 @@ def test_a_file_that_does_not_say_whether_calls_are_missing(
 SHAPES = {"a.b/output": (2,), "a.b/input.0": (2,)}
 
 
-def record(number: int, **changes: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda info: info["records"][number].update(changes)
-
-
-def stats(**changes: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda info: info["records"][0]["stats"].update(changes)
-
-
-def first(name: str, **changes: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda info: info[name][0].update(changes)
-
-
-def whole_changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda info: info.update(changes)
-
-
-def without(name: str, *place: Any) -> Callable[[dict[str, Any]], Any]:
-    def change(info: Any) -> None:
-        for step in place:
-            info = info[step]
-        del info[name]
-
-    return change
-
-
-DAMAGES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    *((without(name), name) for name in ("records", "absent", "executed", "not_executed")),
-    *((without(name, "records", 0), name) for name in ("shape", "stats", "key")),
-    (record(0, module=3), "a.b/output.module is 3"),
-    (record(1, call="x"), "a.b/input.0.call is 'x'"),
-    (record(0, shape=["2"]), "a.b/output.shape.0 is '2'"),
-    (record(0, shape=[3]), "a.b/output"),
-    (record(1, key="gone/output"), "gone/output"),
-    (stats(more=1), "more"),
-    (stats(mean="m"), "'m'"),
-    (stats(zeros=1.5), "a.b/output.zeros is 1.5"),
-    (stats(zeros=-1), "a.b/output"),
-    (first("absent", reason=4), "c.reason is 4"),
-    (first("executed", calls="x"), "a.b.calls is 'x'"),
-    (first("not_executed", reason=[]), "c.reason is []"),
-    (whole_changed(stopped_after=3), "coverage.stopped_after is 3"),
-    (whole_changed(not_run=["a", 3]), "coverage.not_run.1 is 3"),
-    (whole_changed(calls_complete="x"), "coverage.calls_complete is 'x'"),
-    (whole_changed(records=[3]), "damaged"),
-    (whole_changed(executed=3), "damaged"),
-    (whole_changed(seed="x"), "metadata.seed is 'x'"),
-    (whole_changed(effect={"drift": [{"key": "gone", "largest": 1.0, "relative": 0.5}]}), "'gone'"),
+GONE = object()
+DAMAGES: list[tuple[str, Any, str]] = [
+    *((name, GONE, name) for name in ("records", "absent", "executed", "not_executed")),
+    *((f"records.0.{name}", GONE, name) for name in ("shape", "stats", "key")),
+    ("records.0.module", 3, "a.b/output.module is 3"),
+    ("records.1.call", "x", "a.b/input.0.call is 'x'"),
+    ("records.0.shape", ["2"], "a.b/output.shape.0 is '2'"),
+    ("records.0.shape", [3], "a.b/output"),
+    ("records.1.key", "gone/output", "gone/output"),
+    ("records.0.stats.more", 1, "more"),
+    ("records.0.stats.mean", "m", "'m'"),
+    ("records.0.stats.zeros", 1.5, "a.b/output.zeros is 1.5"),
+    ("records.0.stats.zeros", -1, "a.b/output"),
+    ("absent.0.reason", 4, "c.reason is 4"),
+    ("executed.0.calls", "x", "a.b.calls is 'x'"),
+    ("not_executed.0.reason", [], "c.reason is []"),
+    ("stopped_after", 3, "coverage.stopped_after is 3"),
+    ("not_run", ["a", 3], "coverage.not_run.1 is 3"),
+    ("calls_complete", "x", "coverage.calls_complete is 'x'"),
+    ("records", [3], "damaged"),
+    ("executed", 3, "damaged"),
+    ("seed", "x", "metadata.seed is 'x'"),
+    ("effect", {"drift": [{"key": "gone", "largest": 1.0, "relative": 0.5}]}, "'gone'"),
 ]
 
 
-@pytest.mark.parametrize(("change", "place"), DAMAGES)
-def test_a_damaged_description_is_refused_and_says_where(change: Any, place: str) -> None:
-    info = json.loads(dumped(whole()))
-    change(info)
+@pytest.mark.parametrize(("place", "value", "named"), DAMAGES)
+def test_a_damaged_description_is_refused_and_says_where(place: str, value, named: str) -> None:
+    info: Any = json.loads(dumped(whole()))
+    *path, last = (int(step) if step.isdigit() else step for step in place.split("."))
+    inner = info
+    for step in path:
+        inner = inner[step]
+    inner[last] = value
+    if value is GONE:
+        del inner[last]
     with pytest.raises(ResultsFileError) as caught:
         Recording().load_info(info, SHAPES, "the/file")
-    assert place in str(caught.value) and "the/file" in str(caught.value)
+    assert named in str(caught.value) and "the/file" in str(caught.value)
 
 
 def test_the_file_that_is_damaged_is_named(tmp_path) -> None:

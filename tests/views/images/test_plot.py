@@ -356,10 +356,13 @@ def test_the_kind_is_what_fits_and_is_told(
         assert hookscope.plot(file, "a").kind == expected
     assert f"kind: {expected} (a/{kind} " in caplog.text
     # The file has nothing else, so it is drawn in the same way without a key.
-    assert hookscope.plot(file).kind == hookscope.plot(file, layer="a").kind == expected
-    caplog.clear()
-    assert hookscope.plot(file, "a", kind="histogram").kind == "hist"
-    assert "kind" not in caplog.text
+    assert hookscope.plot(file).kind == expected
+
+
+def test_a_kind_that_is_asked_for_is_not_told(holding: Save, caplog) -> None:
+    with caplog.at_level("INFO", "hookscope"):
+        drawing = hookscope.plot(holding(a=torch.rand(1, 4, 5, 5)), layer="a", kind="histogram")
+    assert drawing.kind == "hist" and "kind" not in caplog.text
 
 
 def test_a_file_with_attention_weights_is_drawn_by_those_that_a_figure_has_room_for(

@@ -141,6 +141,7 @@ def test_texts_of_attention_fit(count: int, heads: int, word: str) -> None:
     assert faults(figure) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1e-9, 1.3e-4, 0.013, 130.0, 1.3e5])
 def test_numbers_beside_a_colour_bar_fit(size: float) -> None:
     value = size * torch.linspace(-1, 1, 3 * 8 * 8).reshape(1, 3, 8, 8)
@@ -180,7 +181,7 @@ ANALYSES: dict[str, Callable[[], object]] = {
     ),
     "occlusion": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="occlusion"),
     "rollout": lambda: hookscope.attribute(CAPITALS, input=FRANCE, by="rollout"),
-    "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
+    "similar": lambda: hookscope.similar("sample_models/features"),
     "positions": lambda: hookscope.sweep(
         CAPITALS,
         edit="zero",
@@ -189,7 +190,7 @@ ANALYSES: dict[str, Callable[[], object]] = {
         input=FRANCE,
         target=" Paris",
     ),
-    "similar": lambda: hookscope.similar("sample_models/features"),
+    "lens": lambda: hookscope.lens(CAPITALS, input=FRANCE, layers="model.layers.?"),
     "probe": lambda: hookscope.probe(
         "sample_models/features", labels="sample_models/odd.csv", test=0.4
     ),
@@ -276,6 +277,7 @@ LAYOUTS: dict[str, Callable[[], Figure]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_text_begins_with_the_tiles_and_nothing_is_left_empty(kind: str) -> None:
     figure = LAYOUTS[kind]()
