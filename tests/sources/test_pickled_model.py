@@ -31,7 +31,7 @@ def test_a_trusted_file_is_a_model(tmp_path: Path, wrapped: bool) -> None:
 
 def test_the_refusal_of_a_pickled_model_names_trust(tmp_path: Path) -> None:
     _, path = saved(tmp_path, wrapped=False)
-    with refused(ModelError, hint="Add trust if you trust its author"):
+    with refused(ModelError, hint="author"):
         hookscope.capture(path, input=X)
 
 

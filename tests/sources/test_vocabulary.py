@@ -90,7 +90,7 @@ def test_a_word_that_is_not_in_the_vocabulary_is_refused(repo: Path) -> None:
     assert loaded.own_text is not None and loaded.own_text.vocabulary is not None
     vocabulary = loaded.own_text.vocabulary
     assert vocabulary.text(vocabulary.token("<unk>")) == "<unk>"
-    with pytest.raises(InputError, match="' Zebra' is not in the vocabulary"):
+    with pytest.raises(InputError, match="Zebra"):
         vocabulary.token(" Zebra")
 
 

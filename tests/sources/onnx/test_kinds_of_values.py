@@ -138,7 +138,7 @@ def test_shapes_of_a_graph_that_no_made_up_input_fits_name_what_it_takes(
     path = saved(proto, tmp_path / "a.onnx")
     with refused(
         InputError,
-        "does not run on the input that was made up",
+        "made up",
         hint="It takes x: float32 4, shape: int64 2.",
     ):
         hookscope.tree(path, shapes=True)
@@ -155,6 +155,6 @@ def test_shapes_of_a_graph_of_texts_say_that_texts_are_no_input(tmp_path: Path) 
         [("y", TensorProto.STRING, [1])],
     )
     path = saved(proto, tmp_path / "a.onnx")
-    with pytest.raises(InputError, match="is of type string, which hookscope cannot give"):
+    with pytest.raises(InputError, match="of type string"):
         hookscope.tree(path, shapes=True)
     assert [node.name for node in hookscope.tree(path).modules] == [".", "y"]

@@ -123,5 +123,5 @@ def test_each_node_of_a_quantizer_is_a_module_with_the_value_of_the_graph(quanti
 def test_a_module_whose_nodes_were_replaced_is_not_called_removed(quantized: Path) -> None:
     absent = {module.name: module.reason for module in hookscope.tree(quantized).absent}
     assert set(absent) == {"0", "3"}
-    assert absent["0"] == "its weights are used in node_conv2d_quant"
-    assert "the exporter removed it" not in " ".join(absent.values())
+    assert "node_conv2d_quant" in absent["0"]
+    assert "removed" not in " ".join(absent.values())
