@@ -1,4 +1,4 @@
-"""Every result is printed by the view that it names, as lines and as a document."""
+"""Every result names a view that exists, and has a strict document."""
 
 from __future__ import annotations
 
@@ -22,19 +22,9 @@ from hookscope.results.result import Result
 from hookscope.views import display
 from hookscope.views.display import View, make_document
 from hookscope.views.models import models_document
-from hookscope.views.text.text_table import PIPE, TextOptions
+from hookscope.views.text.text_table import PIPE
 from tests.views.text import samples
 from tests.views.text.samples import SAMPLES
-
-
-@pytest.mark.parametrize("command", SAMPLES)
-@pytest.mark.parametrize("options", [PIPE, TextOptions(60, ascii=True, verbose=True)])
-def test_a_result_has_the_text_of_the_view_that_it_names(command: str, options) -> None:
-    result = SAMPLES[command]()
-    view = {"ablate": "ablation", "check": "health", "diff": "capture_diff"}.get(command, command)
-    view = {"gradcheck": "grad_check", "tree": "module_tree"}.get(view, view)
-    lines = display.text(result, options)
-    assert lines == import_module(f"hookscope.views.{view}").VIEW.text(result, options) != []
 
 
 def strict(value: dict[str, Any]) -> Any:

@@ -57,7 +57,7 @@ def tables_of(result: Any) -> list[Table]:
 @pytest.mark.parametrize("name", RESULTS)
 def test_lines_fit_and_no_name_is_cut(name: str, width: int | None, ascii: bool) -> None:
     result = RESULTS[name]()
-    lines = texts(result, TextOptions(width, ascii))
+    lines = texts(result, TextOptions(width, ascii, verbose=ascii))
     assert all(line == line.rstrip() and "…" not in line for line in lines)
     assert width is None or max(map(cell_len, lines)) <= width
     assert not ascii or all(line.isascii() for line in lines)
@@ -66,7 +66,7 @@ def test_lines_fit_and_no_name_is_cut(name: str, width: int | None, ascii: bool)
     for table in tables:
         for row in table.rows[: len(lines) if width is None else 10]:
             assert visible(row.cells[0].text, ascii).replace(" ", "") in whole
-        if width is None and table is tables[0] and table.rows:
+        if width is None and not ascii and table is tables[0] and table.rows:
             header = " ".join(column.title for column in table.columns).split()
             assert any(line.split()[: len(header)] == header for line in lines)
 
